@@ -1,8 +1,8 @@
 """Converts values to canonical JSON and back, and reads and writes files.
 
-Canonical JSON is UTF-8, has keys in the order of the struct's fields (mappings are sorted), an
-indentation of two spaces, and a newline at the end. A list or mapping that contains only scalars is
-on one line, so that a diff of a lock has one line for each changed item.
+Canonical JSON is encoded in UTF-8 and indented by two spaces, and ends with a newline. Keys have
+the order of the struct's fields; mappings are sorted. A list or mapping that contains only scalars
+is on one line, so that a diff of a lock has one line for each changed item.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",",
 
 
 def to_builtins(value: Any) -> Any:
-    """Convert `value` to JSON types, with sorted mappings, and fields in the struct's order."""
+    """Convert `value` to JSON types. Mappings are sorted, and fields have the struct's order."""
     return msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_encode_other)
 
 
 def _encode_other(value: object) -> str:
-    """Encode types that not every release of msgspec encodes."""
+    """Encode types that some releases of msgspec do not support."""
     if isinstance(value, PurePath):
         return str(value)
     raise NotImplementedError
 
 
 def encode_compact(value: Any) -> bytes:
-    """Canonical JSON on one line with sorted keys, for hashing and for registry documents."""
+    """Encode `value` as canonical JSON on one line with sorted keys, for hashes and registries."""
     return _COMPACT.encode(to_builtins(value)).encode()
 
 
 def encode(value: Any) -> bytes:
-    """Canonical JSON with line breaks, for files that people review."""
+    """Encode `value` as canonical JSON with line breaks, for files that people review."""
     return (_block(to_builtins(value), "") + "\n").encode()
 
 
@@ -77,7 +77,7 @@ def decode(
 
     `what` is the type of the file in messages, such as "lock" or "test record".
 
-    Raises InputError with `hint` and a message that names `file`, the key and the value.
+    Raises InputError with `hint` and a message with `file`, the key and the value.
     """
     cause: Exception
     problem: InputProblem | None = None
@@ -101,7 +101,7 @@ def decode(
 def _first_misfit(data: bytes, kind: type[T], file: str) -> InputProblem | None:
     """The first text in `data` that does not match the pattern of its type, or None.
 
-    Errors of msgspec name neither the value nor the keys of mappings.
+    Errors of msgspec do not contain the value or the keys of mappings.
     """
     try:
         return _misfit(msgspec.json.decode(data), inspect.type_info(kind), (), file)
@@ -154,7 +154,7 @@ def read_document(
 
     `what` and `hint` are used as in `decode`.
 
-    Raises InputError if it is missing or invalid.
+    Raises InputError if the file is missing or invalid.
     """
     try:
         data = boundary.read_regular_file(path, LIMIT)
@@ -172,10 +172,10 @@ def write_document(path: Path, value: Any, *, below: Path | None = None) -> bool
 def write_bytes(path: Path, data: bytes, *, below: Path | None = None) -> bool:
     """Write `data` to `path` with an atomic rename. Returns False if nothing changed.
 
-    `below` is a parent folder of `path`, such as that of a project. No symbolic link below it is
-    followed; without `below`, only `path` must not be a link. Raises InputError for a link, pipe,
-    device or folder. If several processes write at the same time, the last one wins. An OSError
-    names `path`.
+    `below` is a parent folder of `path`, such as the folder of a project. Symbolic links below this
+    folder are not followed; without `below`, only `path` itself must not be a link. If several
+    processes write at the same time, the last write remains. Raises InputError for a link, pipe,
+    device or folder, and OSError with `path`.
     """
     top = path.parent if below is None else below
     top.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """Defines the errors that users see, with a message, a hint, and an exit code for each class.
 
-Errors are caught only in `cli.main`, which prints them and exits. A `ControlSignal` is not an
-error.
+Only `cli.main` catches errors; it prints the error and exits. A `ControlSignal` is not an error.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import msgspec
 
 
 class InputProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """An error in an input file: place, value, and expected value.
+    """A problem in an input file: the place, the value, and the expected value.
 
     `line` and `column` start at 1. `path` is a key such as "targets.cu124.python". `nearest` is the
     valid value that is most similar to `value`. `source` is the text of the line.
@@ -43,11 +42,11 @@ class InputProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlSignal(Exception):
-    """Base class of exceptions that tell callers to stop or to retry. Never shown to users."""
+    """The base class of exceptions that tell callers to stop or to retry. Users never see them."""
 
 
 class ImgbuildError(Exception):
-    """Base class of errors. `message` names file, place and value. `hint` is the remedy."""
+    """The base class of errors. `message` has the file, place and value. `hint` is the remedy."""
 
     exit_code = 1
     log = ""  # the output of a build that failed
@@ -65,7 +64,7 @@ class WorkFailed(ImgbuildError):
 
 
 class InputError(ImgbuildError):
-    """A file or an option is invalid. `problems` are all errors that were found in the file."""
+    """A file or an option is invalid. `problems` lists all errors that were found in the file."""
 
     exit_code = 2
 
@@ -109,7 +108,7 @@ class FetchFailed(ImgbuildError):
 class NoSolution(ImgbuildError):
     """No package set satisfies the target.
 
-    `reasons` are lines that explain the conflict. `nearest` are similar requests with a solution.
+    `reasons` explains the conflict in lines. `nearest` lists similar requests with a solution.
     `cuda` is the CUDA release on which the same request has a solution, if one is known.
     """
 
@@ -131,7 +130,7 @@ class NoSolution(ImgbuildError):
 
 
 class ImpossibleRequirements(NoSolution):
-    """No file of an index satisfies some requirements, which `reasons` lists with their places."""
+    """No file in the index satisfies some requirements. `reasons` lists them with their places."""
 
 
 class IntegrityError(ImgbuildError):
@@ -157,7 +156,7 @@ class Terminated(ImgbuildError):
 
 
 class SomeFailed(WorkFailed):
-    """Several targets failed. The exit code is the one that all share, or 1 if they differ."""
+    """Several targets failed. The exit code is their common exit code, or 1 if they differ."""
 
     def __init__(self, failed: Mapping[str, ImgbuildError]) -> None:
         codes = {error.exit_code for error in failed.values()}

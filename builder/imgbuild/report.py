@@ -23,7 +23,7 @@ class Severity(enum.StrEnum):
 
 
 class ConflictRelation(enum.StrEnum):
-    """The type of a conflict between two packages, or of an item that a package lacks."""
+    """The type of a conflict: incompatible packages, or an item that a package lacks."""
 
     PACKAGE = "package"  # imports a package that is not in the package set
     MODULE = "module"  # imports a module that the other does not have
@@ -48,12 +48,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `subject` is the missing or rejected item: "vllm.sampling_params:GuidedDecodingParams" for a
     name, "vllm.worker" for a module, "vllm.SamplingParams(best_of)" for a keyword,
     "vllm.AsyncEngineArgs.disable_log_requests" for an attribute, or a mangled symbol, a SONAME or a
-    requirement. `other` is empty if no other package of the set is involved. `spec` are the
-    compatible versions of `other`, if the evidence states them (a window, a rule, a requirement).
-    `symbols` are all undefined symbols of a shared object, sorted, if there are several; they are
-    part of the first finding of a file. For code that runs only if earlier imports from `other`
-    failed, `preferred` are the subjects of each attempt; a version with all subjects of one
-    attempt is also compatible.
+    requirement. `other` is empty if no other package of the set is involved. `spec` is the
+    specifier of compatible versions of `other`, if the evidence contains it (a window, a rule or a
+    requirement). `symbols` lists all undefined symbols of a shared object, sorted, if there are
+    several, in the first finding of the file. For code that runs only after earlier imports from
+    `other` failed, `preferred` lists the subjects of each import; a version that has all subjects
+    of one import is also compatible.
     """
 
     relation: ConflictRelation
@@ -86,7 +86,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a smoke test. `seconds` is the duration.
 
-    `notes` are log lines about packages that run without an optional part.
+    `notes` has log lines about packages that run without an optional part.
     """
 
     name: str
@@ -121,12 +121,11 @@ ReleaseText = Annotated[
 class Floors(msgspec.Struct, frozen=True, kw_only=True):
     """The minimum requirements of an image on the host.
 
-    `driver` is the oldest NVIDIA driver that can run the image. With drivers older than
-    `driver_full`, the driver of the CUDA release, PTX is not compiled and newer functions are
-    missing. `gpu` are the compute capabilities ("9.0") that all required libraries have code for;
-    for those in `gpu_ptx`, some libraries have only PTX, which the driver compiles at the first
-    use. `glibc` is the newest glibc version that a wheel requires; it matters only for
-    installations without a container.
+    `driver` is the oldest NVIDIA driver that can run the image. `driver_full` is the driver of the
+    CUDA release; older drivers do not compile PTX and lack newer functions. `gpu` lists the compute
+    capabilities ("9.0") that all required libraries have code for. For compute capabilities in
+    `gpu_ptx`, some libraries have only PTX, which the driver compiles at first use. `glibc` is the
+    newest glibc version that a wheel requires; it is relevant only without a container.
     """
 
     cuda: ReleaseText
@@ -138,9 +137,10 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UncheckedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that an audit did not check: a package (name==version), or a part of all packages.
+    """A part that an audit did not check: a package (name==version), or a part of each package.
 
-    If `required` is set, the user named the item, and the audit fails without it.
+    If `required` is set, the user requested this part, and the audit fails because it was not
+    checked.
     """
 
     what: str
@@ -165,7 +165,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether no finding is an error, no case failed, and all required items were read."""
+        """Whether no finding is an error, no case failed, and all required parts were checked."""
         return not (
             any(finding.severity is Severity.ERROR for finding in self.findings)
             or any(case.outcome == "failed" for case in self.cases)

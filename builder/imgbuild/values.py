@@ -34,7 +34,7 @@ class Arch(enum.StrEnum):
 
     @property
     def oci(self) -> str:
-        """GOARCH, as in an image configuration."""
+        """The value of GOARCH, as in an image configuration."""
         return {"x86_64": "amd64", "arm64": "arm64"}[self.value]
 
     @property
@@ -44,7 +44,7 @@ class Arch(enum.StrEnum):
 
     @property
     def wheel(self) -> str:
-        """The suffix of wheel platform tags, and `uname -m`."""
+        """The suffix of platform tags of wheels, as printed by `uname -m`."""
         return {"x86_64": "x86_64", "arm64": "aarch64"}[self.value]
 
     @property
@@ -54,14 +54,14 @@ class Arch(enum.StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> Arch:
-        """The architecture for a common spelling (amd64, aarch64, linux/arm64), else ValueError."""
+        """Parse a common spelling (amd64, aarch64, linux/arm64). Raises ValueError otherwise."""
         name = text.lower().removeprefix("linux/").replace("-", "_")
         spellings = {"amd64": cls.X86_64, "x64": cls.X86_64, "aarch64": cls.ARM64}
         return spellings.get(name) or cls(name)
 
 
 def native_arch(arches: Sequence[Arch]) -> tuple[Arch, ...]:
-    """The architecture of this machine if it is in `arches`, else all `arches`."""
+    """Only the architecture of this machine if it is in `arches`, else all of `arches`."""
     with contextlib.suppress(ValueError):
         machine = Arch.parse(platform.machine())
         if machine in arches:
@@ -94,7 +94,7 @@ def digest_of_file(file: BufferedReader) -> Digest:
 
 
 def is_number(text: str) -> bool:
-    """Whether `text` has only the digits 0 to 9, unlike `str.isdecimal`."""
+    """Whether `text` consists of the digits 0 to 9. `str.isdecimal` also accepts other digits."""
     return text.isascii() and text.isdecimal()
 
 

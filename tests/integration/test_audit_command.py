@@ -81,7 +81,7 @@ def test_pins_are_audited_with_the_wheels_of_the_index(project: Project, site: F
     pins.write_text("trl==9.0\n", encoding="utf-8")
     alone = project.run("audit", *PINS, status=4)
     assert "imports vllm, which no package in this package set provides" in alone.stdout
-    assert "add the packages that are missing from the file" in alone.stderr
+    assert "add the missing packages to the file" in alone.stderr
 
 
 def test_pins_are_read_from_arguments_or_stdin(

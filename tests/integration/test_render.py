@@ -363,7 +363,7 @@ def test_lock_renders_files_and_lock_check_reports_stale_files(project, tmp_path
     try:
         refused = project.run("render", TARGET, "--check", status=5).stderr
         assert f"{dockerfile} does not match the lock" in refused
-        assert "files/stray is not used by any step, so it can be removed" in refused
+        assert "files/stray is not used by the Dockerfile, so it can be removed" in refused
         assert "imgbuild render --all" in refused
         project.run("render", TARGET)
         assert dockerfile.read_text() == text

@@ -1,4 +1,4 @@
-"""The command line: one module per command, and modules for options, help and output."""
+"""Implements the command line, with a module for each command, and for options, help and output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main(*, ends: bool = True) -> None:
     """Run the command line. Exits with 0, the code of an error class, or the status of a command.
 
     `--version` alone is handled before other modules are imported. If `ends` is true, the process
-    exits afterwards, so the final garbage collection is skipped.
+    ends immediately, without the final garbage collection.
     """
     _open_closed_streams()
     if sys.argv[1:] == ["--version"]:

@@ -52,16 +52,18 @@ class AllocationOptions(OptionGroup, frozen=True, kw_only=True):
 def requested_allocation(options: AllocationOptions) -> Allocation:
     """The resources of each task of an array.
 
-    Raises InputError for options that the array sets.
+    Raises InputError for an option that imgbuild sets for arrays.
     """
     wrong = allocation_problems(resources := job_allocation(options), log=True)
     if wrong:
-        raise InputError("\n".join(wrong), hint="run with --help to show the accepted values")
+        raise InputError(
+            "\n".join(wrong), hint="to show the accepted values, run the command with --help"
+        )
     return resources
 
 
 def job_allocation(options: AllocationOptions, **more: Any) -> Allocation:
-    """The resources of a job; `more` are additional fields of `Allocation`."""
+    """The resources of a job. `more` has values for additional fields of `Allocation`."""
     return Allocation(
         partition=options.partition,
         account=options.account,

@@ -36,7 +36,7 @@ SITES = "Clusters and CI"
 
 
 class VerbRow(msgspec.Struct, frozen=True):
-    """A row of the help. The command is `COMMAND` in the module `cli/NAME.py`."""
+    """A command in the help of imgbuild, defined as `COMMAND` in the module `cli/NAME.py`."""
 
     panel: str
     summary: str
@@ -45,10 +45,10 @@ class VerbRow(msgspec.Struct, frozen=True):
 
 VERBS = {
     "list": VerbRow(
-        COMMON, "List the targets of the matrix with versions, states and test results"
+        COMMON, "List the targets in the matrix, with versions, states and test results"
     ),
     "show": VerbRow(COMMON, "Show the versions, digest, size and tests of a target"),
-    "init": VerbRow(COMMON, "Create an image for a project, based on the best matching target"),
+    "init": VerbRow(COMMON, "Create an image for a project from the best matching target"),
     "add": VerbRow(COMMON, "Add packages to the image of a project"),
     "remove": VerbRow(COMMON, "Remove packages that were added to the image of a project"),
     "lock": VerbRow(COMMON, "Lock all inputs of targets by hash"),
@@ -57,18 +57,18 @@ VERBS = {
     "shell": VerbRow(COMMON, "Open a shell in the image of a target"),
     "resolve": VerbRow(COMMON, "Find compatible versions for a list of packages"),
     "audit": VerbRow(COMMON, "Check that targets, versions or installed packages work together"),
-    "diagnose": VerbRow(COMMON, "Find the first failure in a log, its cause and its fix"),
+    "diagnose": VerbRow(COMMON, "Find the first failure in a log, with its cause and fix"),
     "doctor": VerbRow(COMMON, "Show which targets this machine can run, and why"),
-    "load": VerbRow(IMAGES, "Load images into Docker or podman, and build missing ones"),
+    "load": VerbRow(IMAGES, "Load images into Docker or podman, and build missing images"),
     "render": VerbRow(IMAGES, "Write locks as Dockerfiles, Kubernetes jobs and other formats"),
     "smoke": VerbRow(IMAGES, "Run smoke tests in built images, without network access"),
-    "diff": VerbRow(IMAGES, "Compare two images, by packages or by files"),
-    "digest": VerbRow(IMAGES, "Print the digest of an image, computed from its lock"),
-    "why": VerbRow(IMAGES, "Show why a package is in a target, and what limits its version"),
+    "diff": VerbRow(IMAGES, "Compare the packages or the files of two images"),
+    "digest": VerbRow(IMAGES, "Compute the digest of an image from its lock"),
+    "why": VerbRow(IMAGES, "Show why a target contains a package, and what limits its version"),
     "tree": VerbRow(IMAGES, "Show the dependency tree of a target"),
     "push": VerbRow(DISTRIBUTION, "Push images to a registry"),
     "pull": VerbRow(DISTRIBUTION, "Pull an image from a registry into an OCI layout"),
-    "sign": VerbRow(DISTRIBUTION, "Sign an image in a registry, with its provenance and SBOMs"),
+    "sign": VerbRow(DISTRIBUTION, "Sign an image in a registry, and its provenance and SBOMs"),
     "verify": VerbRow(DISTRIBUTION, "Verify the signatures, the lock and the contents of an image"),
     "registry": VerbRow(DISTRIBUTION, "List, tag, clean up or mirror images in a registry"),
     "cves": VerbRow(DISTRIBUTION, "List known vulnerabilities of locked targets"),
@@ -76,10 +76,10 @@ VERBS = {
         CURRENT, "List newer versions of the packages in a target, a project or a file"
     ),
     "update": VerbRow(CURRENT, "Update a project, or try newer versions in a matrix"),
-    "slurm": VerbRow(SITES, "Write a Slurm job script for the image of a target"),
+    "slurm": VerbRow(SITES, "Write a Slurm job script for a target"),
     "ci": VerbRow(SITES, "List CI jobs, write them as a shell script, and report their results"),
-    "site": VerbRow(SITES, "Write the targets of the matrix as static web pages"),
-    "explain": VerbRow(SITES, "Explain a finding of diagnose or audit by its code"),
+    "site": VerbRow(SITES, "Generate a static website for the targets in the matrix"),
+    "explain": VerbRow(SITES, "Explain a code from the output of diagnose or audit"),
     "cache": VerbRow(SITES, "Show, clean up or verify the cache of downloads and layers"),
     "help": VerbRow(SITES, "Show the help of a command", hidden=True),
 }
@@ -93,7 +93,7 @@ REMOVED = {
 
 
 class LazyCommands(Mapping[str, TyperCommand | VerbGroup]):
-    """All commands by name. The module of a command is imported when the command is looked up."""
+    """All commands by name. A command is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> TyperCommand | VerbGroup:
         verb = VERBS[name]
@@ -109,14 +109,14 @@ class LazyCommands(Mapping[str, TyperCommand | VerbGroup]):
 
 
 class ProgramGroup(VerbGroup):
-    """The command group of the program. An interrupt is raised for the caller to report."""
+    """The group of all commands. Raises interrupts for the caller to report."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands: Any = LazyCommands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """The panel, name and summary of each listed command; no command is imported."""
+        """The panel, name and summary of each listed command. Imports no command."""
         return ((verb.panel, name, verb.summary) for name, verb in VERBS.items() if not verb.hidden)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -137,7 +137,7 @@ class ProgramGroup(VerbGroup):
 
 
 class SignalInterrupt(BaseException):
-    """An interrupt that typer does not turn into a silent exit."""
+    """An interrupt that typer does not convert to an exit without a message."""
 
 
 app = typer.Typer(
@@ -171,7 +171,7 @@ def program_options(
         ),
     ] = False,
 ) -> None:
-    """Options of the program that precede a command."""
+    """Define the options that precede a command, such as --version."""
 
 
 def _requests_help(words: Sequence[str]) -> bool:
@@ -180,14 +180,14 @@ def _requests_help(words: Sequence[str]) -> bool:
 
 
 def _replacement(group: str) -> str | None:
-    """A hint with the replacement, if the command line names a removed command of `group`."""
+    """A hint with the replacement, if the command line uses a removed command of `group`."""
     words = sys.argv[1 : 2 + group.count(" ")]
     replacement = REMOVED.get(" ".join(words))
     return f"use imgbuild {replacement} instead" if replacement else None
 
 
 def _suggestion(error: Exception, text: str) -> str:
-    """A suggestion of the valid choice that is most similar to an invalid value, or ""."""
+    """A suggestion of the valid choice most similar to an invalid value, or ""."""
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
     near = (
@@ -201,8 +201,8 @@ def _suggestion(error: Exception, text: str) -> str:
 def run_verb() -> int:
     """Run the command on the command line, and return the exit status.
 
-    Raises InputError if the command line is wrong. Interrupts and errors from the command are not
-    caught.
+    Raises InputError if the command line is invalid. Does not catch interrupts and errors from the
+    command.
     """
     try:
         return app(prog_name="imgbuild", standalone_mode=False) or 0

@@ -60,7 +60,7 @@ def add_slurm_options(name: str, function: Callable[..., None]) -> Callable[...,
         if cluster.on == "local":
             if cluster != Cluster():
                 message = f"imgbuild {name}: Slurm options require --on slurm"
-                raise InputError(message, hint="add --on slurm, or omit them")
+                raise InputError(message, hint="add --on slurm, or omit the Slurm options")
             function(**options)
             return
         defaults = {parameter.name: parameter.default for parameter in verb_parameters}
@@ -91,7 +91,7 @@ def _task_options(
                 f"--on slurm and --{OPTION_NAMES.get(name, name).replace('_', '-')} cannot be"
                 " combined"
             )
-            raise InputError(message, hint="omit one of them")
+            raise InputError(message, hint="omit one of these options")
         if value is True:
             words.append(flag)
         else:
@@ -150,7 +150,7 @@ def _run_on_slurm(
 
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[ArrayTarget]:
-    """A task for each target, with the digest from its lock. Raises LockStale if it has none."""
+    """A task for each target, with its locked digest. Raises LockStale if a digest is missing."""
     tasks = []
     for name in names:
         target_digests = current.read_current(session.project, session.matrix, name)[1]
@@ -190,7 +190,7 @@ def _report(
 
 
 def _reports(verb: str, end: TaskEnd) -> list[Report]:
-    """The reports of a task, with another one if they are empty or do not name the failure."""
+    """The reports of a task. Adds a report if they are empty or do not contain the failure."""
     reports: list[Report] = []
     if verb == "smoke" and end.status is not None:
         with suppress(msgspec.DecodeError):

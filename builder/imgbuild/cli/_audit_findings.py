@@ -1,4 +1,4 @@
-"""Formats findings of `imgbuild audit`, and defines options for code (separate: size)."""
+"""Formats findings of `imgbuild audit`, and defines options for auditing code (separate: size)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ CodePaths = Annotated[
     list[Path] | None,
     option(
         "--code",
-        "Check whether the code at this path works with the packages: Python files, notebooks, "
-        "shell scripts, YAML, JSON and Dockerfiles. Can be repeated.",
+        "Check whether the code at this path works with the packages. Reads Python files, "
+        "notebooks, shell scripts, YAML, JSON and Dockerfiles. Can be repeated.",
         metavar="PATH",
         panel=TARGETS_PANEL,
         often=True,
@@ -52,8 +52,8 @@ Replace = Annotated[
     list[str] | None,
     option(
         "--replace",
-        "Replace a package of the target with a fork, and audit the code of the fork. FORK is "
-        "the path of a checkout, or git+URL@REV. Can be repeated.",
+        "Replace a package of the target with a fork, and audit the fork's code. FORK is the path "
+        "of a checkout, or git+URL@REV. Can be repeated.",
         metavar="NAME=FORK",
         panel=TARGETS_PANEL,
     ),
@@ -62,8 +62,8 @@ OutputFormat = Annotated[
     FindingFormat | None,
     option(
         "--output-format",
-        "The output format of findings: text, json (equivalent to --json), sarif (SARIF 2.1.0, for"
-        " code scanning) or github (workflow annotations). Default: text.",
+        "The output format: text, json (equivalent to --json), sarif (SARIF 2.1.0, for code "
+        "scanning) or github (workflow annotations). Default: text.",
         panel=OUTPUT,
     ),
 ]
@@ -97,7 +97,7 @@ def audit_targets(
 
 
 def refuse_paths(selection: SelectionOptions) -> None:
-    """Raise InputError if a selected name is not a target but a file of code."""
+    """Raise InputError if a selected name is a file of code instead of a target."""
     for name in selection.named_targets:
         is_pin = "@" in name or "==" in name
         if not is_pin and ("/" in name or Path(name).suffix in CODE_SUFFIXES):
@@ -122,12 +122,12 @@ def read_code(
 
 
 def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
-    """Reports as text: errors and warnings, notes if `notes` is set, then unread parts.
+    """Format reports as text: errors, warnings, notes if `notes` is set, and unread parts.
 
     Findings with the same subject are shown once, at the first place. If many packages are absent,
-    two lines after the other findings list them.
+    two additional lines list them.
 
-    The counts are the last line of a single report, and the heading of each of several reports.
+    For a single report, the counts are the last line. For several reports, they are the headings.
     """
     for report in reports:
         if len(reports) > 1:
@@ -167,7 +167,7 @@ def _counts(report: Report) -> str:
 
 
 def _subject(finding: Finding) -> tuple[str, ...]:
-    """The part of a finding that is equal for the same problem at several places."""
+    """The part of a finding that is equal wherever the same problem occurs."""
     evidence = finding.evidence
     if evidence is None or not evidence.subject:
         return (finding.severity, finding.check, finding.message, finding.where)
@@ -182,7 +182,7 @@ def _subject(finding: Finding) -> tuple[str, ...]:
 
 
 def is_absent(finding: Finding) -> bool:
-    """Whether the finding is an error because a package is missing from the package set."""
+    """Whether the finding is an error about a package that is missing from the package set."""
     evidence = finding.evidence
     return (
         finding.severity is Severity.ERROR
@@ -210,7 +210,9 @@ def _absent_package_lines(findings: Sequence[Finding]) -> Iterator[str]:
     ):
         if names:
             more = (
-                f" and {len(names) - NAMED} more; --json lists them" if len(names) > NAMED else ""
+                f" and {len(names) - NAMED} more; to list them, add --json"
+                if len(names) > NAMED
+                else ""
             )
             what = format_count(len(names), "package" if names is required else "module")
             are = "is" if len(names) == 1 else "are"
@@ -218,11 +220,15 @@ def _absent_package_lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _words(group: Sequence[Finding]) -> Iterator[str]:
-    """The first finding of a group, and the number of other places with the same finding."""
+    """Format the first finding of a group, with the number of other places."""
     finding, *more = group
     yield f"{finding.severity}: {finding.message} [{finding.check}]"
     if finding.where:
-        also = f" and {format_count(len(more), 'more place')}; --json lists them" if more else ""
+        also = (
+            f" and {format_count(len(more), 'more place')}; to list them, add --json"
+            if more
+            else ""
+        )
         yield f"{INDENT}at {finding.where}{also}"
     if finding.remedy:
         yield f"{INDENT}{finding.remedy}"

@@ -21,8 +21,8 @@ Gate = Annotated[
     list[Tier] | None,
     option(
         "--gate",
-        "A tier of smoke tests that an image must pass before it is tagged. Can be repeated."
-        " Default: the tiers in ci.yaml.",
+        "Require this tier of smoke tests to pass before an image is tagged. Can be repeated. "
+        "Default: the tiers in ci.yaml.",
         metavar="TIER",
     ),
 ]
@@ -33,8 +33,8 @@ Results = Annotated[
     Path | None,
     option(
         "--results",
-        "The folder for results. Jobs on several machines use the same folder, or copies of it. "
-        "Default: build/ci next to the matrix.",
+        "The folder for results. Jobs on several machines must use the same folder, or copies of "
+        "it. Default: build/ci next to the matrix.",
         metavar="FOLDER",
         often=True,
     ),
@@ -51,7 +51,7 @@ def choose_ci_jobs(
     *,
     everything: bool = False,
 ) -> JobPlan:
-    """The selected targets with their jobs, except targets already published in `registry`.
+    """The selected targets with their jobs. Omits targets that are already published in `registry`.
 
     A retired target has jobs only if it is selected by name.
     """
@@ -60,7 +60,9 @@ def choose_ci_jobs(
         retired = [item.name for item in selected if item.target.retired]
         selected = [item for item in selected if item.name not in retired]
         if retired:
-            console.info(f"retired targets, selected only by name: {', '.join(retired)}")
+            console.info(
+                f"retired targets, not selected unless specified by name: {', '.join(retired)}"
+            )
     there = {}
     if registry is not None:
         client = RegistryClient(plain_http=plain_http, origin=True, reporter=console)
@@ -80,5 +82,5 @@ def ci_settings(session: Session, gate: Sequence[Tier] | None, *, gpu: bool) -> 
 
 
 def results_folder(project: Project, results: Path | None) -> Path:
-    """The results folder."""
+    """The folder for results, by default `build/ci` in the project."""
     return results or project.output_path("build/ci")

@@ -33,10 +33,10 @@ def dependency_graphs(
 ) -> Iterator[tuple[Lock, DependencyGraph]]:
     """The graph of each lock.
 
-    The project or the catalogue records the requirements of wheels. For other wheels, the matrix
-    and the cache or the index are read.
+    The requirements of wheels are read from the records of the project or the catalogue. For other
+    wheels, the matrix and the cache or the index are read.
 
-    Raises FetchFailed if METADATA of a wheel cannot be read.
+    Raises FetchFailed if the METADATA file of a wheel cannot be read.
     """
     names = [lock.target for lock, _ in chosen]
     records = packages.recorded_packages(

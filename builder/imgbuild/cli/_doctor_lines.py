@@ -19,7 +19,10 @@ FRAMEWORKS = ("vllm", "sglang", "verl", "unsloth", "deepspeed", "trl")
 HEAD = ("target", "as of", "Python", "has", "tested")
 FULL_DRIVER = "full driver"  # the column of targets that run with a restriction
 SHOWN_TARGETS = 2  # frameworks of a target
-ORDER = "fewest restrictions, then recommended, general, newest CUDA release, latest date"
+ORDER = (
+    "in order of preference: fewest restrictions, recommended, general, newest CUDA release, "
+    "latest date"
+)
 
 RowsByTarget = Mapping[str, TableRow]
 TargetGroups = dict[tuple[str, tuple[str, ...]], list[str]]
@@ -54,7 +57,7 @@ def doctor_lines(diagnosis: HostDiagnosis, rows: RowsByTarget) -> Iterator[str]:
 
 
 def _groups(diagnosis: HostDiagnosis) -> TargetGroups:
-    """Targets by result, reasons and remarks, in the order of the results."""
+    """Targets grouped by result, reasons and remarks, in the order of the results."""
     fits = "fits" if is_comparable(diagnosis.host) else "unknown"
     groups: TargetGroups = {}
     for verdict in diagnosis.verdicts:
@@ -71,14 +74,15 @@ def _remarks(host: Host, verdict: TargetFit) -> Iterator[str]:
             yield (
                 f"runs on driver {host.driver} {COMPATIBILITY}, with one restriction: code that"
                 " relies on the driver to compile PTX, or that calls functions added in a newer"
-                f' CUDA 12 release than the driver\'s, fails; "{FULL_DRIVER}" has no restriction'
+                f' CUDA 12 release than the driver\'s, fails; the column "{FULL_DRIVER}" shows the'
+                " oldest driver without this restriction"
             )
         else:
             yield remark
 
 
 def _table(names: Sequence[str], rows: RowsByTarget, full: Mapping[str, str]) -> list[str]:
-    """The header and a line for each target, with fewer columns on a narrow terminal."""
+    """A header and a line for each target. A narrow terminal has fewer columns."""
     lines: list[str] = []
     for brief, dropped in ((False, 0), (True, 0), (True, 1), (True, 2)):  # months, dates, Python
         cells = [_cells(name, rows.get(name), brief=brief) for name in names]
@@ -116,12 +120,12 @@ def _record(row: TableRow, *, brief: bool) -> str:
 
 
 def _tested_machines(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """The GPUs and drivers in the test records, and whether they match the machine."""
+    """The tested GPUs and drivers, and GPUs or drivers of the machine that were not tested."""
     runs = [run for row in fitting for image in row.images for run in image.runs if run.gpu]
     if not fitting or not is_comparable(host):
         return
     if not runs:
-        yield f"none of these targets has been tested on a GPU on {host.arch}"
+        yield f"none of these targets has a GPU test record for {host.arch}"
         yield ""
         return
     models = sorted({name.removeprefix("NVIDIA ") for run in runs for name in run.gpu})
@@ -169,7 +173,7 @@ def _recommendation_lines(diagnosis: HostDiagnosis, fitting: Sequence[TableRow])
 
 
 def _newest_framework(framework: str, fitting: Sequence[TableRow]) -> tuple[str, str] | None:
-    """The newest version of the framework, and its target with the fewest other frameworks."""
+    """The newest version of the framework, in the target with the fewest other frameworks."""
     having = [row for row in fitting if framework in row.pins]
     if not having:
         return None

@@ -1,4 +1,4 @@
-"""Formats the help of commands and the list of commands, and checks repeated options."""
+"""Formats the help of commands and the list of commands, and rejects repeated options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LAST_PANELS = (OUTPUT,)  # panels at the end; others are in the order in which o
 
 @contextlib.contextmanager
 def _name_verb_in_errors(ctx: Any) -> Iterator[None]:
-    """Add the context of the command to a usage error without one."""
+    """Add the context of the command to a usage error that has no context."""
     try:
         yield
     except Exception as error:
@@ -43,7 +43,7 @@ def _name_verb_in_errors(ctx: Any) -> Iterator[None]:
 
 
 class VerbCommand(TyperCommand):
-    """A command of imgbuild, with its help and errors in one format."""
+    """A command of imgbuild, with the common format of help and errors."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the command."""
@@ -52,7 +52,7 @@ class VerbCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments.
 
-        Raises InputError for a second value of an option with a single value.
+        Raises InputError if an option that accepts one value is repeated.
         """
         with _name_verb_in_errors(ctx):
             if not ctx.resilient_parsing:
@@ -61,7 +61,7 @@ class VerbCommand(TyperCommand):
 
 
 class RunCommand(VerbCommand):
-    """A command of imgbuild that runs another command, whose options follow the target."""
+    """A command of imgbuild that runs the command line after the target in a container."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments. Options after the command are passed to it, as in `docker run`."""
@@ -74,7 +74,7 @@ class RunCommand(VerbCommand):
 
 
 class RenderCommand(VerbCommand):
-    """A command of imgbuild that accepts any number of targets, and another command after `--`."""
+    """A command of imgbuild that accepts any number of targets, and a command line after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments before `--`, and store the others in `ctx.meta`."""
@@ -116,7 +116,7 @@ class VerbGroup(TyperGroup):
 
 
 def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -> None:
-    """Raise InputError for a repeated option that accepts a single value. See `Definition`."""
+    """Raise InputError for a repeated option that accepts one value. See `OptionDefinition`."""
     *_, order = command.make_parser(ctx).parse_args(args=list(args))
     options: list[Any] = [each for each in order if each.opts[0].startswith("-")]
     if any(option.is_eager for option in options):  # --help comes first
@@ -133,7 +133,7 @@ def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -
 
 
 def given_values(flags: Sequence[str], args: Sequence[str]) -> list[str]:
-    """The values of an option, given by its `flags`, in a command line."""
+    """The values in a command line of the option that has these `flags`."""
     words = iter(itertools.takewhile(lambda word: word != "--", args))
     values = []
     for word in words:
@@ -154,7 +154,7 @@ def register_verb(
     *,
     cls: type[VerbCommand] = VerbCommand,
 ) -> None:
-    """Register a command, with the same help options for commands of all groups."""
+    """Register a command in `app`. All commands have the same help options."""
     app.command(name, cls=cls, context_settings=HELP)(function)
 
 
@@ -195,7 +195,7 @@ def names_target(options: Sequence[Any], words: Sequence[str]) -> bool:
 
 
 def _words_before_mark(options: Sequence[Any], words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The words before `--` with their indexes, except values of options."""
+    """The words before `--` with their indexes, without the values of options."""
     valued = {flag for each in options if not getattr(each, "is_flag", True) for flag in each.opts}
     place = 0
     while place < len(words) and words[place] != "--":
@@ -210,7 +210,7 @@ def _is_target_option(word: str) -> bool:
 def help_lines(command: Any, ctx: Any) -> Iterator[str]:
     """The help of a command: usage, description, arguments, options by panel, and examples.
 
-    If there are more than `FEW_OPTIONS` options, the most used ones are listed first.
+    If there are more than `FEW_OPTIONS` options, the most used options are listed first.
     """
     description, examples = _parts(command.help or "")
     yield from _usage(command, ctx)
@@ -277,7 +277,7 @@ def verb_summary(command: Any) -> str:
 
 
 def value_metavar(parameter: Any) -> str:
-    """The metavar of a parameter: as defined, else its choices, else its name. "" for a flag."""
+    """The metavar of a parameter, by default the choices or the name. "" for a flag."""
     if getattr(parameter, "is_flag", False):
         return ""
     if parameter.metavar:
@@ -292,7 +292,7 @@ def parameter_choices(parameter: Any) -> list[str]:
 
 
 def option_flags(option: Any) -> str:
-    """The names of an option: the long name first, the negative name after a slash."""
+    """The names of an option, with the long name first and the negative name after a slash."""
     names = sorted(option.opts, key=lambda name: -len(name))
     value = value_metavar(option)
     words = [f"{names[0]} {value}".rstrip(), *names[1:]]
@@ -300,7 +300,7 @@ def option_flags(option: Any) -> str:
 
 
 def parameter_help(option: Any) -> str:
-    """The help of a parameter, with the default value unless it is hidden or stated in the help."""
+    """The help of a parameter, with the default value unless the help text states it."""
     words = " ".join((option.help or "").split())
     default = option.default
     default = default.value if isinstance(default, enum.Enum) else default
@@ -360,7 +360,7 @@ def _prose(words: str) -> Iterator[str]:
 
 
 def _fold_example(example: str) -> Iterator[str]:
-    """An example as lines. A long command is continued with a backslash."""
+    """Split an example into lines. A long command is continued with a backslash."""
     while len(example) > _help_width():
         cut = example.rfind(" ", 4, _help_width() - 1)
         if cut < 0:

@@ -36,10 +36,10 @@ def parse_gpu(text: str) -> GpuModel:
 
 
 def described_host(given_driver: str | None, names: Sequence[str], arch: Arch | None) -> Host:
-    """The machine that options describe. Other properties are unknown.
+    """The machine described by options. All other properties are unknown.
 
     The architecture is `arch`, else the architecture of machines with these GPUs, else x86_64.
-    Raises InputError if no machine has both.
+    Raises InputError if no machine with this architecture has these GPUs.
     """
     models = {name: parse_gpu(name) for name in names}
     needed = {model.arch: name for name, model in models.items() if model.arch}

@@ -34,7 +34,7 @@ COLUMNS_BEFORE = 40  # of these at most before the place
 
 
 def problem_excerpt(problem: InputProblem) -> list[str]:
-    """Three lines: a margin, the line with its number, and carets. Empty without a source."""
+    """The source of a problem in three lines: a margin, the line with its number, and carets."""
     if problem.source is None or problem.line is None or problem.column is None:
         return []
     at = problem.column - 1
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def _report_interrupt(error: Exception) -> int:
-    """Report an interrupt by Ctrl-C or a signal, and return the exit status as in shells."""
+    """Report an interrupt by Ctrl-C or a signal, and return the exit status that shells use."""
     number = ending.received_signal()
     interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED_MESSAGE)
     if number is None:
@@ -111,7 +111,7 @@ def _report_interrupt(error: Exception) -> int:
 
 
 def _system_error(error: OSError) -> ImgbuildError:
-    """Convert an OSError that no caller has handled into an error with a message."""
+    """Convert an OSError that no caller has handled to an error of imgbuild."""
     try:
         sys.stdout.flush()  # the rest of a result or of a help text that cannot be written
     except OSError as failure:
@@ -131,7 +131,7 @@ def _full_place() -> Path:
 
 
 def report_error(error: ImgbuildError) -> int:
-    """Print an error with all problems on stderr, and with `--json` also as JSON on stdout.
+    """Print an error with all problems to stderr, and with `--json` also as JSON to stdout.
 
     Returns the exit status of the error.
     """

@@ -33,7 +33,8 @@ SHOWN_CHANGES = 20  # findings that are printed; --json has all
 class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row before and after a move: published target, digest, differences and new findings.
 
-    `required` are the packages that the project names. `hosts` are other properties that differ.
+    `required` lists the packages that the project requires directly. `hosts` lists other properties
+    that differ.
     """
 
     target: str
@@ -66,7 +67,7 @@ def compare_moved_row(name: str, before: Session, after: Session, planned: Proje
 
 
 def _required_packages(name: str, session: Session) -> tuple[str, ...]:
-    """The packages that a row or the files of the project name."""
+    """The packages that a row or a file of the project requires."""
     item = project_row(session.matrix, name)
     if item is None:
         return ()
@@ -74,7 +75,7 @@ def _required_packages(name: str, session: Session) -> tuple[str, ...]:
 
 
 def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
-    """The previous lock and digests of the row, or else of the published target."""
+    """The previous lock and digests of the row, else of the published target."""
     images = before.project.images
     try:
         lock = lock_file.read_lock(images, name)
@@ -132,7 +133,7 @@ def moved_row_lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
         for change in shown:
             yield f"  {change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
         if len(shown) < len(part.changes):
-            yield f"  and {len(part.changes) - len(shown)} others; --packages lists all"
+            yield f"  and {len(part.changes) - len(shown)} others; to list all, add --packages"
     yield f"new findings in the project's code: {len(row.findings) or 'none'}"
     for finding in row.findings[:SHOWN_CHANGES]:
         yield f"  {finding.where}: {finding.severity}: {finding.message}"

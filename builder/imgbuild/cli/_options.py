@@ -4,12 +4,12 @@
 | --------------- | ------------------------------------------------------------------------ |
 | --target, --all | the targets, equivalent to positional names                              |
 | --arch          | the architectures                                                        |
-| --through       | how to run the image: docker, podman, apptainer, root (`here`: no image) |
+| --through       | the engine: docker, podman, apptainer, root (`here`: no image)           |
 | --builder       | the builder of the image: embedded (imgbuild itself), docker             |
 | --on            | where to run the work: on this machine, or on nodes of Slurm             |
 | --jobs N        | the number of parallel processes                                         |
 | --gpus          | the number of GPUs, or `all`                                             |
-| --check         | compare committed files with newly generated ones, and write nothing     |
+| --check         | compare committed files with newly generated files, and write nothing    |
 | --only          | the part of an image to build or push: base, wheels                      |
 | --keep/--drop   | keep or remove the files that this command downloads or builds           |
 | --again         | repeat work that is current or already done                              |
@@ -70,7 +70,7 @@ def _parse_arches_or_all(text: object) -> tuple[Arch | Literal["all"], ...]:
 
 
 def _parse_each(value: Any) -> list[Any] | None:
-    """All values of a repeated option."""
+    """Join the values of a repeated option. Raises BadParameter if `all` is not the only value."""
     values = [item for part in value or () for item in part]
     if "all" in values and len(values) > 1:
         message = "all cannot be combined with another architecture"
@@ -115,11 +115,11 @@ def complete_target(incomplete: str) -> list[str]:
 
 
 TARGET = OptionDefinition(
-    "--target -t", "A target, by name.", metavar="NAME", panel=TARGETS_PANEL,
+    "--target -t", "Select a target by name.", metavar="NAME", panel=TARGETS_PANEL,
     autocompletion=complete_target,
 )  # fmt: skip
 ALL = OptionDefinition(
-    "--all", "Select all targets of the matrix.", panel=TARGETS_PANEL, often=True
+    "--all", "Select all targets in the matrix.", panel=TARGETS_PANEL, often=True
 )
 _ARCH = ("--arch", "The architecture: x86_64 (amd64) or arm64 (aarch64).")
 ARCH = OptionDefinition(
@@ -137,9 +137,9 @@ OUTPUT_PATH = OptionDefinition(
     "--output -o", "Write the result to this path.", metavar="PATH", often=True
 )
 FORMAT = OptionDefinition("--format", "The output format.", metavar="FORMAT", often=True)
-THROUGH = OptionDefinition("--through", "How to run the image.", metavar="NAME", often=True)
+THROUGH = OptionDefinition("--through", "The engine to use.", metavar="NAME", often=True)
 BUILDER = OptionDefinition("--builder", "The builder to use.", often=True)
-PART = OptionDefinition("--only", "Use only one part of the image: base or wheels.")
+PART = OptionDefinition("--only", "Process only this part of the image: base or wheels.")
 KEEP = OptionDefinition("--keep/--drop", "Keep or remove the files that this command downloads or"
                                    " builds.")  # fmt: skip
 AGAIN = OptionDefinition("--again", "Repeat work even if its result is up to date.")
@@ -148,40 +148,41 @@ FULL = OptionDefinition(
 )
 CHECK = OptionDefinition(
     "--check",
-    "Check that the committed files are up to date, without writing them. Exits with"
-    " status 5 if one is not.",
+    "Check that the committed files are up to date, without writing them. Exit with status 5 "
+    "if a file is out of date.",
 )
-GPUS = OptionDefinition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
+GPUS = OptionDefinition("--gpus", "The number of GPUs.", metavar="COUNT", often=True,
                   parser=_parse_count, setting=True)  # fmt: skip
-GPU = OptionDefinition("--gpu", "A GPU model or compute capability, such as A100, RTX 4090 or 9.0.",
+GPU = OptionDefinition("--gpu", "A GPU model such as A100 or RTX 4090, or a compute capability "
+                                "such as 9.0.",
                  metavar="GPU", panel=TARGETS_PANEL, often=True)  # fmt: skip
 DRIVER = OptionDefinition(
     "--driver",
-    "An NVIDIA driver version, such as 580.65.06, or a branch, such as"
-    " 535, for its latest release.",
+    "An NVIDIA driver version such as 580.65.06, or a driver branch such as 535 (its latest "
+    "release).",
     metavar="VERSION",
     panel=TARGETS_PANEL,
     often=True,
 )
 ENV = OptionDefinition(
-    "--env -e", "Set an environment variable. NAME without a value passes the value from your"
-                " shell. Can be repeated.",
+    "--env -e", "Set an environment variable. If only NAME is given, pass its value from your "
+                "shell. Can be repeated.",
     metavar="NAME[=VALUE]", often=True,
 )  # fmt: skip
 SIF_FILE = OptionDefinition("--sif-file", "The SIF file to use.", metavar="FILE")
-KEY = OptionDefinition("--key", "The public key to verify signatures with, in PEM format (P-256 or"
-                          " Ed25519).",
+KEY = OptionDefinition("--key", "The public key for verifying signatures, in PEM format (P-256 or "
+                                "Ed25519).",
                  metavar="FILE", often=True)  # fmt: skip
 REGISTRY_PLACE = OptionDefinition(
     "--registry", "The repository with the published images.", metavar="HOST/REPOSITORY",
     panel=REGISTRY, often=True,
 )  # fmt: skip
-LOCK = OptionDefinition("--lock", "The lock to use.", metavar="PLACE",
+LOCK = OptionDefinition("--lock", "The lock to use.", metavar="LOCK",
                   panel=TARGETS_PANEL, often=True)  # fmt: skip
 REQUIREMENTS = OptionDefinition(
     "--requirements -r",
-    "Read requirements from a file, such as requirements.txt, pyproject.toml or a lock file, or"
-    " from the files in a folder. Can be repeated.",
+    "Read requirements from this file, such as requirements.txt, pyproject.toml or a lock "
+    "file, or from the files in this folder. Can be repeated.",
     metavar="FILE", panel=TARGETS_PANEL, often=True,
 )  # fmt: skip
 SOLVE = OptionDefinition("--solve", "Solve for new package versions.", often=True)
@@ -193,10 +194,10 @@ CUDA = OptionDefinition(
     "--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=TARGETS_PANEL, often=True
 )
 BASE = OptionDefinition(
-    "--base", "The base to use, by its name in the matrix.", metavar="NAME", panel=TARGETS_PANEL
+    "--base", "The name of the base in the matrix.", metavar="NAME", panel=TARGETS_PANEL
 )
 SYSTEM = OptionDefinition(
-    "--system", "A Debian package, by name. Can be repeated.", metavar="PACKAGE", often=True
+    "--system", "The name of a Debian package. Can be repeated.", metavar="PACKAGE", often=True
 )
 DRY_RUN = OptionDefinition(
     "--dry-run", "Print the planned actions without performing them.", often=True
@@ -204,7 +205,7 @@ DRY_RUN = OptionDefinition(
 SHARED = OptionDefinition(
     "--shared", "The size of shared memory, in MB.", metavar="MB", min=0, setting=True
 )
-FROM = OptionDefinition("--from", "The source to read.", metavar="PLACE", often=True)
+FROM = OptionDefinition("--from", "The source to read from.", metavar="SOURCE", often=True)
 
 Arches = Annotated[
     list[Arch] | None, ARCH("Can be repeated or comma-separated. Default: all architectures.")
@@ -256,8 +257,8 @@ Mirror = Annotated[
     str | None,
     option(
         "--mirror",
-        "Download inputs from this mirror first, and from the indexes only if the mirror lacks "
-        "them; 'off' disables the mirror. Default: $IMGBUILD_MIRROR, else the mirror set with "
+        "Download inputs from this mirror, and from the indexes only if they are not in the "
+        "mirror. 'off' disables the mirror. Default: $IMGBUILD_MIRROR, else the mirror set with "
         "`imgbuild registry mirror use`.",
         metavar="HOST/REPOSITORY",
         panel=REGISTRY,
@@ -267,7 +268,7 @@ MirrorOnly = Annotated[
     bool,
     option(
         "--mirror-only",
-        "Download inputs only from the mirror, and fail if it lacks a file.",
+        "Download inputs only from the mirror. Fail if a file is not in the mirror.",
         panel=REGISTRY,
     ),
 ]
@@ -279,9 +280,7 @@ Apptainer = Annotated[
 ]  # fmt: skip
 SharedMemory = Annotated[
     int,
-    SHARED(
-        "Fail if less shared memory is free. 0 disables this check. At least 1000 is recommended."
-    ),
+    SHARED("The check fails if less is free. 0 disables this test. At least 1000 is recommended."),
 ]
 JUnit = Annotated[
     Path | None,
@@ -296,7 +295,7 @@ Record = Annotated[
     bool,
     option(
         "--record",
-        "Add the test runs to images/TARGET/smoke.json, whether they passed or failed.",
+        "Add the test runs, passed or failed, to images/TARGET/smoke.json.",
         panel=OUTPUT,
         often=True,
     ),
@@ -311,8 +310,8 @@ SignKey = Annotated[
     Path | None,
     option(
         "--sign-key",
-        "The private key to sign with: a PEM file (P-256 or Ed25519) or cosign.key. Its password"
-        " is read from $COSIGN_PASSWORD or the terminal.",
+        "The private key for signing: a PEM file (P-256 or Ed25519) or cosign.key. The password "
+        "is read from $COSIGN_PASSWORD or the terminal.",
         metavar="FILE",
         panel=REGISTRY,
         often=True,

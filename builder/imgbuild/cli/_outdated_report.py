@@ -29,8 +29,9 @@ WIDE_TERMINAL = 120  # columns of a terminal in which reasons have a column
 class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     """Newer versions for the target or the requirements file `name`.
 
-    `packages` have a newer version or an error; `looked_up` is the number of checked packages, and
-    `unlisted` that of the others. For a file, `base` and `vulnerabilities` are None.
+    `packages` lists the packages with a newer version or an error. `looked_up` is the number of
+    packages that were checked, and `unlisted` the number that were not. For a file, `base` and
+    `vulnerabilities` are None.
     """
 
     name: str
@@ -67,7 +68,7 @@ def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
 
 
 def _pin_notes(packages: Sequence[NewerVersion]) -> Iterator[str]:
-    """The target's notes on pinned packages of which METADATA allows a newer version."""
+    """The target's notes on pinned packages that METADATA allows to be newer."""
     notes: dict[str, list[str]] = {}
     for each in packages:
         for note in each.notes if each.pinned and each.allowed else ():
@@ -147,7 +148,7 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
 
 
 def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
-    """A row for a standalone Python, if a newer release exists."""
+    """A row for the standalone Python, if a newer release exists."""
     if base is None:
         return
     if base.python_error:
@@ -160,7 +161,7 @@ def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
 
 
 def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
-    """Rows for security updates of the base, or with `whole` for all updates."""
+    """Rows for the security updates of the base, or with `whole`, for all updates."""
     if base is None:
         return
     if base.error:
@@ -197,7 +198,7 @@ def _debian_update_row(each: DebianUpdate, date: str) -> tuple[str, ...]:
 def _vulnerability_rows(
     known: KnownVulnerabilities | None, *, whole: bool
 ) -> Iterator[tuple[str, ...]]:
-    """Rows for known vulnerabilities of high severity, or with `whole` for all."""
+    """Rows for known vulnerabilities, only of high severity unless `whole` is set."""
     if known is None:
         return
     report = known.report
@@ -216,7 +217,7 @@ def _vulnerability_rows(
             NO_VALUE,
             NO_VALUE,
             NO_VALUE,
-            f"and {rest} more vulnerabilities; imgbuild cves lists them",
+            f"and {rest} more vulnerabilities; to list them, run: imgbuild cves",
         )
 
 
@@ -226,7 +227,7 @@ def _vulnerability(each: Vulnerability) -> tuple[str, ...]:
 
 
 def _solved_lines(solved: Sequence[SolvedVersion]) -> Iterator[str]:
-    """One line for each version that was tried, and why it cannot be solved, or its audit."""
+    """Lines for each tried version: the audit of its solution, or why there is no solution."""
     for each in solved:
         head = f"{each.package} {each.version}"
         if each.reasons:

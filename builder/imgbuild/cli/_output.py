@@ -43,7 +43,7 @@ def print_result(value: Any, lines: Sequence[str], style: LineStyle | None = Non
 
 
 def answer_file(value: Any, texts: Sequence[str]) -> None:
-    """Write a text file as the result of a command, or with `--json` write like `print_result`."""
+    """Write `texts` as the result of a command, or with `--json`, print `value`."""
     if console.json or not texts:
         print_result(value, [])
     else:
@@ -55,7 +55,7 @@ def write_stdout(text: str) -> None:
 
     A pipe closed by the reader, such as "head", is not an error.
 
-    Raises WorkFailed if it cannot be written, such as to a full disk.
+    Raises WorkFailed if stdout cannot be written to, for example because the disk is full.
     """
     try:
         console.data(text)
@@ -70,7 +70,7 @@ def stdout_error(error: OSError) -> WorkFailed:
     """Return the error for a stdout that is full or closed."""
     message = f"the result cannot be written to stdout: {error.strerror or error}"
     return WorkFailed(
-        message, hint="the command completed; write the output elsewhere to see the result"
+        message, hint="the command completed; to see the result, write the output to another file"
     )
 
 
@@ -178,7 +178,7 @@ def _wrap_text(text: str, width: int) -> list[str]:
 
 
 def fold_lines(lines: Iterable[str]) -> list[str]:
-    """Fold `lines` to the width of the terminal, only between words, so that words can be copied.
+    """Fold `lines` to the width of the terminal, between words only, so that words can be copied.
 
     Lines are unchanged if stdout is not a terminal.
     """

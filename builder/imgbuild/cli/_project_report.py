@@ -29,7 +29,7 @@ RIGHT_COLUMNS = frozenset((1, 2, 6))
 
 
 def read_lines(files: ReadFiles) -> list[str]:
-    """Lines that list the parts of each file that were read, then unread parts with reasons."""
+    """Lines that list the parts that were read from each file, then omitted parts with reasons."""
     declared = files.declared
     lines = [f"read {line}" for line in declared_files.declared_summary(declared)]
     for option, names, chosen in (
@@ -39,23 +39,23 @@ def read_lines(files: ReadFiles) -> list[str]:
         others = [name for name in names if name not in set(map(normalize_package, chosen))]
         if others:
             more = len(others) - CHOICES
-            words = f" and {more} more; --json lists all" if more > 0 else ""
-            also = " also" if chosen else ""
-            lines.append(f"{option} takes{also} {', '.join(others[:CHOICES])}{words}")
+            words = f" and {more} more; to list all, add --json" if more > 0 else ""
+            verb = "also accepts" if chosen else "accepts"
+            lines.append(f"{option} {verb} {', '.join(others[:CHOICES])}{words}")
     left_out = declared_files.unread_entries(declared)
     lines += [f"omitted {line}" for line in left_out[:SHOWN_EXCLUDED]]
     more = len(left_out) - SHOWN_EXCLUDED
-    return [*lines, f"and {more} more omitted; --json lists all"] if more > 0 else lines
+    return [*lines, f"and {more} more omitted; to list all, add --json"] if more > 0 else lines
 
 
 def python_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
-    """Lines on available wheels, if the project does not accept the Python of the chosen target."""
+    """Lines about available wheels, if the project rejects the Python of the chosen target."""
     if choice.chosen.python_accepted:
         return []
     demanded = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
     minor = ".".join(choice.chosen.python.split(".")[:2])
     have = " or ".join(each.python for each in choice.wheels if not each.unlocked)
-    where = f"images have {have}, {choice.chosen.target} has {minor}"
+    where = f"images have Python {have}, and {choice.chosen.target} has Python {minor}"
     lines = [f"the project requires Python {demanded}; {where}"]
     for each in choice.wheels:
         if each.pinned:
@@ -77,16 +77,16 @@ def python_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
 
 
 def cuda_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
-    """The CUDA release of the image, if the files name only others."""
+    """The CUDA release of the image, if the project's files specify only other releases."""
     cuda = choice.cuda or choice.chosen.cuda
     named = [f"{item.name} ({item.place})" for item in declared.cuda]
     if not named or cuda in {item.name for item in declared.cuda}:
         return []
-    return [f"the image has CUDA {cuda}, for which its torch is built; named: {', '.join(named)}"]
+    return [f"the image has CUDA {cuda}, as its torch build requires, not {', '.join(named)}"]
 
 
 def report_lines(choice: TargetChoice | None, matrix: Path) -> list[str]:
-    """The nearest targets, the changes to the first one, and the row that was written."""
+    """The nearest targets, the changes to the first target, and the row that was written."""
     if choice is None:
         return []
     return [
@@ -124,26 +124,28 @@ def _cells(item: TargetCandidate) -> tuple[str, ...]:
 
 
 def change_lines(chosen: TargetCandidate) -> list[str]:
-    """Lines on the requirements that the target meets, and on packages to add or change."""
+    """Lines about requirements that the target meets, and about packages to add or change."""
     lines = [f"{chosen.form} {chosen.target}: {format_count(len(chosen.met), 'requirement')} met"]
     if chosen.added:
         lines.append(f"added: {', '.join(_first_few(chosen.added, SHOWN_ADDITIONS))}")
     lines += [f"changed: {change}" for change in chosen.changed[:CHANGES]]
     if len(chosen.changed) > CHANGES:
-        lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json lists all")
+        lines.append(f"and {len(chosen.changed) - CHANGES} more changes; to list all, add --json")
     return lines
 
 
 def command_to_keep_versions(chosen: TargetCandidate, matrix: Path) -> list[str]:
-    """The command that keeps the target's versions, if only the project's files require others."""
+    """The command to keep the target's versions, if only project files require other versions."""
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
     relax = " ".join(f"--relax {change.package}" for change in chosen.changed[:CHANGES])
-    return [f"to keep the versions of {chosen.target}: rm {matrix.name} && imgbuild init {relax}"]
+    return [
+        f"to keep the versions of {chosen.target}, run: rm {matrix.name} && imgbuild init {relax}"
+    ]
 
 
 def change_summary(other: TargetCandidate) -> str:
-    """A line with the packages to add to or change in another target."""
+    """A line with the packages that would be added to or changed in another target."""
     changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
     parts = [f"add {', '.join(_first_few(other.added))}"] if other.added else []
     parts += [f"change {', '.join(_first_few(changed))}"] if changed else []

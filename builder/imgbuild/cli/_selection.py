@@ -1,6 +1,6 @@
-"""Selects locked targets by options, reading only locks.
+"""Selects locked targets by options, without reading the matrix.
 
-The matrix, which takes longer to read, is read only to explain an error.
+The matrix takes longer to read, and is read only to explain an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SelectedLock(msgspec.Struct, frozen=True, kw_only=True):
 def choose_locks(
     project: Project, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[SelectedLock]:
-    """The locks that match `patterns`, or all. Empty `arches` select all architectures.
+    """The locks that match `patterns`, or all locks. Empty `arches` selects all architectures.
 
     Without patterns, selects the only target of the project's matrix.
 
@@ -65,15 +65,15 @@ def choose_locks(
 
 
 def single_target(names: Sequence[str]) -> str:
-    """The name of the selected target. Raises InputError if there are several."""
+    """The name of the selected target. Raises InputError if several targets are selected."""
     if len(names) > 1:
         message = f"several targets match: {', '.join(names)}"
-        raise InputError(message, hint="specify one of them")
+        raise InputError(message, hint="specify one target")
     return names[0]
 
 
 def _only_target(project: Project) -> Sequence[str]:
-    """The only target of a user's project. Empty if there are several."""
+    """The only target of a user's project. Empty if the project has several targets."""
     names = matrix_targets(project) if project.writable else []
     return names if len(names) == 1 else []
 
@@ -97,16 +97,16 @@ def _refuse_selection(
         item.name for item in selected if not missed or item.name not in project.locked_targets()
     ]
     suffix = f" for {', '.join(arches)}" if arches else ""
-    message = f"{project.images}: no lock of {', '.join(named)}{suffix}"
+    message = f"{project.images}: no lock for {', '.join(named)}{suffix}"
     raise LockStale(message, hint=f"run imgbuild lock {' '.join(named)}")
 
 
 def at_most_one_arch(arches: Sequence[Arch] | None, what: str) -> Arch | None:
-    """The selected architecture, or None. Raises InputError, with `what`, for several."""
+    """The selected architecture, or None. Raises InputError with the reason `what` for several."""
     named = list(dict.fromkeys(arches or []))
     if len(named) > 1:
         message = f"--arch {' --arch '.join(named)}: {what}"
-        raise InputError(message, hint="specify one of them")
+        raise InputError(message, hint="specify one architecture")
     return named[0] if named else None
 
 
@@ -121,7 +121,7 @@ def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
 
 
 def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
-    """Raise InputError if one of `names` is a host without a repository instead of a target."""
+    """Raise InputError if one of `names` is not a target but a host without a repository."""
     for name in names:
         if name not in targets and is_host(name):
             parse_repository(name)  # raises
@@ -130,7 +130,8 @@ def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
 def selected_arch(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:
     """The architecture in `arches`, else this machine's, else the image's if it has only one.
 
-    Raises NothingSelected if the image in `place`, which has the architectures `have`, lacks it.
+    Raises NothingSelected if the image in `place` does not have it. `have` lists the architectures
+    of the image.
     """
     selected = at_most_one_arch(arches, "only one architecture can be selected")
     if selected is None:
@@ -142,5 +143,10 @@ def selected_arch(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | No
             selected = have[0]
     if selected not in have:
         message = f"{place} has no {selected}, only {', '.join(have)}"
-        raise NothingSelected(message, hint="build that architecture, or specify one with --arch")
+        raise NothingSelected(
+            message,
+            hint=(
+                "build the image for this architecture, or select another architecture with --arch"
+            ),
+        )
     return selected

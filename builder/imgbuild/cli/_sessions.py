@@ -1,4 +1,4 @@
-"""Selects targets of a matrix by options, for commands that read the matrix."""
+"""Selects targets in a matrix by options, for commands that read the matrix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imgbuild.values import Arch
 def select_targets(
     selection: TargetOptions, session: Session, names: Sequence[str] = ()
 ) -> list[Selected]:
-    """The selected targets of the matrix, including `names`."""
+    """The selected targets in the matrix, including `names`."""
     patterns = [*names, *selection.named_targets]
     return session.select_targets(
         patterns, everything=selection.everything, arches=selection.arches

@@ -232,11 +232,11 @@ def show_tests(selection: SelectionOptions) -> None:
 
 
 def side_by_side_lines(left: TargetPage, right: TargetPage) -> list[str]:
-    """Two pages as a table, in which "=" marks equal values. In a pipe, it has 80 columns."""
+    """Two pages as a table, in which "=" marks equal values. In a pipe, 80 columns wide."""
     rows, width = side_by_side.comparison_rows(left, right), terminal_width()
     lines = align_columns(rows, width=WIDTH if width == sys.maxsize else width)
     console.info(
-        f"= equal in both; to list packages that differ, run: imgbuild diff {left.row.target} "
-        f"{right.row.target}"
+        '"=" marks equal values; to list packages that differ, run: imgbuild diff '
+        f"{left.row.target} {right.row.target}"
     )
     return lines

@@ -46,7 +46,7 @@ CompressOption = Annotated[
 
 
 class SifInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An image to convert into a file.
+    """An image to convert to a SIF or squashfs file.
 
     `stem` is the path of the file without the suffix. `name` is the image as the user specified it.
     `lock` returns the lock.json for an architecture.
@@ -66,7 +66,7 @@ def build_sif_files(
     compress: Compressor,
     how: SessionOptions,
 ) -> None:
-    """Create a file for each selected target, or for the image `origin`."""
+    """Create a SIF or squashfs file for each selected target, or for the image `origin`."""
     with contextlib.ExitStack() as stack:
         if origin is not None:
             if selection.named_targets or selection.everything:
@@ -144,7 +144,7 @@ def _convert_image(
 
 
 def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
-    """The input for a target. The image is built unless a current one exists."""
+    """The input for a target. The image is built unless it exists and is up to date."""
     target_digests = read_current(session.project, session.matrix, item.name)[1]
     only = _only_arch(item, arches)
     place = session.project.output(item.name)
@@ -156,7 +156,7 @@ def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInpu
 
 
 def _only_arch(item: Selected, arches: Sequence[Arch]) -> Arch:
-    """The architecture to build: that in `arches`, else this machine's, else the only one."""
+    """The architecture to build: as selected, else of this machine, else of the target."""
     named = at_most_one_arch(arches, "a SIF or squashfs file can have only one architecture")
     return named or native_arch(item.arches)[0]
 
@@ -180,13 +180,13 @@ def _origin(
     if not (folder / "oci-layout").is_file():
         message = f"--from {origin} is not an OCI layout"
         raise InputError(
-            message, hint="build it first: imgbuild build --from FOLDER --output LAYOUT"
+            message, hint="build the layout first: imgbuild build --from FOLDER --output LAYOUT"
         )
     return _layout(folder, selection)
 
 
 def _layout(folder: Path, selection: TargetOptions) -> SifInput:
-    """The image in an OCI layout, with its lock if the project in the current folder has one."""
+    """The image in an OCI layout. Includes the lock if the project in the current folder has it."""
     built = layout.read_layout(folder)
     source = SifInput(stem=folder.absolute(), name=str(folder), layout=built)
     images = _locks(selection)
@@ -197,7 +197,7 @@ def _layout(folder: Path, selection: TargetOptions) -> SifInput:
 
 
 def _locks(selection: TargetOptions) -> Path | None:
-    """The folder of locks of the project in the current folder. None outside of a project."""
+    """The folder with the locks of the project in the current folder. None outside of a project."""
     try:
         return selection.project().images
     except InputError:
@@ -212,7 +212,7 @@ def _pulled_input(
     arches: Sequence[Arch] | None,
     stack: contextlib.ExitStack,
 ) -> SifInput:
-    """An image in a registry. Its layers stay in the cache until `stack` is closed."""
+    """The image in a registry. The layers are kept in the cache until `stack` is closed."""
     store = Store.open(reporter=console)
     place = stack.enter_context(store.scratch()) / "layout"
     with console.step(f"pulling {reference}"):
@@ -228,7 +228,7 @@ def _pulled_input(
 
 
 def file_path(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
-    """The path of the new file: next to the image, in the folder `output`, or `output`."""
+    """The path of the new file: `output`, or in the folder `output`, or next to the image."""
     if output is None:
         return stem.with_name(stem.name + suffix)
     return output / (stem.name + suffix) if several else output

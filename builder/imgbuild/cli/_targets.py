@@ -1,4 +1,4 @@
-"""Defines groups of options that select one or several targets."""
+"""Defines groups of options that select one target or several targets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET...",
-        help="Targets of the matrix, by name or shell pattern, such as 'cu130-*'.",
+        help="Targets in the matrix, by name or shell pattern, such as 'cu130-*'.",
         autocompletion=_options.complete_target,
         show_default=False,
     ),
@@ -30,7 +30,7 @@ OneName = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
-        help="A target of the matrix.",
+        help="A target in the matrix.",
         autocompletion=_options.complete_target,
         show_default=False,
     ),
@@ -39,8 +39,8 @@ MatrixFile = Annotated[
     Path | None,
     option(
         "--matrix",
-        "The matrix file. Default: the nearest matrix.yaml in the current folder or its parents,"
-        " else the catalogue that is installed with imgbuild.",
+        "The matrix file. Default: the nearest matrix.yaml in the current folder or its parents, "
+        "else the catalogue installed with imgbuild.",
         metavar="FILE",
         panel=TARGETS_PANEL,
     ),
@@ -48,7 +48,7 @@ MatrixFile = Annotated[
 
 
 class TargetOptions(OptionGroup, frozen=True, kw_only=True):
-    """Options that select targets, for commands with positional arguments of other kinds."""
+    """Options that select targets, for commands whose positional arguments are not targets."""
 
     target: Annotated[list[str] | None, _options.TARGET("Can be repeated.")] = None
     everything: Annotated[bool, _options.ALL()] = False
@@ -129,14 +129,14 @@ class OneTarget(OptionGroup, frozen=True, kw_only=True):
     def split(self, command: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
         """Split positional arguments into the name of the target and the words of the command.
 
-        With `--target`, all arguments belong to the command. The name is "" if none is given,
-        because a user's project can have only one target.
+        With `--target`, all arguments belong to the command. Without a target, the name is "",
+        which selects the only target of a user's project.
         """
         words = tuple(command or ())
         if self.target:
             if len(self.target) > 1:
                 message = f"only one target can be specified, not {' and '.join(self.target)}"
-                raise InputError(message, hint="specify one of them")
+                raise InputError(message, hint="specify one target")
             name, words = self.target[0], (*((self.name,) if self.name else ()), *words)
         elif self.name:
             name = self.name
@@ -148,5 +148,5 @@ class OneTarget(OptionGroup, frozen=True, kw_only=True):
         return name, words[1:] if words[:1] == ("--",) else words
 
     def project(self, name: str = "") -> Project:
-        """The project of the matrix, or the catalogue if only that has the target `name`."""
+        """The project of the matrix, or the catalogue if only the catalogue has target `name`."""
         return open_project(self.matrix, [name] if name else [])

@@ -52,8 +52,8 @@ class UpdateOptions(OptionGroup, frozen=True, kw_only=True):
         int,
         option(
             "--cool-down",
-            "Use only releases that are at least this many days old. Releases that fix a known"
-            " vulnerability are used immediately.",
+            "Use only releases that are at least this many days old, except releases that fix a "
+            "known vulnerability.",
             metavar="DAYS",
             min=0,
             often=True,
@@ -61,7 +61,7 @@ class UpdateOptions(OptionGroup, frozen=True, kw_only=True):
         ),
     ] = DAYS
     no_cool_down: Annotated[
-        bool, option("--no-cool-down", "Use releases regardless of their age.", often=True)
+        bool, option("--no-cool-down", "Use releases of any age.", often=True)
     ] = False
     pull_request: Annotated[
         Path | None,
@@ -88,10 +88,10 @@ class UpdateOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of `--dry-run` for a row: the versions to try by package, in order.
+    """The output of `--dry-run` for a row: the versions to try for each package, in order.
 
-    For each package, the newest version that works is used. `waiting` are versions in the cool-down
-    period.
+    For each package, the newest version that works is used. `waiting` has the versions in the
+    cool-down period.
     """
 
     source: str
@@ -138,9 +138,9 @@ def update_matrix(
 
 
 def _names(selection: WholeTargets, session: Session) -> list[str]:
-    """The selected targets, or by default the recommended ones.
+    """The selected targets, or by default the recommended targets.
 
-    Raises NothingSelected if there is none.
+    Raises NothingSelected if the matrix has no recommended target.
     """
     targets = session.matrix.targets
     if selection.named_targets or selection.everything:
@@ -154,7 +154,7 @@ def _names(selection: WholeTargets, session: Session) -> list[str]:
 
 
 def _require_places(session: Session, text: Path | None) -> None:
-    """Raise an error if one of the output files is not writable."""
+    """Raise an error if an output file is not writable."""
     project = session.project
     project.require_writable("imgbuild update")
     catalogue.require_regular(project)

@@ -69,7 +69,7 @@ class MoveOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that were moved, or with `--dry-run` would be, and the files that were written."""
+    """The rows that were moved (or would be, with `--dry-run`), and the files that were written."""
 
     rows: tuple[MovedRow, ...]
     dry_run: bool
@@ -92,7 +92,7 @@ def update_project(
     project.require_writable("imgbuild update")
     if move.lock is not None and move.to is None:
         message = f"--lock {move.lock} requires --to"
-        raise InputError(message, hint="run imgbuild update --to TARGET --lock PLACE")
+        raise InputError(message, hint="run imgbuild update --to TARGET --lock LOCK")
     with Store.open().hold_lock(f"update-{sha256(str(project.root).encode())}"):
         if recovered := transaction.recover_change(project):
             console.warn(recovered)
@@ -177,7 +177,7 @@ def _plan_move(
     origin = move.lock or value.published[old].origin
     if not origin:
         message = f"{project.matrix}: published.{old} has no source (`from`)"
-        raise InputError(message, hint="add `from:`, or pass --to TARGET --lock PLACE")
+        raise InputError(message, hint="add `from:`, or pass --to TARGET --lock LOCK")
     place = origin
     if origin == init.CATALOGUE_PLACE:
         init.require_target(project_paths.catalogue_project(), new)
@@ -204,8 +204,8 @@ def _report_current(planned: ProjectMove) -> None:
         retired = target.retired if target is not None else ""
     if retired:
         console.info(f"{planned.new.name} is retired: {retired}")
-    console.info("to move to another target: imgbuild update --to TARGET; imgbuild outdated shows"
-                 " which has newer versions")  # fmt: skip
+    console.info("to find targets with newer versions, run: imgbuild outdated; to move to a "
+                 "target, run: imgbuild update --to TARGET")  # fmt: skip
 
 
 def _matrix_before(project: Project, data: bytes) -> Matrix:
@@ -227,7 +227,7 @@ def _matrix_before(project: Project, data: bytes) -> Matrix:
 def _refuse_move(
     project: Project, value: Extensions, planned: ProjectMove, before: Session
 ) -> None:
-    """Raise NoSolution with all requirements of a row that exclude the new target, if any do."""
+    """Raise NoSolution if requirements of a row exclude the new target, and list all of them."""
     context = open_inputs(before).context
     reasons: list[str] = []
     with console.step(f"comparing the project with {planned.new.name}"):
@@ -241,7 +241,9 @@ def _refuse_move(
         return
     message = f"{format_count(len(reasons), 'requirement')} of the project cannot be satisfied by"
     message += f" {planned.new.name}; nothing was written"
-    hint = "change them in the project's files, or move to another target: --to TARGET"
+    hint = (
+        "change the requirements in the project's files, or move to another target with --to TARGET"
+    )
     if any(value.targets[name].extends for name in planned.rows):
         hint += (
             "; to solve all versions again, replace `extends:` with `like:` in "
@@ -256,7 +258,7 @@ def _refuse_move(
 def _stage_project(
     project: Project, text: bytes, planned: ProjectMove, options: SessionOptions
 ) -> Session:
-    """The project with the new matrix. New locks are written to the folder for new content."""
+    """Create the project with the new matrix. Writes new locks to the folder for new content."""
     folder = transaction.transaction_folder(project)
     images = folder / "images"
     if project.images.is_dir():

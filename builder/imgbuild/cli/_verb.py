@@ -45,7 +45,7 @@ def _whole_number(least: int, value: object) -> int:
 class OptionDefinition:
     """An option: names, help, and the parser of the value.
 
-    Except -v, a name can be defined only once; a second definition raises ValueError. A command can
+    Except -v, a name can be defined only once; another definition raises ValueError. A command can
     add a sentence, such as a default, by calling the definition: `OUTPUT_PATH("Default: stdout.")`.
 
     An option whose type is a list collects all values. For a `setting`, such as a number of
@@ -64,7 +64,7 @@ class OptionDefinition:
         setting: bool = False,
         **more: Any,
     ) -> None:
-        """`names` as in "--output -o"."""
+        """Define an option. `names` is a list separated by spaces, such as "--output -o"."""
         self._names = names.split()
         self._help = help
         if "min" in more:  # typer's own type of such options accepts digits of every script
@@ -82,7 +82,7 @@ class OptionDefinition:
             SETTINGS.update(flags)
 
     def __call__(self, note: str = "", *, panel: str | None = None) -> Any:
-        """The option for one command, with an additional sentence and a panel."""
+        """Create the option for a command, with an additional sentence and a panel."""
         more = self._more if panel is None else {**self._more, "rich_help_panel": panel}
         return typer.Option(*self._names, help=f"{self._help} {note}".strip(), **more)
 
@@ -109,7 +109,7 @@ class OutputOptions(OptionGroup, frozen=True, kw_only=True):
         bool,
         option(
             "--verbose -v",
-            "Print commands that are run, and uses of the cache.",
+            "Print the commands that are run and the cache entries that are used.",
             panel=OUTPUT,
         ),
     ] = False
@@ -120,7 +120,11 @@ class RunOutput(OutputOptions, frozen=True, kw_only=True):
 
     verbose: Annotated[
         bool,
-        option("--verbose", "Print commands that are run, and uses of the cache.", panel=OUTPUT),
+        option(
+            "--verbose",
+            "Print the commands that are run and the cache entries that are used.",
+            panel=OUTPUT,
+        ),
     ] = False
 
 

@@ -31,7 +31,7 @@ RequirementsArgument = Annotated[
 SystemOption = Annotated[list[str] | None, SYSTEM()]
 TargetOption = Annotated[
     list[str] | None,
-    TARGET("Change the row of this target. Default: the only row."),
+    TARGET("The command changes its row in the matrix. Default: the only row."),
 ]
 
 
@@ -58,7 +58,7 @@ def add(
         imgbuild add einops --target my-image
     """
     if not requirements and not system:
-        message = "nothing to add"
+        message = "no package to add is specified"
         raise InputError(
             message, hint="specify a package: imgbuild add wandb, or imgbuild add --system rsync"
         )
@@ -68,7 +68,7 @@ def add(
     with console.step("checking the added packages"):
         problems = added.addition_problems(session, name, parsed, system or [])
     if problems:
-        message = f"{'this' if len(problems) == 1 else 'these'} cannot be added to {name}"
+        message = f"the packages cannot be added to {name}"
         raise NoSolution(
             message,
             reasons=tuple(problems),

@@ -103,7 +103,7 @@ class _AuditSubject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
-    """Options for an audit of packages outside of a target."""
+    """Options for auditing packages that are not in a target."""
 
     requirements: Annotated[
         list[Path] | None,
@@ -117,8 +117,8 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
         option(
             "--environment",
             "Audit the packages installed in a virtual environment, for a Python interpreter, or "
-            "in a folder. Without a value, audits the active environment, else .venv, else "
-            "python3.",
+            "in a folder. Without a value: the active environment, else .venv, else the "
+            "environment of python3.",
             metavar="[PYTHON]",
             panel=TARGETS_PANEL,
             often=True,
@@ -127,8 +127,8 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
     python: Annotated[
         str | None,
         PYTHON(
-            "Applies to NAME==VERSION. Default: the version of --base, else of the"
-            " Python that runs imgbuild."
+            "Applies to NAME==VERSION. Default: the version of --base, else the version of Python "
+            "that runs imgbuild."
         ),
     ] = None
     base: Annotated[
@@ -150,9 +150,7 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
         str | None,
         CUDA("Applies to NAME==VERSION and environments. Default: the release of torch."),
     ] = None
-    again: Annotated[bool, AGAIN("Audits a package set again even if its report is cached.")] = (
-        False
-    )
+    again: Annotated[bool, AGAIN("Applies to cached reports on package sets.")] = False
 
     def given_options(self) -> tuple[str, ...]:
         """The specified options that can only be used without targets."""
@@ -173,14 +171,14 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
         offline: bool,
         code: UserCode | None = None,
     ) -> Report:
-        """Audit `pinned` and the files, or the environment.
+        """Audit `pinned` and the requirements files, or the environment.
 
         With `code`, the user's code is audited against these packages.
         """
         arches = selection.arches
         if len(arches) > 1:
             message = f"a package set can have only one architecture, not {', '.join(arches)}"
-            raise InputError(message, hint="pass --arch once")
+            raise InputError(message, hint="specify --arch only once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
         subject = _AuditSubject(
             arch=arch, matrix=selection.matrix, checks=checks, offline=offline, code=code
@@ -277,7 +275,10 @@ def parse_glibc(text: str) -> str:
         message = f"--glibc {text}: invalid version"
         raise InputError(
             message,
-            hint="specify a version such as 2.28; `ldd --version` prints this machine's",
+            hint=(
+                "specify a version such as 2.28; to show the version of this machine, run: "
+                "ldd --version"
+            ),
         )
     return text
 
@@ -296,7 +297,7 @@ def _matrix(matrix: Path | None) -> Matrix:
 
 
 def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
-    """The matrix, if a pin has a local version. The matrix names the indexes of local versions."""
+    """The matrix, which defines the indexes of local versions, if a pin has a local version."""
     return _matrix(matrix) if any("+" in version for version in listed.versions.values()) else None
 
 
@@ -310,7 +311,7 @@ def project_glibc(python: str, matrix: Path | None) -> str:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """The names of the files for messages, with the folder if a name is not unique."""
+    """The names of the files in messages. A name that is not unique includes the folder."""
     names = [path.name for path in files]
     return [
         requirement_files.STDIN
@@ -339,10 +340,10 @@ def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText
 
 EXPLAIN_HINT = "to explain a code, run: imgbuild explain IMG102"
 WAIVE_HINT = "change versions, or accept the finding under `waive:` in matrix.yaml"
-RESOLVE_HINT = "change versions; `imgbuild resolve` finds compatible ones"
+RESOLVE_HINT = "change versions; to find compatible versions, run: imgbuild resolve"
 INCOMPLETE_HINT = (
-    "add the packages that are missing from the file, or audit only the listed ones with imgbuild"
-    " audit NAME==VERSION ..."
+    "add the missing packages to the file; to audit only the listed packages, run: imgbuild "
+    "audit NAME==VERSION ..."
 )
 
 
@@ -391,15 +392,15 @@ def audit(
 ) -> None:
     """Check that targets, versions or installed packages work together.
 
-    Reads files without running their code, and needs no GPU. Audits the packages of targets,
-    versions on the command line (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'),
-    requirements files, or an environment. Versions on the command line are a partial set: a missing
-    package is reported only if an EXTRA requires it. Accepted findings are listed under `waive:` in
-    the matrix.
+    Reads files without running their code, and needs no GPU. Audits targets, versions on the
+    command line (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'), requirements
+    files, or an environment. Versions on the command line are a partial set: a missing package is
+    reported only if an EXTRA requires it. Accepted findings are listed under `waive:` in the
+    matrix.
 
     With --code, your code is audited instead: its imports, calls, command lines and settings are
-    compared with the packages, for the architecture of this machine unless --arch selects another
-    one. An audit of a row of your own project always includes its code.
+    compared with the packages, for the architecture of this machine or of --arch. For a target of
+    your own project, the project's code is always audited.
 
     Prints findings, the parts that were not checked, and counts. Exits with status 4 if there is an
     error, or if a package cannot be read.
@@ -512,7 +513,7 @@ def _refuse_options(
         raise InputError(message, hint="specify a target, or omit --replace")
     if keep is not None:
         message = f"{'--keep' if keep else '--drop'} applies only to wheels of targets"
-        raise InputError(message, hint="omit it")
+        raise InputError(message, hint="omit this option")
 
 
 def _audit_targets(

@@ -44,7 +44,7 @@ BuildFormat = Literal["oci", "oci-archive", "docker-archive", "sif", "squashfs"]
 Form = Annotated[
     BuildFormat,
     FORMAT(
-        "One of oci (a folder), oci-archive or docker-archive (a file for docker, podman or "
+        "Choices: oci (a folder), oci-archive or docker-archive (a file for docker, podman or "
         "skopeo), sif (a file for Apptainer), or squashfs (a file for enroot and pyxis)."
     ),
 ]
@@ -70,13 +70,11 @@ BuilderOption = Annotated[
     BuilderName,
     BUILDER(
         "embedded requires no engine and produces the locked digest. docker builds "
-        "images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET; that image "
+        "images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET; the result "
         "has the same files but a different digest."
     ),
 ]
-VerifyOption = Annotated[
-    bool, option("--verify", "Build every layer again, and verify every file.")
-]
+VerifyOption = Annotated[bool, option("--verify", "Rebuild every layer, and verify every file.")]
 ProjectOption = Annotated[
     bool,
     option(
@@ -108,14 +106,15 @@ def build(
 ) -> None:
     """Build images from their locks.
 
-    Requires no Docker, root or GPU, and builds for any architecture; --arch all builds all of them
-    for publishing. Files that are missing from the cache are downloaded. The image is written only
-    if its digest matches the lock. If nothing has changed, the existing image is kept.
+    Requires no Docker, root or GPU. Builds for any architecture; --arch all builds all
+    architectures, for publishing. Files that are missing from the cache are downloaded. The image
+    is written only if its digest matches the lock. If nothing has changed, the existing image is
+    kept.
 
     --format sif and squashfs convert the image of one architecture without unpacking it, and
     require mksquashfs 4.5 or newer. The same image and the same version of mksquashfs produce the
-    same bytes. A SIF file contains the environment, labels and entry point of the image, its digest
-    and its lock.
+    same bytes. A SIF file contains the environment, labels, entry point, digest and lock of the
+    image.
 
     Examples:
 
@@ -229,7 +228,7 @@ def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path 
 def _refuse_file(selection: BuildSelection, part: ImagePart | None, *, docker: bool) -> None:
     if selection.arch and not selection.arches:
         message = "--arch all: a SIF or squashfs file can have only one architecture"
-        raise InputError(message, hint="specify one of them")
+        raise InputError(message, hint="specify one architecture")
     if part is not None or docker:
         message = "--format sif and squashfs cannot be combined with --only or --builder"
         raise InputError(message, hint="omit --only and --builder")

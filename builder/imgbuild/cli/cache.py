@@ -24,10 +24,10 @@ app = typer.Typer(
     context_settings=HELP,
     no_args_is_help=True,
     help="Show, clean up or verify the cache of downloads and layers.\n\nThe cache is in "
-    "$IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. Its entries can "
-    "be removed at any time, even during builds: entries in use are kept, and removed "
-    "entries are downloaded, built or compiled again when needed. $IMGBUILD_CACHE_SIZE, such "
-    "as 200G, limits its size.",
+    "$IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. Entries can be "
+    "removed at any time, even during builds: entries in use are kept, and removed entries "
+    "are downloaded, built or compiled again when needed. $IMGBUILD_CACHE_SIZE, such as "
+    "200G, limits the size of the cache.",
 )
 
 
@@ -64,7 +64,7 @@ class CacheInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 @create_verb
 def show_cache_info() -> None:
-    """Show the cache folder, and the size of the entries of each kind.
+    """Show the cache folder, and the size of each kind of entry.
 
     Example:
 
@@ -85,7 +85,7 @@ def show_cache_info() -> None:
             for name, sizes in groups.items()
         ),
     )
-    cap = "no limit (IMGBUILD_CACHE_SIZE)"
+    cap = "no limit (IMGBUILD_CACHE_SIZE is not set)"
     if value.limit is not None:
         cap = f"limit {size_text(value.limit)}"
     lines = [value.path]
@@ -100,9 +100,9 @@ def show_cache_info() -> None:
 
 @create_verb
 def list_entries() -> None:
-    """List entries, least recently used first.
+    """List the entries of the cache, least recently used first.
 
-    Lists files, layers and interrupted downloads, and with --verbose also facts.
+    Lists files, layers and interrupted downloads. --verbose also lists facts about files.
 
     Columns: kind, size in bytes, last use (UTC), whether a running process uses it, sha256, name.
 
@@ -167,7 +167,7 @@ def clear_cache() -> None:
 
 @create_verb
 def verify_cache() -> None:
-    """Hash all entries, and remove damaged ones.
+    """Verify the hashes of all entries, and remove damaged entries.
 
     Exits with status 9 if an entry was damaged. Removed entries are downloaded or built again when
     needed.

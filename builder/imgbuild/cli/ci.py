@@ -44,8 +44,8 @@ Strict = Annotated[
     bool,
     option(
         "--strict",
-        "Exit with status 1 if no machine in ci.yaml can run a job. By default, this is only "
-        "reported.",
+        "Exit with status 1 if there are jobs that no machine in ci.yaml can run. By default, "
+        "such jobs are only reported.",
     ),
 ]
 Published = Annotated[

@@ -68,7 +68,7 @@ class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
     ] = "local"
     through: Annotated[
         ThroughName | None,
-        THROUGH("Accepts the values of `imgbuild smoke --through`, except `here`."),
+        THROUGH("Choices: as for `imgbuild smoke --through`, except `here`."),
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     sign_key: SignKey = None
@@ -97,10 +97,10 @@ def script(
     request: AllocationOptions,
     names: TargetsOrJobs = None,
 ) -> None:
-    """Write jobs as one shell script.
+    """Write CI jobs as a shell script.
 
-    The script runs imgbuild commands, which check, audit, build and test each image, push it by
-    digest, test it on GPUs, and tag it if all steps have passed for this digest. Images that are
+    The script runs imgbuild commands that check, audit, build and test each image, push it by
+    digest, test it on GPUs, and tag it once all steps have passed for this digest. Images that are
     already published are skipped. If a target fails, the script continues with the others and exits
     with the status of the first step that failed. Run the script again to continue: audits and
     tests that passed for the same digest are not repeated. To run the jobs of another architecture,
@@ -141,9 +141,9 @@ def script(
 def _named_jobs(
     session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
-    """All jobs of a target, if `names` exist among them.
+    """All jobs of a target. `names` are the names of jobs that must exist.
 
-    Raises InputError if one does not exist.
+    Raises InputError if one of these jobs does not exist.
     """
     [item] = session.select_targets([target], arches=[])
     digests = choosing.read_digests(session.project, target)
@@ -173,7 +173,7 @@ def _script_options(
         message = "--no-push cannot be combined with a registry or a signature"
         raise InputError(message, hint="omit --registry, --sign-key and --keyless")
     if not how.no_push and not place:
-        message = "no repository to push images to is specified"
+        message = "no repository is specified to push images to"
         raise InputError(
             message, hint="pass --registry HOST/REPOSITORY, or set `registry:` in the matrix"
         )
@@ -184,11 +184,11 @@ def _script_options(
         raise InputError(message, hint="omit --through, or specify an engine")
     if how.sign_key is not None and how.keyless:
         message = "--sign-key and --keyless cannot be combined"
-        raise InputError(message, hint="omit one of them")
+        raise InputError(message, hint="omit one of these options")
     slurm = how.on == "slurm"
     if not slurm and request != AllocationOptions():
         message = "Slurm options require --on slurm"
-        raise InputError(message, hint="add --on slurm, or omit them")
+        raise InputError(message, hint="add --on slurm, or omit the Slurm options")
     selected = [*(f"--arch={arch}" for arch in selection.arches)]
     selected += [f"--gate={tier}" for tier in how.gate or ()] + ["--no-gpu"] * how.no_gpu
     return ScriptOptions(

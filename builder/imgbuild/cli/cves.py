@@ -39,7 +39,7 @@ from imgbuild.values import Digest
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
 NAMED_PACKAGES = 5  # packages about which nothing is known; --json has all
-HINT = "use fixed versions, or accept vulnerabilities under `accept_cves:` in matrix.yaml"
+HINT = "update to fixed versions, or accept vulnerabilities under `accept_cves:` in matrix.yaml"
 
 VexFile = Annotated[
     Path | None,
@@ -71,13 +71,14 @@ def cves(
     severity: Annotated[
         Rating,
         option("--severity",
-            "The lowest severity to fail at. Less severe vulnerabilities are counted but not "
-            "listed.",
+            "The lowest severity at which the command fails. Less severe vulnerabilities are "
+            "counted but not listed.",
                often=True, setting=True),
     ] = Rating.HIGH,
     ignore_unfixed: Annotated[
         bool,
-        option("--ignore-unfixed", "Fail only for vulnerabilities with a fixed version.",
+        option("--ignore-unfixed", "Fail only for vulnerabilities that are fixed in a newer "
+                                   "version.",
                often=True),
     ] = False,
     report: Annotated[
@@ -156,7 +157,7 @@ def _cases(session: Session, selection: SelectionOptions) -> list[CveCase]:
 
 
 def _records(session: Session) -> dict[str, Package]:
-    """The records of locked files by sha256, which name the source packages of debs."""
+    """The records of locked files by sha256, with the source packages of debs."""
     return packages.recorded_packages(
         [project_paths.catalogue_project().images, session.project.images]
     )
@@ -171,7 +172,7 @@ def _source(
         return OsvServer(server, Context.open(console, offline=offline), now).find_advisories
     if server is not None:
         message = f"--report {report} and --osv {server} cannot be combined"
-        raise InputError(message, hint="use one of them")
+        raise InputError(message, hint="omit one of these options")
     return functools.partial(scanner_report.find_advisories, report)
 
 
@@ -199,7 +200,7 @@ def _attach_vex(
 ) -> None:
     """Attach an OpenVEX document to each image.
 
-    Raises InputError if one is not in the repository.
+    Raises InputError if an image is not in the repository.
     """
     client = RegistryClient(plain_http=plain_http or (), origin=True, reporter=console)
     now = datetime.datetime.now(datetime.UTC)
@@ -224,7 +225,7 @@ def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
 
 
 def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
-    """Print the results without the unreachable server, and raise `error`."""
+    """Print the results that are available without the server, and raise `error`."""
     print_result(reports, list(_lines(reports)))
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         if any(len(report.unqueried) < report.packages for report in reports):
@@ -232,8 +233,8 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
     most = max((len(report.unqueried) for report in reports), default=0)  # of one image
     missing = format_count(most, "package")
     console.warn(
-        f"the result is incomplete, because data is missing for {missing}; to check without this "
-        "server, run: imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json; grype "
+        f"the result is incomplete, because no data is available for {missing}; to check without "
+        "this server, run: imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json; grype "
         "sbom:FILE.cdx.json -o json > FILE; imgbuild cves TARGET --report FILE"
     )
     if console.json:  # the answer is on stdout already

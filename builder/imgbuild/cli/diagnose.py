@@ -20,8 +20,8 @@ FILES = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FILE...",
-        help="A log file (can be gzip-compressed), or the flight recorder dumps of all ranks, as "
-        "files or a folder. Default: stdin, which is also read for -.",
+        help="A log file (gzip is supported), or the flight recorder dumps of all ranks, as files "
+        "or a folder. Default: -, which reads stdin.",
         show_default=False,
     ),
 ]
@@ -31,21 +31,21 @@ SHORT = Annotated[
     bool,
     option(
         "--short",
-        "Print only the first cause and its fix in one sentence, or nothing if no likely cause "
-        "is found.",
+        "Print only the first cause and its fix, in one sentence. Print nothing if no likely "
+        "cause is found.",
     ),
 ]
 
 
 @create_verb
 def diagnose(files: FILES = None, short: SHORT = False) -> None:
-    """Find the first failure in a log, its cause and its fix.
+    """Find the first failure in a log, with its cause and fix.
 
     The log can have any size, be truncated, and contain interleaved ranks, colours, and prefixes of
     Ray, Slurm, docker and torchrun. Causes are derived from rules for common failures and from
     facts, such as the versions of a package that define a name, or the rank that stopped first.
-    Failures that were caused by the first one are listed after it. `imgbuild explain CODE` explains
-    a finding.
+    Failures that the first failure caused are listed after it. `imgbuild explain CODE` explains a
+    finding.
 
     Nothing is downloaded. The exit status is 0 even if a failure is found.
 
@@ -80,8 +80,8 @@ def _lines(result: LogFindings) -> Iterator[str]:
     if not result.findings:
         yield "no failure found"
         yield (
-            "to report a failure that was not found, include the whole log and the output of"
-            " imgbuild doctor --collect"
+            "if the log contains a failure, report it with the whole log and the output of "
+            "imgbuild doctor --collect"
         )
         return
     for finding in result.findings:

@@ -117,7 +117,7 @@ def _compare_with_docker(
 
 
 def _show_comparison(comparison: ImageComparison) -> None:
-    """Print refused differences, and count accepted ones by reason."""
+    """Print refused differences, and count accepted differences by reason."""
     reasons = Counter(each.reason for each in comparison.differences if each.reason)
     for reason, number in reasons.items():
         console.info(f"  accepted ({number}): {reason}")
@@ -126,7 +126,9 @@ def _show_comparison(comparison: ImageComparison) -> None:
     for each in comparison.refused[:SHOWN_DIFFERENCES]:
         console.error(_difference(each, comparison))
     if len(comparison.refused) > SHOWN_DIFFERENCES:
-        console.info(f"and {len(comparison.refused) - SHOWN_DIFFERENCES} more: --json lists all")
+        console.info(
+            f"and {len(comparison.refused) - SHOWN_DIFFERENCES} more; to list all, add --json"
+        )
 
 
 def _difference(each: FileDifference, comparison: ImageComparison) -> str:
@@ -158,29 +160,29 @@ FilesOption = Annotated[
     bool,
     option(
         "--files",
-        "Compare files and configuration instead of packages. Exits with status 1 if they differ.",
+        "Compare files and configuration instead of packages. Exit with status 1 if they differ.",
         often=True,
     ),
 ]
 BuilderOption = Annotated[
     BuilderName,
     BUILDER(
-        "With docker, build each target with imgbuild and with Docker from the Dockerfile, and "
-        "compare the files of the two images."
+        "With docker, build each target both with imgbuild and from the Dockerfile with Docker, "
+        "and compare the files of the two images."
     ),
 ]
 AcceptOption = Annotated[
     list[Path] | None,
     option(
         "--accept",
-        "With --files, a YAML list of accepted differences with path, field and reason. Can be "
-        "repeated. With --builder docker, imgbuild's list also applies.",
+        "With --files, a YAML file that lists accepted differences by path, field and reason. Can "
+        "be repeated. With --builder docker, imgbuild's default list also applies.",
         metavar="FILE",
     ),
 ]
 FullOption = Annotated[
     bool,
-    FULL("Includes all packages that differ."),
+    FULL("Lists all packages that differ."),
 ]
 
 
@@ -196,12 +198,12 @@ def diff(
     jobs: Jobs = 0,
     offline: Offline = False,
 ) -> None:
-    """Compare two images, by packages or by files.
+    """Compare the packages or the files of two images.
 
     By default, prints for each architecture the size of the layers to download for image B,
     differences in CUDA, driver and GPUs, and the wheels and Debian packages that B adds, removes or
-    changes. If more than 20 packages differ, only the main ones are shown, with the number of the
-    others; --full shows all. An image in a registry is read from its attached lock, without
+    changes. If more than 20 packages differ, lists only the main packages and counts the others;
+    --full lists all packages. An image in a registry is read from its attached lock, without
     downloading layers.
 
     With --files, paths, types, modes, owners, link targets, attributes, contents and configuration
@@ -232,7 +234,9 @@ def diff(
         raise InputError(message, hint=hint)
     if full and (files or docker):
         message = "--full cannot be used with --files or --builder docker"
-        raise InputError(message, hint="omit --full; --json lists every difference between files")
+        raise InputError(
+            message, hint="omit --full; to list every difference between files, add --json"
+        )
     if files or docker:
         work = SessionOptions(jobs=process_count(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)

@@ -16,7 +16,7 @@ from imgbuild.values import Arch, Digest
 
 
 class PrintedDigests(msgspec.Struct, frozen=True, kw_only=True):
-    """The digests of a target: of the image, and of the manifest for each architecture."""
+    """The digest of a target's image, and of the manifest for each architecture."""
 
     target: str
     digest: Digest
@@ -25,7 +25,7 @@ class PrintedDigests(msgspec.Struct, frozen=True, kw_only=True):
 
 @create_verb
 def digest(selection: SelectionOptions) -> None:
-    """Print the digest of an image, computed from its lock.
+    """Compute the digest of an image from its lock.
 
     For one architecture, prints the digest of the manifest. For several architectures, prints the
     digest of the index. Only lock.json and digests.json are read.

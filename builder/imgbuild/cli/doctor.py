@@ -56,7 +56,7 @@ from imgbuild.values import Arch
 
 
 class AnotherMachine(OptionGroup, frozen=True, kw_only=True):
-    """A machine to check instead of this one."""
+    """Options that describe a machine to check instead of this machine."""
 
     driver: Annotated[
         str | None, DRIVER("Check a machine with this driver instead of this machine.")
@@ -80,7 +80,7 @@ class AnotherMachine(OptionGroup, frozen=True, kw_only=True):
     def host(self, *, inside: bool) -> Host | None:
         """The described machine. None if no option is given.
 
-        Raises InputError if an image is to be checked.
+        Raises InputError if --through is also given, because images are checked on this machine.
         """
         if self.driver is None and not self.gpu and not self.arch:
             return None
@@ -98,17 +98,15 @@ def doctor(
     through: Annotated[
         EngineName | None,
         THROUGH(
-            "Check inside the image of one target with docker, podman, root, or apptainer, which "
-            "uses the user's home folder and environment."
+            "Run the check inside the image of one target. Choices: docker, podman, root, or "
+            "apptainer (uses the home folder and environment of the user)."
         ),
     ] = None,
     sif: Annotated[
         Path | None,
         SIF_FILE("Requires --through apptainer. By default, a SIF file is built for the check."),
     ] = None,
-    gpus: Annotated[
-        str, GPUS("The check fails if the container has fewer GPUs. Requires --through.")
-    ] = "0",
+    gpus: Annotated[str, GPUS("Fail if the container has fewer GPUs. Requires --through.")] = "0",
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
     layout: LayoutFolder = None,
@@ -125,19 +123,19 @@ def doctor(
 
     Compares the driver, GPUs and architecture with the requirements of each locked target. Reads
     /proc, the versions of docker, podman and apptainer, and the output of nvidia-smi if it is
-    installed. Needs no GPU and changes nothing. If targets are specified, checks only these, and
-    exits with status 1 if one of them cannot run. The glibc version of the machine is shown for
-    information, because images contain glibc.
+    installed. Needs no GPU and changes nothing. If targets are specified, checks only these
+    targets, and exits with status 1 if a target cannot run. The glibc version of the machine is
+    shown only for information, because images contain glibc.
 
-    Targets whose CUDA release the driver fully supports are listed before targets that run on an
-    older driver of the same major release. In each group, recommended targets are listed first.
+    Targets whose CUDA release the driver fully supports are listed before targets that the driver
+    supports by minor version compatibility. In each group, recommended targets are listed first.
     General targets (vLLM, TRL) are preferred to targets with other frameworks. Retired targets are
     marked, and suggested only if no other target can run. --driver, --gpu and --arch describe
     another machine.
 
-    With --through, checks inside an image for problems of this machine: packages in the home folder
-    or in PYTHONPATH, folders, limits, shared memory and the driver. Exits with status 1 if the
-    check finds an error.
+    With --through, checks from inside an image for problems on this machine: packages in the home
+    folder or in PYTHONPATH, and problems with folders, limits, shared memory and the driver. Exits
+    with status 1 if the check finds an error.
 
     Examples:
 
@@ -176,7 +174,8 @@ def doctor(
     print_result(diagnosis, fold_lines(_lines(diagnosis, rows)), _style)
     if diagnosis.best and not console.json:
         console.info(
-            f"to show their versions, run: imgbuild list{another.list_filters() or ' --fits'}"
+            "to show the versions in these targets, run: imgbuild "
+            f"list{another.list_filters() or ' --fits'}"
         )
     if patterns:
         _require_fits(diagnosis)
@@ -226,7 +225,7 @@ def _check_image(
     """Run the checks inside the image of the target. Raises Exit 1 if there is an error."""
     if through != "apptainer" and (sif is not None or options.words):
         message = f"--sif-file and --apptainer cannot be combined with --through {through}"
-        raise InputError(message, hint="omit them, or use --through apptainer")
+        raise InputError(message, hint="omit these options, or use --through apptainer")
     if sif is not None and not sif.exists():
         message = f"--sif-file {sif}: no such file"
         raise InputError(message, hint="run imgbuild build TARGET --format sif")

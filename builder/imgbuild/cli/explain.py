@@ -20,10 +20,9 @@ WIDTH = 80
 
 @create_verb
 def explain(code: CODE) -> None:
-    """Explain a finding of diagnose or audit by its code.
+    """Explain a code from the output of diagnose or audit.
 
-    Prints the cause, the fix and an example. Codes are in the output of `imgbuild diagnose` and
-    `imgbuild audit`.
+    Prints the cause, the fix and an example of the finding.
 
     Examples:
 

@@ -50,7 +50,7 @@ NameOption = Annotated[
     str | None,
     typer.Argument(
         metavar="NAME",
-        help="The name of the image. Default: the name of the current folder, also used for '.'.",
+        help="The name of the image, or '.' for the name of the current folder. Default: '.'.",
         show_default=False,
     ),
 ]
@@ -58,8 +58,8 @@ ExtendsOption = Annotated[
     str | None,
     option(
         "--extends",
-        "The published target to extend, with all of its versions. Default: the best match, or"
-        " without a project, the target that is recommended for vLLM.",
+        "The published target to extend. All of its versions are kept. Default: the best match, "
+        "or if no file declares requirements, the target recommended for vLLM.",
         metavar="TARGET",
         panel=TARGETS_PANEL,
         often=True,
@@ -72,17 +72,17 @@ TargetOption = Annotated[
 LockOption = Annotated[
     str | None,
     LOCK(
-        "Where to read targets: a folder or URL with lock.json and digests.json, or a checkout "
-        "of imgbuild. Default: the catalogue that is installed with imgbuild."
+        "A folder or URL with lock.json and digests.json, or a checkout of imgbuild. Default: the "
+        "catalogue installed with imgbuild."
     ),
 ]
 ImageOption = Annotated[
     str,
     option(
         "--image",
-        "Where the layers are published: HOST/REPOSITORY, or oci:FOLDER. By default, layers are "
-        "built from the lock.",
-        metavar="PLACE",
+        "The location of the published layers: HOST/REPOSITORY, or oci:FOLDER. By default, layers "
+        "are built from the lock.",
+        metavar="LOCATION",
         panel=TARGETS_PANEL,
     ),
 ]
@@ -98,8 +98,8 @@ GpuOption = Annotated[
 FromOption = Annotated[
     list[str] | None,
     FROM(
-        "Read requirements from this file, folder, or git URL with @REVISION instead of the "
-        "current folder. Can be repeated."
+        "A file, a folder, or a git URL with @REVISION that declares requirements. Can be "
+        "repeated. Default: the current folder."
     ),
 ]
 ExtraOption = Annotated[
@@ -124,8 +124,8 @@ RelaxOption = Annotated[
     list[str] | None,
     option(
         "--relax",
-        "Use the target's version of this package, even if the project requires another one. Can"
-        " be repeated.",
+        "Use the target's version of this package, even if the project requires another version. "
+        "Can be repeated.",
         metavar="PACKAGE",
         panel=READ,
     ),
@@ -159,19 +159,22 @@ FileOption = Annotated[
     list[str] | None,
     option(
         "--file",
-        "Copy the file FROM to the path TO in the image. Can be repeated.",
-        metavar="HERE:THERE",
+        "Copy the file SRC to the path DST in the image. Can be repeated.",
+        metavar="SRC:DST",
         panel=ADD,
     ),
 ]
 RefreshOption = Annotated[
     bool,
-    option("--refresh", "Copy the locks of published targets again from the source in the matrix."),
+    option(
+        "--refresh",
+        "Update the copied locks of published targets from their sources in the matrix.",
+    ),
 ]
 
 
 class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
-    """Options for the files of a project to read, and for the choice of its target."""
+    """Options that select the project's files to read, and the target to start from."""
 
     origin: FromOption = None
     extra: ExtraOption = None
@@ -185,10 +188,10 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
     arch: OneArch = None
 
     def choice_request(self, extends: str | None) -> ChoiceRequest:
-        """The criteria for a target. Versions of the target `extends` must not change."""
+        """The criteria for choosing a target. Versions of the target `extends` must not change."""
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends cannot be combined"
-            raise InputError(message, hint="specify one of them")
+            raise InputError(message, hint="omit one of these options")
         arch = at_most_one_arch(self.arch, "a project can be based on only one target")
         arch = arch or Arch.parse(platform.machine())
         return ChoiceRequest(
@@ -219,7 +222,7 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class AdditionOptions(OptionGroup, frozen=True, kw_only=True):
-    """Options for packages in addition to the packages in the project's files."""
+    """Options that add packages to the packages in the project's files."""
 
     add: AddOption = None
     system: SystemOption = None
@@ -227,7 +230,7 @@ class AdditionOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class CreatedProject(msgspec.Struct, frozen=True, kw_only=True):
-    """A new project: its row, and the files that were written.
+    """A new project: the row of the matrix, and the files that were written.
 
     `read` and `choice` are None if no file declares requirements.
     """
@@ -258,7 +261,7 @@ def init_project(
     image: ImageOption = "",
     refresh: RefreshOption = False,
 ) -> None:
-    """Create an image for a project, based on the best matching target.
+    """Create an image for a project from the best matching target.
 
     Reads the requirements of the project in the current folder from requirements files,
     pyproject.toml, lock files, setup.cfg, environment.yml or a Dockerfile. Compares the
@@ -291,7 +294,7 @@ def init_project(
     catalogue = _catalogue(lock)
     if extends is None and catalogue is None:
         message = f"--lock {lock} has no {MATRIX}, so --extends is required"
-        raise InputError(message, hint="run imgbuild init my-image --extends TARGET --lock PLACE")
+        raise InputError(message, hint="run imgbuild init my-image --extends TARGET --lock LOCK")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
     request = project.choice_request(extends)
@@ -449,8 +452,8 @@ def _refuse_choice(
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
         message = f"{number} of the project cannot be satisfied with Python {chosen.python}"
         hint = (
-            "change them in the project's files, exclude a package with --exclude PACKAGE, or"
-            " accept"
+            "change the requirements in the project's files, exclude a package with --exclude "
+            "PACKAGE, or accept"
         )
         hint += " the target's version with --relax PACKAGE"
         if any(each.cause == "python" for each in choice.obstacles):
@@ -542,7 +545,7 @@ def _catalogue(lock: str | None) -> Project | None:
 
 
 def _select_target(catalogue: Project, extends: str | None) -> str:
-    """The selected target of the catalogue. Raises NothingSelected if it has no such lock."""
+    """The selected target of the catalogue. Raises NothingSelected if the target is not locked."""
     if extends is None:
         targets = load_matrix(catalogue.matrix).targets
         stacks = {name: target.recommended for name, target in targets.items()}

@@ -60,13 +60,13 @@ With = Annotated[
 Cuda = Annotated[
     str | None, CUDA("Select targets of this release; 12 selects all CUDA 12 releases.")
 ]
-Gpu = Annotated[str | None, GPU("Select targets with code for this GPU.")]
-Driver = Annotated[str | None, DRIVER("Select targets that run with this driver.")]
+Gpu = Annotated[str | None, GPU("Select targets that contain code for this GPU.")]
+Driver = Annotated[str | None, DRIVER("Select targets that run on this driver.")]
 PythonVersion = Annotated[
     list[str] | None,
     PYTHON(
-        "Select targets with this version, which can be a range such as '>=3.12' or a major "
-        "version such as 3. Can be repeated or comma-separated."
+        "Select targets with this version. Ranges such as '>=3.12' and major versions such as 3 "
+        "are also accepted. Can be repeated or comma-separated."
     ),
 ]
 Fits = Annotated[
@@ -83,7 +83,7 @@ State = Annotated[
     list[Condition] | None,
     option(
         "--state",
-        "Select targets in this state. The state needs means that a target requires another "
+        "Select targets in this state. The state 'needs' means that a target requires another "
         "index, or a wheel that you supply. Can be repeated.",
         panel=TARGETS_PANEL,
     ),
@@ -94,8 +94,8 @@ TestedOn = Annotated[
     str | None,
     option(
         "--tested",
-        "Select targets whose image has passed tests on this GPU, such as H200, or '2 H200' for"
-        " two of them.",
+        "Select targets whose image has passed tests on this GPU, such as H200, or on several "
+        "GPUs, such as '2 H200'.",
         metavar="GPU",
         panel=TARGETS_PANEL,
     ),
@@ -129,7 +129,7 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> list[Arch]:
-        """The architecture of machines with the GPU. Empty if the GPU is available on several."""
+        """The architecture of machines with the GPU. Empty if there are several."""
         arch = _machine.parse_gpu(self.gpu).arch if self.gpu is not None else None
         return [arch] if arch else []
 
@@ -286,7 +286,7 @@ def _requirement(text: str) -> Requirement:
 
 
 def _has_package(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
-    """Whether the pins of the row, or else its locks, satisfy each of `needed`.
+    """Whether the pins of the row, else the locks, satisfy all of `needed`.
 
     The requirements of extras must also be satisfied.
     """
@@ -305,7 +305,7 @@ def _has_package(project: Project, row: TableRow, needed: Sequence[Requirement])
 
 
 def _have_extras(project: Project, target: str, needed: Sequence[Requirement]) -> bool:
-    """Whether an image of a target satisfies the extras of `needed`, by `packages.json`."""
+    """Whether an image of a target satisfies the extras of `needed`, as in `packages.json`."""
     lock = lock_file.find_lock(project.images, target)
     if lock is None:
         return False
@@ -328,7 +328,7 @@ def _have_extras(project: Project, target: str, needed: Sequence[Requirement]) -
 def _has_extra(
     lines: Iterable[str], extra: str, values: Mapping[str, str], versions: Mapping[str, str]
 ) -> bool:
-    """Whether `versions` satisfy the requirements of `extra`. False if the extra has none."""
+    """Whether `versions` satisfy the requirements of `extra`. False if there are none."""
     requirements = (valid_requirement(line) for line in lines)
     added = [
         each
@@ -378,7 +378,7 @@ def _fitting_images(
 
 
 def _machine_judge(project: Project) -> Callable[[TableRow], bool]:
-    """A predicate for targets that run on this machine, as in `imgbuild doctor`."""
+    """Return a function that checks whether this machine can run a target, as `imgbuild doctor`."""
     host = read_host()
     if not targets.is_comparable(host):
         console.warn("no GPU and driver were found, so --fits compares only the other requirements")
@@ -395,13 +395,13 @@ WideOption = Annotated[
     bool,
     option(
         "--wide",
-        "Show all columns, including Python, other packages, state and test records. If the"
-        " terminal is narrower than the table, each target is a paragraph.",
+        "Show all columns, including Python, other packages, state and test records. If the "
+        "terminal is narrower than the table, show each target as a paragraph.",
         panel=OUTPUT,
         often=True,
     ),
 ]
-FormOption = Annotated[ListFormat, FORMAT("One of text, or markdown with all columns.")]
+FormOption = Annotated[ListFormat, FORMAT("Choices: text, or markdown (with all columns).")]
 
 
 Order = Annotated[
@@ -416,8 +416,8 @@ Runs = Annotated[
     list[Path] | None,
     option(
         "--runs",
-        "List the locked targets that can run the code at this path, best match first, and the "
-        "errors in other targets. Targets whose facts are not in the cache are not checked. Can "
+        "List the locked targets that can run the code at this path, best match first. For other "
+        "targets, list the errors. Targets whose facts are not in the cache are not checked. Can "
         "be repeated.",
         metavar="PATH",
         panel=TARGETS_PANEL,
@@ -436,12 +436,12 @@ def list_targets(
     order: Order = "recommended",
     runs: Runs = None,
 ) -> None:
-    """List the targets of the matrix with versions, states and test results.
+    """List the targets in the matrix, with versions, states and test results.
 
-    Without names, lists all targets except retired ones, which have been replaced by a newer
-    target; --all includes retired targets. Targets with * are recommended for their stack, and are
-    listed first. A target must match all given filters. A narrow terminal shows no months, and a
-    wide terminal shows more columns: the oldest driver, the download size and other packages.
+    Without names, lists all targets except retired targets, which were replaced by newer targets.
+    --all also lists retired targets. Targets with * are recommended for their stack, and are listed
+    first. A target must match all given filters. A narrow terminal omits months. A wide terminal
+    shows more columns: the oldest driver, the download size and other packages.
 
     The column "tested" shows the GPUs and the month of the highest tier of smoke tests that passed,
     such as "2 H200 2026-11", or only the tier if it needs no GPU. It shows "failed" if the latest
@@ -543,7 +543,7 @@ def _notes(
         yield f"retired: {len(hidden)}; to list them, add --all"
     if restricted:
         names = ", ".join(restricted)
-        yield f"restricted on this driver, as explained by imgbuild doctor: {names}"
+        yield f"run with restrictions on this driver (for details, run: imgbuild doctor): {names}"
 
 
 def _style(line: str) -> list[tuple[str, str]]:
@@ -588,7 +588,7 @@ def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
 
 
 def _cache() -> Store | None:
-    """The cache. None if it cannot be used."""
+    """The cache, or None if the cache folder cannot be used."""
     try:
         return Store.open()
     except (ImgbuildError, OSError) as error:

@@ -21,7 +21,7 @@ from imgbuild.system.console import console
 
 
 class LoadedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an engine."""
+    """An image that was loaded into an engine."""
 
     target: str
     engine: str
@@ -34,15 +34,15 @@ def load(
     selection: SelectionOptions,
     through: Annotated[
         Literal["docker", "podman"] | None,
-        THROUGH("One of docker or podman. Default: the engine that is running."),
+        THROUGH("Choices: docker, podman. Default: the engine that is running."),
     ] = None,
     layout: LayoutFolder = None,
 ) -> None:
-    """Load images into Docker or podman, and build missing ones.
+    """Load images into Docker or podman, and build missing images.
 
-    Prints the name and the ID of each image in the engine; the ID is the digest of the image or of
-    its configuration. Verifies that the loaded image equals the built image. Exits with status 6 if
-    neither Docker nor podman responds.
+    Prints the name and the ID of each image in the engine. The ID is the digest of the image or of
+    its configuration, depending on the engine. Verifies that the loaded image equals the built
+    image. Exits with status 6 if neither Docker nor podman responds.
 
     Example:
 

@@ -25,7 +25,7 @@ def lock(
         str | None,
         option(
             "--diff",
-            "Print the changes since a git revision: packages, and bytes to pull.",
+            "Print the changes since a git revision: changed packages, and the size to pull.",
             metavar="REV",
             often=True,
         ),
@@ -42,8 +42,8 @@ def lock(
 
     Solves the requirements of each target, computes the digests of its images, and writes
     images/TARGET/lock.json, digests.json and requirements-ARCH.txt. Also updates
-    images/layers.json. If one target fails, the others are still locked. To continue an interrupted
-    run, run the command again.
+    images/layers.json. If a target fails, the other targets are still locked. To continue after an
+    interrupt, run the command again.
 
     Examples:
 
@@ -59,7 +59,7 @@ def lock(
     if again and (check or diff is not None):
         other = "--check" if check else "--diff"
         message = f"--again and {other} cannot be combined"
-        raise InputError(message, hint="omit one of them")
+        raise InputError(message, hint="omit one of these options")
     how = SessionOptions(jobs=process_count(jobs), offline=offline)
     session = open_session(selection.matrix, how)
     chosen = select_targets(selection, session)

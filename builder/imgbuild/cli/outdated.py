@@ -54,8 +54,8 @@ Files = Annotated[list[Path] | None, REQUIREMENTS()]
 Packages = Annotated[
     bool,
     PACKAGES(
-        "Without this option, only direct requirements and packages with a column in the table of "
-        "targets are listed."
+        "Without this option, only direct requirements and the packages in `imgbuild list` are "
+        "listed."
     ),
 ]
 Python = Annotated[
@@ -64,8 +64,8 @@ Python = Annotated[
 Solve = Annotated[
     bool,
     SOLVE(
-        "Solve the requirements with each newer version, and audit the result if all its packages "
-        "are in the cache. Takes about a minute per version."
+        "Solve with each newer version of a package, and audit the solution if all of its "
+        "packages are in the cache. Takes about a minute per version."
     ),
 ]
 
@@ -81,13 +81,13 @@ def outdated(
     """List newer versions of the packages in a target, a project or a file.
 
     For each required package, lists the newest version on the index, the newest version that
-    METADATA allows with all pinned packages unchanged, and the reasons against the newest version.
-    Pre-releases and yanked releases are ignored. Reads only the index and METADATA; with --solve,
-    also checks whether the code of an allowed version works with the other packages. For targets,
-    also lists updates of Debian packages in the base and known vulnerabilities, if the servers
-    respond.
+    package metadata allows without changing other pinned packages, and the reasons against the
+    newest version. Pre-releases and yanked releases are ignored. Reads only the index and package
+    metadata; with --solve, also checks whether the code of an allowed version works with the other
+    packages. For targets, also lists updates of Debian packages in the base and known
+    vulnerabilities, if the servers respond.
 
-    Default: the targets of the project in the current folder.
+    Without targets, checks the targets of the project in the current folder.
 
     Examples:
 
@@ -102,7 +102,7 @@ def outdated(
     if requirements:
         if selection.named_targets or selection.everything:
             message = "--requirements and targets cannot be combined"
-            raise InputError(message, hint="specify one of them")
+            raise InputError(message, hint="omit either --requirements or the targets")
         reports = [_file_report(requirements, selection, python, solve=solve)]
     else:
         if python is not None:
@@ -223,7 +223,7 @@ def _listed_packages(compared: VersionSet, target: Target, *, every: bool) -> li
 def _newer_targets(
     session: Session, item: SelectedLock, locks: Sequence[Lock]
 ) -> tuple[NewerTarget, ...]:
-    """Targets of the matrix with newer versions. Empty for rows of a project."""
+    """Targets in the matrix that have newer versions. Empty for rows of a project."""
     project, matrix = session.project, session.matrix
     if project_row(matrix, item.lock.target) is not None:
         return ()
@@ -277,7 +277,7 @@ def _solve_newer_versions(
     known: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[SolvedVersion, ...]:
-    """The newer versions of required packages, each solved, except packages kept by `extends`."""
+    """Solve with each newer version of a required package, except packages fixed by `extends`."""
     matrix, name = session.matrix, compared.name
     arch = compared.tags[0].arch
     required = {
@@ -349,7 +349,7 @@ def _file_report(
     ]
     by_address = [each.package for each in demanded if each.source]
     if by_address:
-        console.info(f"not checked, because they have a URL: {', '.join(by_address)}")
+        console.info(f"not checked, because they are specified by URL: {', '.join(by_address)}")
     every = sorted((*rows, *failed), key=lambda row: row.package)
     return OutdatedReport(
         name=title,
@@ -362,7 +362,7 @@ def _file_report(
 
 
 def _tags(declared: Declarations, python: str | None, arch: Arch, matrix: Matrix) -> WheelTags:
-    """The wheel tags of `python`, or else of a version that the files accept."""
+    """The wheel tags of `python`, or by default of a version that the files accept."""
     request = resolve_request.ResolveRequest(
         requests=(),
         arches=(arch,),

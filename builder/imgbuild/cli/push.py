@@ -47,8 +47,8 @@ Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET... HOST/REPOSITORY",
-        help="The targets to push, and the repository to push to. Default repository: `registry`"
-        " of the matrix.",
+        help="The targets to push, and the repository to push to. Default repository: `registry` "
+        "in the matrix.",
         show_default=False,
     ),
 ]
@@ -74,7 +74,7 @@ DigestFile = Annotated[
     Path | None,
     option(
         "--digest-file",
-        "Write a line with TARGET HOST/REPOSITORY@DIGEST for each pushed target to this file.",
+        "Write a line to this file for each pushed target: TARGET HOST/REPOSITORY@DIGEST.",
         metavar="FILE",
     ),
 ]
@@ -88,8 +88,8 @@ Sif = Annotated[
     bool,
     option(
         "--sif",
-        "Push a SIF file of the image in build/TARGET to the same repository, with the tag"
-        " TARGET-ARCH-sif. It can be pulled with `apptainer pull oras://...`.",
+        "Push a SIF file of the image in build/TARGET to the same repository, with the tag "
+        "TARGET-ARCH-sif. To pull the file, use `apptainer pull oras://...`.",
         often=True,
     ),
 ]
@@ -100,7 +100,7 @@ PartOption = Annotated[
     PART("Only base can be pushed. Dockerfiles of `render --online` use the pushed base."),
 ]
 DryRunOption = Annotated[
-    bool, DRY_RUN("For each layer, prints whether it would be sent, mounted or skipped.")
+    bool, DRY_RUN("For each layer, print whether it would be sent, mounted or skipped.")
 ]
 
 
@@ -127,7 +127,7 @@ def push(
     Layers that the registry already has are neither built nor downloaded. Pushes blobs first, then
     manifests, then the tags TARGET and TARGET-YYYYMMDD, so that a tag always refers to a complete
     image. To continue an interrupted push, run the command again. If only some architectures of a
-    target are pushed, the tags contain their names.
+    target are pushed, the tags include the architectures.
 
     Examples:
 
@@ -148,14 +148,14 @@ def push(
         given = [part, dry_run, digest_only, digest_file, mount_from, sign_key]
         if any(given):
             message = "--sif cannot be combined with options that apply only to images"
-            raise InputError(message, hint="push the image first, then its SIF")
+            raise InputError(message, hint="push the image first, then the SIF file")
         client = RegistryClient(plain_http=plain_http or (), origin=True, reporter=console)
         repository = _repository(place, None if place else open_session(selection.matrix, how))
         _sif.push_sifs(selection, names, repository, client, layout, compress, how)
         return
     if layout is not None or compress != "zstd":
         message = "--layout and --compress require --sif"
-        raise InputError(message, hint="add --sif, or omit them")
+        raise InputError(message, hint="add --sif, or omit these options")
     if digest_file is not None:
         files.require_writable([digest_file], hint="choose another path with --digest-file")
     session = open_session(selection.matrix, how, [*names, *selection.named_targets])
@@ -192,7 +192,7 @@ def _report_pushed(pushed: Sequence[PushedTarget], file: Path | None) -> None:
 
 
 def _key(path: Path | None) -> PrivateKey | None:
-    """The key to sign with. It is read first, because it can require a password."""
+    """Read the key to sign with, before the work begins, because it can require a password."""
     if path is None:
         return None
 

@@ -40,11 +40,14 @@ app = typer.Typer(
 @create_verb
 def list_images(
     place: Annotated[
-        str, typer.Argument(metavar="HOST[/REPOSITORY]", help="A registry, or one repository.")
+        str,
+        typer.Argument(
+            metavar="HOST[/REPOSITORY]", help="A registry, or a repository in a registry."
+        ),
     ],
     form: Annotated[
         Literal["text", "markdown"],
-        FORMAT("One of text, or markdown with the commands to pull the image of each target."),
+        FORMAT("Choices: text, or markdown (with the commands to pull images)."),
     ] = "text",
     plain_http: PlainHttp = None,
 ) -> None:
@@ -125,9 +128,7 @@ def tag_image(
 def delete_old_images(
     place: Annotated[
         str,
-        typer.Argument(
-            metavar="HOST/REPOSITORY", help="The repository to clean up, as HOST/REPOSITORY."
-        ),
+        typer.Argument(metavar="HOST/REPOSITORY", help="The repository to clean up."),
     ],
     keep_days: Annotated[
         int,
@@ -146,12 +147,12 @@ def delete_old_images(
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """List or delete old dated images of this project's targets.
+    """List or delete old images of this project's targets.
 
-    An image is old if all tags have the form TARGET-YYYYMMDD with dates before the last --keep-days
-    days. Images that a current lock refers to, images with any other tag, and images of other
-    projects are kept. Nothing is deleted without --delete. To delete blobs, run the garbage
-    collection of the registry.
+    An image is old if all of its tags have the form TARGET-YYYYMMDD, with dates more than
+    --keep-days days ago. Images that a current lock refers to, images with any other tag, and
+    images of other projects are kept. Nothing is deleted without --delete. To free the space of
+    deleted images, run the garbage collection of the registry.
 
     Examples:
 

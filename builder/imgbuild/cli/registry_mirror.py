@@ -34,10 +34,10 @@ NUMBERS = frozenset({2, 3, 4, 5})
 app = typer.Typer(
     cls=VerbGroup,
     no_args_is_help=True,
-    help="Keep the inputs of locks in your own registry.\n\nBuilds with a mirror work even if "
-    "upstream files disappear or no other server can be reached. Files (wheels, sdists, "
-    "Debian packages, base layers) are stored as blobs with the sha256 in the lock, once for "
-    "all targets. `imgbuild lock` still reads the indexes.",
+    help="Mirror the inputs of locks in a registry.\n\nBuilds with a mirror work even if upstream "
+    "files disappear or no other server can be reached. Files (wheels, sdists, Debian "
+    "packages, base layers) are stored as blobs with the sha256 in the lock, once for all "
+    "targets. `imgbuild lock` still reads the indexes.",
 )
 
 Places = Annotated[
@@ -56,20 +56,20 @@ def push_inputs(
     selection: FilterOptions,
     places: Places = None,
     dry_run: Annotated[
-        bool, DRY_RUN("Prints the number and size of the files that would be sent.")
+        bool, DRY_RUN("Print the number and size of the files that would be sent.")
     ] = False,
     keep: Annotated[
         bool,
-        KEEP("Applies to downloads in the cache, which --drop removes after every 4 GB."),
+        KEEP("Applies to downloads in the cache. --drop removes them after every 4 GB."),
     ] = True,
     plain_http: PlainHttp = None,
     offline: Offline = False,
 ) -> None:
     """Push the inputs of locks to a registry.
 
-    Only files that the registry lacks are sent, from the cache or from their source. To continue an
-    interrupted push, run the command again. For each target and architecture, the repository gets
-    the tags TARGET-ARCH-inputs, and TARGET-ARCH-inputs-HEX, which is kept when the lock changes.
+    Sends only files that are not in the registry, from the cache or from their sources. To continue
+    an interrupted push, run the command again. Each target and architecture is tagged
+    TARGET-ARCH-inputs and TARGET-ARCH-inputs-HEX. The second tag is kept when the lock changes.
     `imgbuild registry gc` finds tags that no lock refers to.
 
     Examples:
@@ -119,7 +119,7 @@ def use_mirror(
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """Set the mirror to download the inputs of builds from.
+    """Set the mirror for the inputs of builds.
 
     Locks and digests do not change, because the hash of each file is verified. The option
     --mirror and $IMGBUILD_MIRROR override this setting; `off` disables the mirror.
@@ -210,7 +210,7 @@ def _row(item: MirrorStatus) -> tuple[str, ...]:
 def _selected_mirror(
     project: Project, places: list[str] | None, plain_http: list[str] | None
 ) -> tuple[Repository, list[str], list[str]]:
-    """The selected repository, the hosts without TLS, and the targets in `places`."""
+    """The selected repository, the hosts to connect to without TLS, and the targets in `places`."""
     names, named = split_places(places)
     if named is not None:
         return parse_repository(named), list(plain_http or []), names

@@ -23,20 +23,21 @@ def remove(
     packages: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PACKAGE...", help="The packages to remove, by name.", show_default=False
+            metavar="PACKAGE...", help="The names of the packages to remove.", show_default=False
         ),
     ] = None,
     system: Annotated[list[str] | None, SYSTEM()] = None,
     target: Annotated[
         list[str] | None,
-        TARGET("Change the row of this target. Default: the only row."),
+        TARGET("The command changes its row in the matrix. Default: the only row."),
     ] = None,
     matrix: MatrixFile = None,
 ) -> None:
     """Remove packages that were added to the image of a project.
 
-    Removes them from `add:`, `requires:` and `pins:` of the row in matrix.yaml, and Debian packages
-    from `packages:`; comments are kept. Packages that files of the project require are not removed.
+    Removes Python packages from `add:`, `requires:` and `pins:` of the row in matrix.yaml, and
+    Debian packages from `packages:`. Comments are kept. Packages that files of the project require
+    are not removed.
 
     Examples:
 
@@ -45,7 +46,7 @@ def remove(
         imgbuild remove --system rsync --target my-image
     """
     if not packages and not system:
-        message = "nothing to remove"
+        message = "no package to remove is specified"
         raise InputError(
             message,
             hint="specify a package: imgbuild remove wandb, or imgbuild remove --system rsync",

@@ -43,7 +43,7 @@ class ContainerFlags(OptionGroup, frozen=True, kw_only=True):
 
     gpus: Annotated[
         str | None,
-        GPUS("Applies to each node. Default: all GPUs, or 1 in Kubernetes."),
+        GPUS("Applies to each node. Accepts 'all'. Default: all GPUs, or 1 in Kubernetes."),
     ] = None
     gpu: Annotated[
         str | None,
@@ -77,8 +77,8 @@ class ContainerFlags(OptionGroup, frozen=True, kw_only=True):
         str | None,
         option(
             "--rdma",
-            "Enable RDMA between nodes, by a Kubernetes resource (rdma/ib), or in compose and "
-            "devcontainer, by a device (/dev/infiniband).",
+            "Enable RDMA between nodes: in Kubernetes, with the resource rdma/ib; in compose and "
+            "devcontainer, with the device /dev/infiniband.",
             metavar="NAME",
             panel=CONTAINER,
         ),
@@ -109,8 +109,8 @@ def render(
     form: Annotated[
         RenderFormat,
         FORMAT(
-            "One of dockerfile, bake, apptainer, requirements, pylock, script, compose,"
-            " devcontainer, k8s-job, jobset, kuberay or skypilot."
+            "Choices: dockerfile, bake, apptainer, requirements, pylock, script, compose, "
+            "devcontainer, k8s-job, jobset, kuberay or skypilot."
         ),
     ] = "dockerfile",
     output: Annotated[
@@ -132,24 +132,25 @@ def render(
     registry: Annotated[
         str | None,
         REGISTRY_PLACE(
-            "Containers use the image in this repository. With --online, Dockerfiles use the "
-            "base in this repository. Default: `registry` in the matrix."
+            "Containers use the image in this repository, and Dockerfiles with --online use the "
+            "base. Default: `registry` in the matrix."
         ),
     ] = None,
     check: Annotated[bool, CHECK("Applies to Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
     """Write locks as Dockerfiles, Kubernetes jobs and other formats.
 
-    dockerfile: images/TARGET/Dockerfile with the files that it copies, and docker-bake.json. bake:
-    a file for `docker buildx bake` with the selected targets. apptainer: a definition file.
-    requirements: a file for pip and uv. pylock: a PEP 751 file with current URLs. script: a shell
-    script that creates and checks the environment on a machine without containers.
+    The format dockerfile writes images/TARGET/Dockerfile with the files that it copies, and
+    docker-bake.json. bake writes a file for `docker buildx bake` with the selected targets,
+    apptainer a definition file, requirements a file for pip and uv, pylock a PEP 751 file with
+    current URLs, and script a shell script that creates and checks the environment on a machine
+    without containers.
 
-    compose, devcontainer, k8s-job, jobset, kuberay and skypilot run the image in the same way as
-    `imgbuild run` and `imgbuild slurm`: by digest, with its GPUs, shared memory, a model
-    folder, compiled kernels, and references to secrets. The command follows --. Kubernetes formats
+    The formats compose, devcontainer, k8s-job, jobset, kuberay and skypilot run the image as
+    `imgbuild run` and `imgbuild slurm` do: by digest, with GPUs, shared memory, a model folder,
+    compiled kernels, and references to secrets. Specify the command after --. Kubernetes formats
     use the image in a registry: run `imgbuild push` first, then `kubectl apply -f FILE`. Comments
-    in the file list the required claims and secrets.
+    in the file list the required volume claims and secrets.
 
     Examples:
 
@@ -201,8 +202,8 @@ def _render_targets(
     if form in write.LOCAL_FORMATS and not (options.registry or read.registry):
         names = " ".join(item.lock.target for item in chosen)
         console.info(
-            f"the file uses the image on this machine, loaded with `imgbuild load {names}`; to "
-            "use an image in a registry by digest, pass --registry"
+            f"the file refers to the image that `imgbuild load {names}` loads on this machine; to "
+            "refer to an image in a registry by digest, pass --registry"
         )
     if output is not None:
         rendered = write.write_to_output(rendered, output)
@@ -231,7 +232,7 @@ def _refuse_options(
     dockerfile = options.form == "dockerfile"
     if (options.online or check) and not dockerfile:
         message = f"--online and --check cannot be combined with --format {options.form}"
-        raise InputError(message, hint="omit one of them")
+        raise InputError(message, hint="omit one of these options")
     if check and (options.online or output is not None):
         message = "--check cannot be combined with --online or --output"
         raise InputError(message, hint="omit --online and --output")
@@ -246,7 +247,7 @@ def _refuse_options(
         message = f"--format {options.form} does not support a command or container options"
         raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
-        message = "the Dockerfile next to a lock includes all of its architectures"
+        message = "the Dockerfile next to a lock includes all architectures of the lock"
         raise InputError(message, hint="omit --arch, or add --output FOLDER")
 
 

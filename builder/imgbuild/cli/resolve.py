@@ -58,7 +58,7 @@ def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str
     lines = [line for target in shown for line in (*_target_lines(target), "")]
     left = [target.target for target in answer.locked[len(shown) :]]
     if left:
-        lines += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
+        lines += [*_comment(f"also: {', '.join(left)}; to show the versions, add --full"), ""]
     return [*lines, "# to solve for different versions, add --solve"]
 
 
@@ -120,7 +120,7 @@ def _comment(text: str) -> list[str]:
 
 
 def report_refusals(answer: ResolveAnswer) -> bool:
-    """Print warnings and the reasons for missing solutions. Returns whether one is missing."""
+    """Print warnings, and why architectures have no solution. Returns whether any has none."""
     refused = False
     for arch, outcome in answer.arch.items():
         for text in outcome.warnings:
@@ -147,8 +147,8 @@ RequirementsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="REQUIREMENT...",
-        help="Requirements such as vllm==0.9.2 or 'ray[default]>=2.45', or a file or folder that"
-        " declares requirements, such as requirements.txt or ./project.",
+        help="Requirements such as vllm==0.9.2 or 'ray[default]>=2.45', or files or folders that "
+        "declare requirements, such as requirements.txt or ./project.",
         show_default=False,
     ),
 ]
@@ -156,7 +156,7 @@ WantOption = Annotated[
     list[str] | None,
     option(
         "--want",
-        "Comma-separated requirements, equivalent to positional ones. Can be repeated.",
+        "Comma-separated requirements, equivalent to positional arguments. Can be repeated.",
         metavar="LIST",
         panel=REQUEST_PANEL,
     ),
@@ -184,14 +184,14 @@ AsOfOption = Annotated[
     option(
         "--as-of",
         "Use only files that were uploaded before this date (00:00 UTC). Default: half a year "
-        "after the release of the newest requested version, or today if earlier.",
+        "after the newest requested version was released, but not later than today.",
         metavar="DATE",
         panel=REQUEST_PANEL,
         often=True,
     ),
 ]
 PythonOption = Annotated[
-    str | None, PYTHON("A base in the matrix must have this version.", panel=REQUEST_PANEL)
+    str | None, PYTHON("The matrix must have a base with this version.", panel=REQUEST_PANEL)
 ]
 BaseOption = Annotated[
     str | None,
@@ -201,7 +201,7 @@ IndexOption = Annotated[
     list[str] | None,
     option(
         "--index",
-        "Use this package from another index of the matrix. Can be repeated.",
+        "Get this package from another index in the matrix. Can be repeated.",
         metavar="PACKAGE=INDEX",
         panel=REQUEST_PANEL,
     ),
@@ -212,12 +212,15 @@ NameOption = Annotated[
         "--name", "The name for the new row. Implies --solve.", metavar="NAME", panel=REQUEST_PANEL
     ),
 ]
-SolveOption = Annotated[bool, SOLVE("Solve even if a locked target satisfies the request.")]
+SolveOption = Annotated[
+    bool,
+    SOLVE("Without this option, imgbuild solves only if no locked target satisfies the request."),
+]
 AllowOldOption = Annotated[
     bool,
     option(
         "--allow-old",
-        "Accept versions that are more than a year older than the rest of the set.",
+        "Accept versions that are more than a year older than the other versions.",
         panel=REQUEST_PANEL,
     ),
 ]
@@ -249,13 +252,14 @@ def resolve(
 ) -> None:
     """Find compatible versions for a list of packages.
 
-    Prints the locked targets that satisfy the request. If there are none, prints the nearest
-    target, if one has all packages except one version, and solves for versions, as with --solve.
-    Solving takes up to 6 minutes if the packages are not in the cache. Prints the requested
-    packages and a row to add to matrix.yaml, and with --full every package with the reason for its
-    version. No wheel is downloaded: metadata and Python code are checked on the server, but shared
-    objects (ELF, CUDA) are checked only by `imgbuild lock`. The command writes only to the cache.
-    The result is cached until the next day (UTC); --again solves again.
+    Prints the locked targets that satisfy the request. If no target does, prints the nearest
+    target, if there is one, and solves for new versions, as with --solve. Solving takes up to 6
+    minutes if the packages are not in the cache. The result is the requested packages and a row to
+    add to matrix.yaml; --full lists every package with the reason for its version. The result is
+    cached until the next day (UTC); --again solves again.
+
+    Reads only metadata and Python code from the index, and downloads no complete wheel. Shared
+    objects (ELF, CUDA) are checked by `imgbuild lock`. Writes only to the cache.
 
     If there is no solution for an architecture, the reasons and suggestions are printed, and the
     exit status is 8. A set with a package that is more than a year older than the others is
@@ -327,8 +331,9 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
     if near is not None and near.missing:
         lacks = ", ".join(near.missing)
         console.info(
-            f"nearest locked target: {near.target} has everything except {lacks}; to extend it, run"
-            f" imgbuild init --extends {near.target}, then imgbuild add {' '.join(near.missing)}"
+            f"nearest locked target: {near.target} has everything except {lacks}; to extend this "
+            f"target, run imgbuild init --extends {near.target}, then imgbuild add "
+            f"{' '.join(near.missing)}"
         )
     elif near is not None and near.others:
         has = ", ".join(
@@ -338,7 +343,9 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
             [f"--relax {name}" for name in near.others] if of_files else ["--extends", near.target]
         )
         start = f"imgbuild init {' '.join(words)}"
-        console.info(f"nearest locked target: {near.target} has {has}; to extend it, run {start}")
+        console.info(
+            f"nearest locked target: {near.target} has {has}; to extend this target, run {start}"
+        )
     console.info(
         "no locked target satisfies the request; solving takes up to 6 minutes if packages are "
         "not in the cache"
@@ -361,7 +368,7 @@ def _add_indexes(session: Session, indexes: Mapping[str, PackageIndex]) -> Sessi
 def _add_file_requirements(
     request: ResolveRequest, places: Sequence[str], session: Session
 ) -> ResolveRequest:
-    """Add the requirements and the indexes in files to `request`.
+    """Add the requirements and the indexes that files declare to `request`.
 
     Ignored requirements are reported.
     """
@@ -411,7 +418,7 @@ def _add_file_requirements(
 
 @contextlib.contextmanager
 def _suggest_similar_names(similar: Mapping[str, str]) -> Iterator[None]:
-    """Warn of packages that no target has, and suggest a similar name, also in an InputError."""
+    """Suggest similar names for packages that no target has, as warnings and in an InputError."""
     questions = [
         f"no target has the package {package}; did you mean {near}?"
         for package, near in similar.items()

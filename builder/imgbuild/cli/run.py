@@ -87,7 +87,7 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
                                " repeated.",
                metavar="[HOST:]PORT", panel=CONTAINER, often=True),
     ] = None  # fmt: skip
-    gpus: Annotated[str | None, GPUS("Default: all GPUs of this machine.")] = None
+    gpus: Annotated[str | None, GPUS("Accepts 'all'. Default: all GPUs of this machine.")] = None
     shm_size: Annotated[
         str | None,
         option(
@@ -176,7 +176,7 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
         _require_form([self.user or "0"], USER, "--user", "UID[:GID]")
         if self.publish and not self.network:
             message = "--publish and --no-network cannot be combined"
-            raise InputError(message, hint="omit one of them")
+            raise InputError(message, hint="omit one of these options")
         terminal = interactive and sys.stdin.isatty() and (dry_run or sys.stdout.isatty())
         return ContainerRequest(
             command=tuple(command),
@@ -209,7 +209,8 @@ def hugging_face_cache() -> Path | None:
         return folder
     if not os.environ.get("HF_HUB_CACHE"):
         _report_daily(
-            f"{folder} does not exist, so models that the command downloads are lost when it ends"
+            f"{folder} does not exist, so models that the command downloads are lost when "
+            "the command ends"
         )
     return None
 
@@ -228,7 +229,7 @@ def _report_daily(text: str) -> None:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables in a file in Docker's format: lines NAME=VALUE, or NAME for the current value.
+    """Read variables from a file in Docker's format: NAME=VALUE, or NAME for the current value.
 
     Raises InputError if the file cannot be read, or if a name is invalid.
     """
@@ -256,14 +257,14 @@ def _variable(text: str) -> tuple[str, str | None]:
     name, given, value = text.partition("=")
     if not NAME.fullmatch(name):
         message = f"--env {text}: expected NAME=VALUE or NAME"
-        raise InputError(message, hint="set it, or specify a value: -e NAME=VALUE")
+        raise InputError(message, hint="set the variable, or specify a value: -e NAME=VALUE")
     if not given and name not in os.environ:
         console.warn(f"--env {name}: the variable is not set in this environment")
     return name, value if given else None
 
 
 def _variables_by_name() -> Iterable[str]:
-    """The variables that are passed by name if they are set, except those with a path as value."""
+    """The variables that are passed by name if they are set, except those that contain a path."""
     paths = path_variables.variable_names()
     for name in sorted(os.environ):
         if name == TOKEN or (name.startswith(TRACKING_PREFIX) and name not in paths):
@@ -297,12 +298,12 @@ def _volume(text: str) -> Mount:
     path = files.expand_home(source).absolute()
     if not path.exists():
         message = f"--volume {text}: {path} does not exist"
-        raise InputError(message, hint=f"create it first: mkdir -p {path}")
+        raise InputError(message, hint=f"to create the folder, run: mkdir -p {path}")
     return Mount(source=path, target=target.rstrip("/") or "/", writable=mode != "ro")
 
 
 def _gpus(text: str | None, *, dry_run: bool) -> bool | int:
-    """Parse a number of GPUs, or True for all. With `dry_run`, reports a missing GPU."""
+    """Parse a number of GPUs; returns True for all GPUs. With `dry_run`, reports a missing GPU."""
     if text is not None:
         return True if text == "all" else int(text)
     present = driver.count_gpus() > 0
@@ -330,7 +331,7 @@ def _require_form(texts: Sequence[str], form: re.Pattern[str], flag: str, expect
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that ran in an image, and its output."""
+    """The result of a command that ran in an image."""
 
     target: str
     arch: Arch
@@ -343,7 +344,7 @@ class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
 class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
     """The command line for an engine, and the environment variables that it requires.
 
-    `env_from` maps a variable to the variable of the caller that has its value.
+    `env_from` maps variables of the container to the caller's variables that have the values.
     """
 
     target: str
@@ -356,8 +357,8 @@ class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
 ThroughOption = Annotated[
     EngineName | None,
     THROUGH(
-        "One of docker, podman, apptainer, or root, which runs the command in an unpacked root "
-        "folder without an engine. Default: docker or podman if it is running, else root."
+        "Choices: docker, podman, apptainer, or root (an unpacked root folder, without an "
+        "engine). Default: docker or podman if running, else root."
     ),
 ]
 
@@ -380,20 +381,20 @@ def run(
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[bool, DRY_RUN("Prints the command line for the container engine.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("Print the command line for the container engine.")] = False,
 ) -> None:
     """Run a command in the image of a target.
 
-    The image is built and loaded first if it is missing or does not match the lock. The current
+    If the image is missing or does not match the lock, it is built and loaded first. The current
     folder is mounted at the working folder of the image (/workspace). The command runs there as the
-    current user, with all GPUs, the shared memory of the host and the Hugging Face cache. HF_TOKEN
-    and WANDB_* are passed if they are set. The folders and files in HF_HUB_CACHE, TORCH_HOME,
-    SSL_CERT_FILE and similar variables are mounted.
+    current user, with all GPUs, the shared memory of the host and the Hugging Face cache. The
+    variables HF_TOKEN and WANDB_* are passed if they are set. The folders and files in
+    HF_HUB_CACHE, TORCH_HOME, SSL_CERT_FILE and similar variables are mounted.
 
-    Options of imgbuild must precede the command; use -- to separate them. The exit status is that
-    of the command. If it fails and stderr is not a terminal, the likely cause is printed at the
-    end, as by `imgbuild diagnose`. With --json, the command has no terminal, and its output is part
-    of the result.
+    Options of imgbuild must precede the command; use -- to separate them. The exit status is the
+    status of the command. If the command fails and stderr is not a terminal, the likely cause is
+    printed at the end, as by `imgbuild diagnose`. With --json, the command has no terminal, and the
+    result contains its output.
 
     In a project with one target, the name can be omitted.
 

@@ -21,13 +21,13 @@ def shell(
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[bool, DRY_RUN("Prints the command line for the container engine.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("Print the command line for the container engine.")] = False,
 ) -> None:
     """Open a shell in the image of a target.
 
     Equivalent to `imgbuild run TARGET -- bash`: the current folder is mounted, and the shell runs
     as the current user. In a project with one target, the name can be omitted. The exit status is
-    that of the shell.
+    the status of the shell.
 
     Examples:
 

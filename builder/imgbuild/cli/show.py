@@ -79,7 +79,7 @@ def show_variables(selection: SelectionOptions) -> None:
 
 
 def _warn_of_stale_lock(environment: TargetEnvironment) -> None:
-    """Warn that the lock is stale or missing."""
+    """Warn if the lock is stale or missing."""
     if not environment.locked:
         console.warn(f"{environment.target} is not locked; the values are from the matrix")
     differing = [item.name for item in environment.image if item.differs]
@@ -153,7 +153,7 @@ class WrittenSbom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_sbom(selection: SelectionOptions, form: Form, output: Path | None) -> None:
-    """Write the SBOM of each image, with the same bytes as attached by `imgbuild push`."""
+    """Write the SBOM of each image, with the same bytes as `imgbuild push` attaches."""
     project = selection.project()
     chosen = selection.selected_locks(project)
     json = console.json
@@ -200,16 +200,14 @@ Layers = Annotated[
 ]
 History = Annotated[
     bool,
-    option(
-        "--history", "Show earlier digests, based on the git history of a checkout.", often=True
-    ),
+    option("--history", "Show earlier digests, from the git history of the checkout.", often=True),
 ]
 Tests = Annotated[bool, option("--tests", "Show test results by GPU.", often=True)]
 Variables = Annotated[
     bool,
     option(
         "--variables",
-        "Show the environment variables, with reasons and sources.",
+        "Show the environment variables, with their reasons and sources.",
         often=True,
     ),
 ]
@@ -263,9 +261,9 @@ def show(
 
     --history lists the commits of the checkout that changed the digest of the target. --tests lists
     the latest run of each tier of smoke tests on each kind of GPU, and the skipped cases with the
-    reasons. Runs of other images with the same configuration are included, with their digests. The
-    column "in" shows how the image was run: docker, podman, apptainer, or root (an unpacked root
-    folder, without an engine).
+    reasons. Runs of other images with the same configuration are included, with the digests of
+    these images. The column "in" shows how the image was run: docker, podman, apptainer, or root
+    (an unpacked root folder, without an engine).
 
     --variables lists the variables in the image, as recorded in the lock, and the variables that
     are set at run time by the entry point, under Apptainer, by Slurm job scripts and by smoke
@@ -273,10 +271,10 @@ def show(
     PATH:LINE), or a file of the repository. If the image has a different version of the package,
     this version and its origin (pins or lock) are shown.
 
-    --guide prints the image's /opt/imgbuild/README as Markdown: first commands, missing features,
-    and how to add a package. The image's digest, download size and test results are added.
+    --guide prints /opt/imgbuild/README of the image as Markdown (first commands, missing features,
+    and how to add a package), with the digest, download size and test results of the image.
 
-    --sbom writes the same bytes on every machine, as attached by `imgbuild push`.
+    --sbom writes the SBOM that `imgbuild push` attaches, with the same bytes on every machine.
 
     Examples:
 
@@ -308,7 +306,7 @@ def show(
     parts = [flag for flag, is_given in given.items() if is_given]
     if len(parts) > 1:
         message = f"{' and '.join(parts)} cannot be combined"
-        raise InputError(message, hint="use one of them")
+        raise InputError(message, hint="omit all but one of these options")
     if output is not None and sbom is None:
         message = "--output requires --sbom"
         raise InputError(message, hint="redirect stdout instead: imgbuild show TARGET > FILE")
@@ -361,7 +359,7 @@ def _page(session: Session, item: Selected) -> TargetPage:
 
 
 def target_guide(session: Session, item: Selected) -> TargetGuide:
-    """The guide of a locked target. Raises LockStale if it is not locked."""
+    """The guide of a locked target. Raises LockStale if the target is not locked."""
     images = session.project.images
     lock = read_lock(images, item.name)
     text = lock.settings.readme or readme.readme_text(lock, item.target, images)

@@ -24,16 +24,19 @@ def sign(
     keyless: Keyless = False,
     target: Annotated[
         list[str] | None,
-        TARGET("Provenance and SBOMs are created from the lock of this target, and also signed."),
+        TARGET("Create the provenance and the SBOMs from the lock of this target, and sign them."),
     ] = None,
     lock: Annotated[
         str | None,
-        LOCK("A lock.json with digests.json in the same folder. Equivalent to --target."),
+        LOCK(
+            "A lock.json file with digests.json in the same folder. Use this option instead "
+            "of --target if the lock is not in a project."
+        ),
     ] = None,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """Sign an image in a registry, with its provenance and SBOMs.
+    """Sign an image in a registry, and its provenance and SBOMs.
 
     The image is verified first, and not signed if it does not match its lock (exit status 9).
     Provenance and SBOMs are created from your lock (--target or --lock), and not from documents

@@ -24,12 +24,16 @@ SOURCE = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?")
 Output = Annotated[
     Path | None,
     OUTPUT_PATH(
-        "Must not exist, be empty, or contain a site written by imgbuild. Default: build/site."
+        "The folder must be missing, be empty, or contain a site written by imgbuild. "
+        "Default: build/site."
     ),
 ]
 Registry = Annotated[
     str | None,
-    REGISTRY_PLACE("Used in the pull commands on the pages. Default: `registry` in the matrix."),
+    REGISTRY_PLACE(
+        "The pages show commands to pull images from this repository. Default: `registry` in "
+        "the matrix."
+    ),
 ]
 Past = Annotated[
     Path | None,
@@ -86,7 +90,7 @@ def site(
     title: Title = "",
     source: Source = "",
 ) -> None:
-    """Write the targets of the matrix as static web pages.
+    """Generate a static website for the targets in the matrix.
 
     Each target has a page with its versions, digests, layers, tests by GPU, differences from
     similar targets, vulnerabilities, history, and commands to copy. Other pages show the whole
@@ -133,7 +137,7 @@ def site(
 
 
 def _repository(text: str | None) -> Repository | None:
-    """Parse the repository for commands. Raises InputError if it is not one."""
+    """Parse the value of `--registry`. Raises InputError if it is not a repository."""
     if not text:
         return None
     try:

@@ -56,13 +56,13 @@ def runtime_container(
     check: bool,
     submit: bool,
 ) -> Container:
-    """The container for the locked image. For a check, the folder with its scripts is mounted.
+    """The container for the locked image. For a check, the folder with check scripts is mounted.
 
     Raises InputError if the job is submitted and the image's file does not exist.
     """
     if runtime.sif is not None and runtime.pyxis is not None:
         message = "--sif-file and --pyxis cannot be combined"
-        raise InputError(message, hint="omit one of them")
+        raise InputError(message, hint="omit one of these options")
     binds, words, target = runtime.binds, runtime.words, target_digests.target
     if check:
         binds = (*binds, f"{runner.TESTS.resolve()}:/smoke_tests:ro")
@@ -106,7 +106,7 @@ def warn_if_other_image(sif: Path, target_digests: TargetDigests) -> None:
 
 
 def pyxis_image(image: str) -> Path | str:
-    """The image in the form for pyxis: the absolute path of a file, or a name in a registry."""
+    """The image in the syntax of pyxis: the absolute path of a file, or a name in a registry."""
     path = Path(image)
     return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
 
@@ -136,11 +136,11 @@ Job = Annotated[
     ScriptKind,
     option(
         "--job",
-        "The kind of job: single (the command on one node), torchrun (torchrun on each node, with"
-        " one process per GPU), ray (the command on a Ray cluster of all nodes), trl-server"
-        " (accelerate on all nodes except the last, which serves vLLM), verl (the command on Ray,"
-        " with verl configured for the nodes and GPUs), or check (no command; tests GPUs,"
-        " all-reduce between nodes, shared memory, folders and limits for two minutes).",
+        "The kind of job: single (the command on one node), torchrun (torchrun on each node, with "
+        "one process per GPU), ray (the command on a Ray cluster of all nodes), trl-server "
+        "(accelerate on all nodes except the last, which serves vLLM), verl (the command on Ray, "
+        "with verl configured for the nodes and GPUs), or check (without a command: tests GPUs, "
+        "all-reduce between nodes, shared memory, folders and limits for two minutes).",
         often=True,
     ),
 ]
@@ -159,7 +159,7 @@ Binds = Annotated[
         "--bind",
         "Mount a folder in the container. Can be repeated. The current folder, the model cache and"
         " the folders of HF_HUB_CACHE and similar variables are always mounted.",
-        metavar="SOURCE[:PLACE]",
+        metavar="SRC[:DST]",
     ),
 ]
 Stage = Annotated[
@@ -188,8 +188,8 @@ Submit = Annotated[
     bool,
     option(
         "--submit",
-        "Submit the script with sbatch and print the job ID. With --job check, wait for the result"
-        " and print it; exits with status 1 if a check failed.",
+        "Submit the script with sbatch and print the job ID. With --job check, wait for the "
+        "result, print it, and exit with status 1 if a check failed.",
         often=True,
     ),
 ]
@@ -204,7 +204,7 @@ def slurm(
     job: Job = ScriptKind.SINGLE,
     gpus: Annotated[
         str | None,
-        GPUS("Applies to each node; 'all' is not accepted. Default: no GPUs, with a warning."),
+        GPUS("Applies to each node. Default: no GPUs, with a warning."),
     ] = None,
     sif: Annotated[
         Path | None,
@@ -222,10 +222,10 @@ def slurm(
     output: Annotated[Path | None, OUTPUT_PATH("Default: stdout.")] = None,
     submit: Submit = False,
 ) -> None:
-    """Write a Slurm job script for the image of a target.
+    """Write a Slurm job script for a target.
 
-    The command follows --. The script requires a SIF file and Apptainer on the nodes, or pyxis, but
-    not imgbuild. It is explained in docs/slurm.md in imgbuild's repository.
+    Specify the command after --. The script requires a SIF file and Apptainer on the nodes, or
+    pyxis, but not imgbuild. For details, see docs/slurm.md in imgbuild's repository.
 
     Examples:
 
@@ -346,7 +346,7 @@ def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bo
 
 
 def _read_log(log: Path) -> str:
-    """Read the log of a job, waiting some seconds until it appears on a network disk."""
+    """Read the log of a job. Waits some seconds until a network disk shows the file."""
     for _ in range(LOG_DELAY):
         if log.exists():
             return log.read_text(encoding="utf-8", errors="replace")

@@ -66,7 +66,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TestSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """A target to test. `project` is None if its lock and layout were specified directly."""
+    """A target to test. `project` is None if the lock and layout were specified directly."""
 
     name: str
     lock: Callable[[], Lock]
@@ -123,7 +123,7 @@ def _single_image(
         message = f"cannot read the lock {path}: {error.strerror}"
         raise InputError(message, hint=hint) from error
     image_lock = lock_file.decode_lock(
-        data, str(path), hint=hint, remedy="use the version of imgbuild that created it"
+        data, str(path), hint=hint, remedy="use the version of imgbuild that created the lock"
     )
     return TestSubject(
         name=image_lock.target,
@@ -232,16 +232,16 @@ ArbitraryUser = Annotated[
     bool,
     option(
         "--arbitrary-user",
-        "Run with a read-only file system, as a user that the image does not define, like on "
-        "clusters. This option is always enabled with apptainer.",
+        "Run with a read-only file system, as a user that the image does not define, as many "
+        "clusters do. Always enabled with apptainer.",
     ),
 ]
 Model = Annotated[
     Path | None,
     option(
         "--model",
-        "The folder of the model for the gpu tiers. It is used by the cases of vLLM and SGLang, "
-        "by their servers and by the GRPO step of TRL. Default: a tiny model with random weights.",
+        "The folder of the model for the gpu tiers. Used by the tests of vLLM and SGLang, by "
+        "their servers, and by the GRPO step of TRL. Default: a tiny model with random weights.",
         metavar="FOLDER",
     ),
 ]
@@ -267,9 +267,9 @@ Imports = Annotated[
     list[Path] | None,
     option(
         "--import",
-        "Instead of running tests, add results from another machine to images/TARGET/smoke.json, "
-        "whether they passed or failed. Accepts a file written by `imgbuild smoke --json`, and "
-        "the folder of an `imgbuild ci script` job. Can be repeated.",
+        "Instead of running tests, add the results of another machine, passed or failed, to "
+        "images/TARGET/smoke.json. Accepts a file written by `imgbuild smoke --json`, or the "
+        "folder of an `imgbuild ci script` job. Can be repeated.",
         metavar="PATH",
         often=True,
     ),
@@ -284,7 +284,7 @@ SifOption = Annotated[Path | None, SIF_FILE("Test this file with apptainer inste
 ThroughOption = Annotated[
     ThroughName | None,
     THROUGH(
-        "One of docker, podman, root (an unpacked root folder, without an engine), apptainer (a "
+        "Choices: docker, podman, root (an unpacked root folder, without an engine), apptainer (a "
         "read-only SIF file, run as a user that the image does not define), or here (the active "
         "Python environment, without an image). Default: the running engine, else root."
     ),
@@ -311,14 +311,14 @@ def smoke(
 ) -> None:
     """Run smoke tests in built images, without network access.
 
-    Exits with status 1 if a test failed or none passed. A test is skipped if the image lacks the
+    Exits with status 1 if a test failed or no test passed. A test is skipped if the image lacks the
     packages that it tests. The gpu tiers fail on a machine without a GPU.
 
-    Test records are kept in images/TARGET/smoke.json: --record adds the runs of this machine, and
-    --import those of other machines. `imgbuild list` and `imgbuild show` print them. A run is
-    rejected if it is of an image other than the locked one (by configuration and diff IDs of the
-    layers), does not cover a whole tier, did not end, or is damaged. If one run is rejected, no run
-    is added.
+    Test records are kept in images/TARGET/smoke.json, and printed by `imgbuild list` and `imgbuild
+    show`. --record adds the runs of this machine, and --import adds runs of other machines. A run
+    is rejected if it did not test the locked image (compared by configuration and diff IDs of the
+    layers), did not run a whole tier, did not end, or is damaged. If a run is rejected, no run is
+    added.
 
     Examples:
 
@@ -418,10 +418,12 @@ def _tiers(named: Sequence[Tier] | None, through: ThroughName | None) -> tuple[T
 
 
 def _model(folder: Path | None) -> Path | None:
-    """The absolute path of the model's folder. Raises InputError if it has no model."""
+    """The absolute path of the model's folder. Raises InputError if it contains no model."""
     if folder is not None and not (folder / "config.json").is_file():
         message = f"--model {folder}: config.json is missing"
-        raise InputError(message, hint="specify a folder with a model for from_pretrained")
+        raise InputError(
+            message, hint="specify a folder with a model that from_pretrained can load"
+        )
     return folder.resolve() if folder else None
 
 

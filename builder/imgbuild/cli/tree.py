@@ -42,7 +42,7 @@ def tree(
         bool,
         option(
             "--invert",
-            "Show the packages that require PACKAGE instead of its dependencies.",
+            "Invert the tree: show the packages that require PACKAGE.",
             often=True,
         ),
     ] = False,
@@ -62,8 +62,8 @@ def tree(
     """Show the dependency tree of a target.
 
     Each line shows the requirement in brackets. (*) marks a package whose dependencies are listed
-    above. Requirements are the same as for `imgbuild why`. --json writes the packages and
-    dependencies of the tree as flat lists.
+    above. Requirements are read from the same sources as in `imgbuild why`. --json writes the
+    packages and dependencies of the tree as flat lists.
 
     Examples:
 

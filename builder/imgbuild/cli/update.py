@@ -29,16 +29,16 @@ def update(
     In a project, moves the rows to the latest lock of their published target, or with --to, to
     another target. Prints the changes first: versions, bytes to pull, and errors in the project's
     code with the new packages. Then writes matrix.yaml (comments are kept), the copied target and a
-    new lock. The next update completes an interrupted one. If requirements of the project exclude
-    the target, lists these requirements and writes nothing.
+    new lock. The next update completes an interrupted update. If requirements of the project
+    exclude the target, lists these requirements and writes nothing.
 
     In a matrix with bases and pins, solves, audits and locks each newer version of a pinned package
     in a temporary folder, for all architectures of the row. Adds the versions that work to
     matrix.yaml as one new row, with lock, digests and Dockerfile; the original row does not change.
-    Records versions that do not work with the reasons in images/updates.json, and tries them again
-    when the reason has changed. No image is built or tested. By default, updates the recommended
+    Records rejected versions and the reasons in images/updates.json, and tries a version again when
+    the reason has changed. Does not build or test images. By default, updates the recommended
     targets, each from the newest row that was derived from it. If a version could not be tried,
-    exits with status 1 or that of the error, such as 7 without a network.
+    exits with status 1, or with the status of the error, such as 7 without a network connection.
 
     Examples:
 

@@ -38,17 +38,17 @@ Image = Annotated[
 @create_verb
 def verify(
     image: Image,
-    key: Annotated[Path | None, KEY("Signatures are not verified without this option.")] = None,
+    key: Annotated[Path | None, KEY("Without this option, signatures are not verified.")] = None,
     target: Annotated[
         list[str] | None,
-        TARGET(
-            "Compare the image with the lock of this target. Default: the lock attached to the "
-            "image."
-        ),
+        TARGET("Compare the image with its lock. Default: the lock attached to the image."),
     ] = None,
     lock: Annotated[
         str | None,
-        LOCK("A lock.json with digests.json in the same folder. Equivalent to --target."),
+        LOCK(
+            "A lock.json file with digests.json in the same folder. Use this option instead "
+            "of --target if the lock is not in a project."
+        ),
     ] = None,
     builder_id: Annotated[
         str | None,

@@ -57,16 +57,16 @@ TARGET = Annotated[
 def why(
     selection: FilterOptions, package: PACKAGE, name: TARGET = None, offline: Offline = False
 ) -> None:
-    """Show why a package is in a target, and what limits its version.
+    """Show why a target contains a package, and what limits its version.
 
     Lists the requirements of the target and of packages that depend on the package, learned
     constraints with evidence, and the cut-off date. For a pinned package, also lists the bounds
-    without the pin, the exact versions that it requires of other packages, newer versions in
-    other targets, notes of the target, and versions that `imgbuild update` rejected. For a
-    package that the target does not contain, takes its versions from other targets, and lists
-    those of their requirements that this target does not satisfy. Requirements are read from
-    the lock, or from the index if `imgbuild lock` could not record them. The last line lists
-    the layers, with sizes, that change with the version of the package.
+    without the pin, the exact versions of other packages that it requires, newer versions in other
+    targets, notes of the target, and versions that `imgbuild update` rejected. If the target does
+    not contain the package, lists the versions in other targets, with the requirements that this
+    target does not satisfy. Requirements are read from the lock, or from the index if `imgbuild
+    lock` could not record them. The last line lists the layers that another version of the package
+    would change, with sizes.
 
     Examples:
 
@@ -183,14 +183,16 @@ def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
             source = "code" if need.learned else "METADATA"
             yield f"    needs {need.package}{need.spec} ({source}), not {need.version}"
         if not each.obstacles:
-            yield ("    no requirement prevents it; to solve and audit it, run imgbuild lock")
+            yield (
+                "    no requirement prevents this version; to solve and audit it, run imgbuild lock"
+            )
         if each.lacks:
             also = f"also requires {join_first(each.lacks, SHOWN_MISSING)}"
             yield from wrap_paragraph(also, WIDTH, "    ", "      ")
 
 
 def _add_recorded_notes(reason: VersionReason, matrix: Matrix, project: Project) -> VersionReason:
-    """Add notes on a pinned package, and the versions rejected for the row or its origin."""
+    """Add notes on a pinned package, and versions rejected for the row or for its original row."""
     updates = tried_updates.read_updates(project.images)
     origin = updates.origin_of_row(reason.target)
     return msgspec.structs.replace(
@@ -205,7 +207,7 @@ def _add_recorded_notes(reason: VersionReason, matrix: Matrix, project: Project)
 
 
 def _newest_pin(reason: VersionReason, matrix: Matrix) -> str:
-    """The newest pin of the package in the matrix, if it is newer, with its targets."""
+    """The newest pin of the package in the matrix, with its targets, if newer than the lock."""
     pins = [
         (pin, name)
         for name, target in matrix.targets.items()
@@ -229,7 +231,7 @@ def _lines(reason: VersionReason, newer: str) -> Iterator[str]:
     rows = [("", *pair) for pair in dependencies.why_lines(reason)]
     yield from align_columns(rows)
     if reason.bounds:
-        yield from _wrap_text(f"all of these together: {reason.bounds}")
+        yield from _wrap_text(f"all bounds combined: {reason.bounds}")
     if reason.unpinned != reason.bounds and (reason.target_spec or "").startswith("=="):
         yield from _wrap_text(f"without the pin: {reason.unpinned or dependencies.ANY_VERSION}")
     if reason.exact:

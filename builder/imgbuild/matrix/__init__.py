@@ -1,1 +1,1 @@
-"""Reads `matrix.yaml` and the learned constraints as values."""
+"""Reads and validates `matrix.yaml` and the learned constraints."""

@@ -12,7 +12,7 @@ from imgbuild.matrix.fields import Check, Line, Package, Reason
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base class of these values: keyword-only, unknown keys are errors."""
+    """The base class of the values in this module. Unknown keys are errors."""
 
 
 class Waiver(_Strict, frozen=True):
@@ -24,7 +24,7 @@ class Waiver(_Strict, frozen=True):
         Line,
         Meta(
             min_length=1,
-            description="shell pattern of the name in the finding that is missing or rejected",
+            description="shell pattern of the missing or rejected name in the finding",
         ),
     ]
     reason: Reason
@@ -37,7 +37,7 @@ class AcceptedCve(_Strict, frozen=True):
         str,
         Meta(
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]+\Z",
-            description="its CVE, or the id of an advisory: CVE-2025-32434, GHSA-…, PYSEC-…",
+            description="the ID of the CVE or of an advisory: CVE-2025-32434, GHSA-…, PYSEC-…",
         ),
     ]
     reason: Reason

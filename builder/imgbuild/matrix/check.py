@@ -1,6 +1,6 @@
-"""Validates a matrix beyond its types: names that exist, consistent parts.
+"""Validates a matrix beyond its types: whether names exist and parts are consistent.
 
-`check_targets` checks targets, including those that extend published ones.
+`check_targets` checks targets, including targets that extend published targets.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def row_packages(rows: Iterable[Target | Extension]) -> list[str]:
 
 
 def check_sdists(notes: ProblemNotes, sdists: Mapping[str, Sdist]) -> None:
-    """Check the variables of builds of sdists."""
+    """Check the environment variables that are set to build sdists."""
     for name, sdist in sdists.items():
         check_environment(notes, ("sdists", name, "env"), sdist.env)
 
@@ -94,14 +94,14 @@ def check_sdists(notes: ProblemNotes, sdists: Mapping[str, Sdist]) -> None:
 def check_sdist_packages(
     notes: ProblemNotes, sdists: Mapping[str, Sdist], packages: Collection[str]
 ) -> None:
-    """Check that builds of sdists require only `packages`."""
+    """Check that sdists require only `packages` to be built."""
     for name, sdist in sdists.items():
         for number, package in enumerate(sdist.requires):
             notes.check_choice(("sdists", name, "requires", number), package, packages, "package")
 
 
 def check_index(notes: ProblemNotes, path: ValuePath, index: PackageIndex) -> None:
-    """Check the URL of an index, if it has one."""
+    """Check the URL of an index, if it is specified."""
     if index.url is None:
         return
     here, url = (*path, "url"), index.url
@@ -122,13 +122,13 @@ def check_index(notes: ProblemNotes, path: ValuePath, index: PackageIndex) -> No
 
 
 def check_mirrors(notes: ProblemNotes, path: ValuePath, addresses: Iterable[str]) -> None:
-    """Note URLs with credentials, which would be published with the images."""
+    """Record URLs with credentials, because they would be published with the images."""
     for number, url in enumerate(addresses):
         _check_login(notes, (*path, number), url)
 
 
 def _check_login(notes: ProblemNotes, path: ValuePath, url: str) -> bool:
-    """Note a URL with a user name or password; False if it has one."""
+    """Record a URL with a user name or password, and return False for it."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -138,7 +138,7 @@ def _check_login(notes: ProblemNotes, path: ValuePath, url: str) -> bool:
     # The value is omitted, because errors are copied into logs.
     message = "the URL contains a user name or password"
     notes.note(
-        path, message, expected="a URL without credentials; these belong in netrc or keyring"
+        path, message, expected="a URL without credentials, which belong in netrc or keyring"
     )
     return False
 
@@ -146,7 +146,7 @@ def _check_login(notes: ProblemNotes, path: ValuePath, url: str) -> bool:
 def debian_packages(
     notes: ProblemNotes, path: ValuePath, packages: tuple[str, ...], *, example: str
 ) -> None:
-    """Check names of Debian packages; the message shows the valid name `example`."""
+    """Check names of Debian packages. Messages show the valid name `example`."""
     notes.check_duplicates(path, packages)
     expected = f"a Debian package name, such as {example}"
     for number, package in enumerate(packages):
@@ -166,7 +166,7 @@ def _base(notes: ProblemNotes, path: ValuePath, base: Base) -> None:
 
 
 def _check_standalone(notes: ProblemNotes, path: ValuePath, source: StandalonePython) -> None:
-    """Check the release and URLs of a standalone Python, and that each checksum has a URL."""
+    """Check the release and the URLs of a standalone Python. Each checksum must have a URL."""
     if source.version not in STANDALONE_RELEASES:
         message = f"a standalone Python {source.version} is not supported"
         expected = f"one of {', '.join(STANDALONE_RELEASES)}"
@@ -192,7 +192,7 @@ def _check_standalone(notes: ProblemNotes, path: ValuePath, source: StandalonePy
 
 
 def _outside_python(notes: ProblemNotes, image: Image) -> None:
-    """Note a folder of the image that overlaps the folder of the standalone Python."""
+    """Record a folder of the image that overlaps the folder of the standalone Python."""
     for field, folder_path in (
         ("prefix", image.prefix),
         ("workdir", image.workdir),
@@ -200,7 +200,7 @@ def _outside_python(notes: ProblemNotes, image: Image) -> None:
     ):
         both = (f"{folder_path}/", f"{STANDALONE_PREFIX}/")
         if both[0].startswith(both[1]) or both[1].startswith(both[0]):
-            message = f"{STANDALONE_PREFIX} is the folder of the standalone Python of a base"
+            message = f"{STANDALONE_PREFIX} is reserved for the standalone Python of a base"
             notes.note(("image", field), message, value=folder_path, expected="another folder")
 
 

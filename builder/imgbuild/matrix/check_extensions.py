@@ -15,7 +15,7 @@ from imgbuild.system.syntax import parse_requirement
 
 
 def check_extensions(notes: ProblemNotes, matrix: Extensions) -> None:
-    """Check everything that does not need the lock of a published target."""
+    """Check all parts that can be checked without the lock of a published target."""
     if not matrix.published:
         message = "no published target is listed"
         notes.note(("published",), message, expected="at least one published target")
@@ -66,7 +66,7 @@ def _row(notes: ProblemNotes, path: ValuePath, row: Extension, matrix: Extension
 
 
 def _requirements(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
-    """Note files outside the project, invalid requirements, and extras without a file."""
+    """Record files outside the project, invalid requirements, and extras without a file."""
     for number, file in enumerate(row.requirements):
         _check_inside(notes, (*path, "requirements", number), file, "file")
     for number, line in enumerate(row.add):
@@ -83,7 +83,7 @@ def _requirements(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
 
 
 def _places(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
-    """Note invalid and conflicting paths of the image, and invalid sources of files."""
+    """Record invalid and conflicting paths in the image, and invalid sources of files."""
     files, links = row.files, row.links
     for added in (*files, *links):
         here = (*path, "links" if added in links else "files", added)
@@ -98,12 +98,14 @@ def _places(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
     for added, file in files.items():
         if added in links:
             message = "a link has the same path"
-            notes.note((*path, "files", added), message, key=True, expected="only one of them")
+            notes.note(
+                (*path, "files", added), message, key=True, expected="only one of the two entries"
+            )
         _check_inside(notes, (*path, "files", added, "from"), file.source, "file")
 
 
 def _check_inside(notes: ProblemNotes, path: ValuePath, source: str, what: str) -> None:
-    """Note a path outside the folder of the matrix."""
+    """Record a path outside the folder of the matrix."""
     if is_outside(source):
         message = f"the {what} is outside the repository"
         if source.startswith("/"):
@@ -117,7 +119,7 @@ def _image(notes: ProblemNotes, path: ValuePath, image: str) -> None:
         return
     expected = "HOST/REPOSITORY, without a tag, or oci:FOLDER"
     if re.search(r":[^/]*$", image.partition("@")[0]):
-        message = "the lock identifies the image, so a tag is not needed"
+        message = "a tag is not accepted, because the lock identifies the image"
         notes.note(path, message, value=image, expected=expected)
     else:
         form = r"[a-z0-9.\[\]:-]+(/[a-z0-9._-]+)+(@sha256:[0-9a-f]{64})?"

@@ -1,4 +1,4 @@
-"""Validates a target beyond its types: names that exist, consistent parts."""
+"""Validates a target beyond its types: whether names exist and parts are consistent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FLASHINFER = (*COMPILED_PACKAGES, "flashinfer-cubin")
 
 
 def check_target(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix) -> None:
-    """Check the target at `path` against itself and the rest of `matrix`."""
+    """Check whether the target at `path` is consistent, in itself and with the rest of `matrix`."""
     _references(notes, path, target, matrix)
     _architectures(notes, path, target)
     check_row(notes, path, target)
@@ -50,7 +50,7 @@ def check_target(notes: ProblemNotes, path: ValuePath, target: Target, matrix: M
 
 
 def check_row(notes: ProblemNotes, path: ValuePath, row: Target | Extension) -> None:
-    """Check the keys that rows of both types of matrix have."""
+    """Check the keys that exist in rows of both types of matrix."""
     if len(str(path[-1])) > 128:
         expected = "at most 128 characters"
         notes.note(path, "the name is too long for a tag", key=True, expected=expected)
@@ -98,7 +98,7 @@ def _references(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Ma
 
 
 def _user_packages(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix) -> None:
-    """Check what `user_packages` needs: a Python with a known package folder, pip and uv."""
+    """Check the requirements of `user_packages`: pip, uv, and a known package folder of Python."""
     here: ValuePath = (*path, "user_packages")
     if isinstance(matrix.bases.get(target.base), RegistryBase):
         message = f"the base {target.base} comes from a registry"
@@ -113,7 +113,9 @@ def _architectures(notes: ProblemNotes, path: ValuePath, target: Target) -> None
     for arch in target.exclude:
         if arch in target.arch:
             message = f"{arch} is excluded and also listed in arch"
-            notes.note((*path, "exclude", arch), message, key=True, expected="only one of them")
+            notes.note(
+                (*path, "exclude", arch), message, key=True, expected="only one of the two entries"
+            )
     check_gpus(notes, (*path, "gpu"), target.gpu)
 
 
@@ -143,12 +145,12 @@ def _versions(notes: ProblemNotes, path: ValuePath, row: Target | Extension) -> 
         if package in row.pins:
             line, _ = notes.place_of((*path, "pins", package), True) or ("?", 0)
             message = f"{package} is pinned in line {line} and required here"
-            notes.note(here, message, key=True, expected="only one of them")
+            notes.note(here, message, key=True, expected="only one of the two entries")
         check_specifier(notes, (*here, "spec"), requirement.spec)
 
 
 def check_specifier(notes: ProblemNotes, path: ValuePath, spec: str) -> None:
-    """Note an invalid version specifier `spec`."""
+    """Record a problem if `spec` is not a valid version specifier."""
     try:
         SpecifierSet(spec)
     except InvalidSpecifier:
@@ -158,7 +160,7 @@ def check_specifier(notes: ProblemNotes, path: ValuePath, spec: str) -> None:
 
 
 def _cuda(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
-    """Note packages and versions for a different CUDA release than the target's."""
+    """Record packages and versions for a CUDA release other than the target's."""
     cuda = target.cuda
     major, tag = cuda.split(".")[0], "cu" + cuda.replace(".", "")
     of_release = f"the package belongs to a different CUDA release than {cuda}"
@@ -203,7 +205,8 @@ def _flashinfer(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
         if target.cuda and flashinfer.cuda_major(target) < first:
             cuda = target.cuda
             message = (
-                f"nothing can be compiled, because no index has a wheel with nvcc for CUDA {cuda}"
+                "kernels cannot be compiled, because no index has a wheel with nvcc for "
+                f"CUDA {cuda}"
             )
             expected = f"prebuilt or off; jit requires CUDA {first}.0 or newer"
             notes.note(here, message, value=mode, expected=expected)
@@ -220,10 +223,12 @@ def _flashinfer(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
 
 
 def _check_sampler(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
-    """Note the variable at `path` if it contradicts the mode `off`."""
+    """Record a problem if the variable at `path` contradicts the mode `off`."""
     variable = target.env.get(flashinfer.SAMPLER)
     if variable is not None and variable.value != "0":
-        message = f"FlashInfer is off, but the target sets {path[-1]} to a value that enables it"
+        message = (
+            f"FlashInfer is off, but the target sets {path[-1]} to a value that enables FlashInfer"
+        )
         value, of = variable.value, (*path, "value")
         notes.note(path, message, value=value, expected="0, or no entry", of=of)
 
@@ -232,7 +237,7 @@ def check_environment(notes: ProblemNotes, path: ValuePath, names: Collection[st
     """Check the names of environment variables, and reject names that imgbuild sets."""
     settings.check_environment(notes, path, names)
     if flashinfer.VARIABLE in names:
-        message = "imgbuild sets this variable from the target's mode"
+        message = "imgbuild sets this variable according to the FlashInfer mode"
         here = (*path, flashinfer.VARIABLE)
         notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
 
@@ -247,7 +252,7 @@ def check_labels(notes: ProblemNotes, path: ValuePath, names: Collection[str]) -
 
 
 def check_drops(notes: ProblemNotes, path: ValuePath, drops: tuple[DroppedFiles, ...]) -> None:
-    """Check the files excluded by a target or the matrix."""
+    """Check the files that a target or the matrix excludes."""
     packages: set[str] = set()
     for number, drop in enumerate(drops):
         here = (*path, "drop", number)
@@ -257,6 +262,6 @@ def check_drops(notes: ProblemNotes, path: ValuePath, drops: tuple[DroppedFiles,
         packages.add(drop.package)
         check_specifier(notes, (*here, "versions"), drop.versions)
         if not drop.paths:
-            notes.note((*here, "paths"), "no path is dropped", expected="at least one path")
+            notes.note((*here, "paths"), "no path to drop is listed", expected="at least one path")
         for place, item in enumerate(drop.paths):
             check_relative(notes, (*here, "paths", place), item)

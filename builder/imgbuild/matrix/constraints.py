@@ -1,8 +1,8 @@
-"""Reads and merges learned constraints: versions of A work only with certain versions of B.
+"""Reads and merges learned constraints: which versions of B work with a version of A.
 
-Constraints are stored for all targets in `images/constraints.yaml`. They provide requirement lines
-for a version of A, and the entries that a package set violates. The file is reviewed like code: it
-has one entry per line, with a code location as evidence.
+Constraints are stored for all targets in `images/constraints.yaml`. This module returns the
+requirements of a version of A, and the entries that a package set violates. The file is reviewed
+like code. Each line is an entry, with a code location as evidence.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One entry; `needs` is a requirement ("vllm>=0.11.1"), `versions` a specifier of `package`."""
+    """A learned constraint. `needs` is a requirement ("vllm>=0.11.1"), `versions` a specifier."""
 
     package: str
     versions: str
@@ -136,7 +136,7 @@ def added_requirements(
 def merge_constraints(
     existing: Iterable[Constraint], learned: Iterable[Constraint]
 ) -> tuple[Constraint, ...]:
-    """Merge entries, sorted, without duplicates; equal entries for adjacent versions are joined."""
+    """Merge and sort entries. Duplicates are removed, and entries for adjacent versions joined."""
     entries: list[Constraint] = []
     for entry in (*existing, *learned):
         _add_constraint(entries, entry)
@@ -158,7 +158,7 @@ def _add_constraint(entries: list[Constraint], new: Constraint) -> None:
 
 
 def _subject(entry: Constraint) -> tuple[object, ...]:
-    """The subject of an entry: two packages, and for unused code also the place and the name."""
+    """The subject of an entry: the two packages, and for unused code, the place and the name."""
     code = (entry.check, entry.file, entry.name) if entry.unused else ()
     return (entry.package, entry.other, entry.missing, entry.unused, *code)
 
@@ -169,7 +169,7 @@ def _covers_entry(entry: Constraint, other: Constraint) -> bool:
 
 
 class _VersionSpan(msgspec.Struct, frozen=True):
-    """A specifier as an interval. None means unbounded. `closed` bounds are included."""
+    """A specifier as an interval. None means unbounded. `closed` bounds are in the interval."""
 
     low: Version | None = None
     low_closed: bool = True
@@ -178,7 +178,7 @@ class _VersionSpan(msgspec.Struct, frozen=True):
 
 
 def _span(text: str) -> _VersionSpan | None:
-    """Parse `text` as an interval; None if it is not one (`!=`, `~=`, a wildcard)."""
+    """Parse `text` as an interval. None for `!=`, `~=` and wildcards."""
     span = _VersionSpan()
     for part in SpecifierSet(text):
         if part.operator not in ("==", ">=", ">", "<", "<=") or part.version.endswith(".*"):
@@ -217,7 +217,7 @@ def is_within(inner: str, outer: str) -> bool:
 
 
 def _union(spec: str, other: str) -> str | None:
-    """The union of two specifiers; None if there is a gap between them."""
+    """The union of two specifiers, or None if there is a gap between them."""
     first, second = _span(spec), _span(other)
     if (
         first is None
@@ -265,7 +265,7 @@ def constraints_path(images: Path) -> Path:
 
 
 def read_constraints(images: Path) -> tuple[Constraint, ...]:
-    """Read the entries in `images`; empty without a file, InputError with all problems."""
+    """Read the entries in `images`, or none without a file. Raises InputError with all problems."""
     path = constraints_path(images)
     try:
         data = boundary.read_regular_file(path, codec.LIMIT)
@@ -279,11 +279,11 @@ def read_constraints(images: Path) -> tuple[Constraint, ...]:
 
 @functools.lru_cache(maxsize=4)  # the same file is read for each target
 def parse_constraints(data: bytes, file: str) -> tuple[Constraint, ...]:
-    """Parse entries from `data`; `file` is its name in error messages."""
+    """Parse entries from `data`. Error messages contain the name `file`."""
     from imgbuild.matrix.convert import convert_document
     from imgbuild.matrix.yaml_nodes import parse_yaml
 
-    hint = "restore the file from git, or remove these lines; valid entries are learned again"
+    hint = "restore the file from git, or remove these lines; audits learn valid entries again"
     return convert_document(
         parse_yaml(data, file), _ConstraintsFile, _check_entries, hint=hint
     ).constraints
@@ -307,11 +307,11 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
     try:
         needed = parse_requirement(entry.needs)
         if needed.extras or needed.marker or needed.url:
-            faults.append(("needs", "may be a package and a specifier only"))
+            faults.append(("needs", "must be only a package and a specifier"))
         elif entry.unused and (needed.specifier or entry.missing):
-            faults.append(("needs", "of an entry with `unused: true` is a package alone"))
+            faults.append(("needs", "must be only a package in an entry with `unused: true`"))
         elif not needed.specifier and not (entry.missing or entry.unused):
-            faults.append(("needs", "is empty, which only an entry with `missing: true` may be"))
+            faults.append(("needs", "must not be empty, except in an entry with `missing: true`"))
     except InvalidRequirement:
         faults.append(("needs", "not a requirement"))
     return faults

@@ -1,13 +1,13 @@
 """Converts a YAML document to a value of a type, or reports all mismatches.
 
-msgspec itself stops at the first error and has no line numbers, so this module follows msgspec's
-description of a type.
+msgspec stops at the first error and does not report line numbers, so this module converts values
+itself, based on msgspec's description of a type.
 
 The expected type, not YAML's implicit types, determines how a scalar is parsed. Strings are used as
-written, quoted or not, so the version 2.10, 1e3 and the mode off do not change. Integers are
-decimal digits, booleans true or false.
+written, quoted or not, so 2.10, 1e3 and off do not change. An integer consists of decimal digits,
+and a boolean is true or false.
 
-An invalid value is replaced by an empty value of the same type, and the rest is checked.
+An invalid value is replaced by an empty value of the same type, so that other values are checked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EMPTY_VALUES: dict[type[inspect.Type], Any] = {
 
 @functools.cache
 def _type_info(kind: Hashable) -> inspect.Type:
-    """Msgspec's description of a type, which takes milliseconds to compute."""
+    """Msgspec's description of a type. It is cached, because computing it takes milliseconds."""
     return inspect.type_info(kind)
 
 
@@ -54,7 +54,7 @@ def convert_document(
     *,
     hint: str | None = None,
 ) -> T:
-    """Convert `document`; InputError with `hint` and all problems, including those of `check`."""
+    """Convert `document`. Raises InputError with `hint` and all problems, also from `check`."""
     notes = ProblemNotes(document.file, document.place)
     if document.root is not None:
         reader = _NodeConverter(notes)
@@ -72,7 +72,8 @@ def refusal_error(
 ) -> InputError:
     """The error with all `problems` of `document`.
 
-    Unknown keys come first, because they can cause other problems; the rest is in file order.
+    Unknown keys come first, because they can cause other problems. Other problems are in file
+    order.
     """
     ordered = sorted(
         problems,
@@ -92,7 +93,7 @@ class _TypeMisfit(msgspec.Struct, frozen=True):
 
 
 class _NodeConverter:
-    """Converts nodes and collects problems; `refused` are the paths of invalid values."""
+    """Converts nodes and collects problems. `refused` contains the paths of invalid values."""
 
     def __init__(self, notes: ProblemNotes) -> None:
         self.notes = notes
@@ -105,7 +106,7 @@ class _NodeConverter:
         path: ValuePath,
         expected: str | None = None,
     ) -> Any:
-        """Convert `node`; `expected` is the description of its field."""
+        """Convert `node`. `expected` is the description of the field."""
         expected_type, expected, _ = _describe_type(expected_type, expected)
         if node_kind(node) == "alias":  # noted already, when the file was parsed
             return self._convert_empty(expected_type, path)
@@ -164,7 +165,7 @@ class _NodeConverter:
     ) -> Any:
         """The value of a misspelt key, read as the value of `field`.
 
-        If it is not valid for the field, dependent values cannot be checked.
+        If the value is not valid for the field, dependent values are not checked.
         """
         key.value = field.encode_name
         problem_count = len(self.notes.problems)
@@ -253,7 +254,7 @@ class _NodeConverter:
         *,
         key: bool = False,
     ) -> Any:
-        """The value of a scalar; an invalid key is returned as text."""
+        """The value of a scalar. An invalid key is returned as text."""
         shape = _shape(expected_type)
         expected = expected or shape
         misfit = _TypeMisfit(f"not {'text' if shape.startswith('text') else shape}")
@@ -279,7 +280,7 @@ class _NodeConverter:
 def _describe_type(
     expected_type: inspect.Type, expected: str | None
 ) -> tuple[inspect.Type, str | None, str]:
-    """The type without annotations, its description, and the reason why it is required."""
+    """The type without annotations, the description, and the reason why a value is required."""
     why = ""
     while isinstance(expected_type, inspect.Metadata):
         expected = (expected_type.extra_json_schema or {}).get("description", expected)

@@ -1,4 +1,4 @@
-"""Defines the `matrix.yaml` of a user's repository: published targets with additions.
+"""Defines the `matrix.yaml` of a user's repository, which extends published targets.
 
 A row contains only additions. All other values come from the lock of the published target (see
 `imgbuild.lock.published`). `check_extensions` validates it. The JSON Schema is generated from these
@@ -40,11 +40,11 @@ from imgbuild.values import Arch
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base class of all matrix values: keyword-only, unknown keys are errors."""
+    """The base class of all values in a matrix. Unknown keys are errors."""
 
 
 class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
-    """A published target: its identity, and the location of its layers."""
+    """A published target, with the location of the lock and of the layers."""
 
     lock: Annotated[
         Line,
@@ -64,8 +64,8 @@ class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
     image: Annotated[
         Line,
         Meta(
-            description="location of the layers: HOST/REPOSITORY, or oci:FOLDER; by default the"
-            " same layers are built from the lock"
+            description="location of the layers: HOST/REPOSITORY, or oci:FOLDER; by default, the "
+            "layers are built from the lock"
         ),
     ] = ""
 
@@ -91,17 +91,18 @@ Files = Annotated[
 
 
 class Extension(_Strict, frozen=True):
-    """One row: a published target, the requirements of a project, and additions."""
+    """A row of the matrix: a published target, the requirements of a project, and additions."""
 
     summary: Annotated[Prose, Meta(description="one-line description for tables")]
     extends: Annotated[
-        Name | None, Meta(description="a target of `published`, whose packages and layers are kept")
+        Name | None, Meta(description="a target in `published`; its packages and layers are kept")
     ] = None
     like: Annotated[
         Name | None,
         Meta(
-            description="a target of `published`, whose base, settings and layer rules are used;"
-            " imgbuild solves the requirements again and prefers the target's versions"
+            description="a target in `published`; its base, settings and layer rules are used, "
+            "and imgbuild solves the requirements again, preferring the target's "
+            "versions"
         ),
     ] = None
     requirements: Files = ()
@@ -117,36 +118,36 @@ class Extension(_Strict, frozen=True):
     names: Annotated[
         dict[Line, Package],
         Meta(
-            description="packages of git repositories that the files require by URL without a name,"
-            " by that URL without a revision: git+https://…"
+            description="names of packages that the files require only by a git URL, with the URL "
+            "(without a revision) as key: git+https://…"
         ),
     ] = {}
     exclude: Annotated[
         dict[DebianPackage, Reason],
         Meta(
-            description="Python and Debian packages to exclude although the files require them,"
-            " with the reason"
+            description="Python and Debian packages that the files require, but the image "
+            "excludes, with the reason"
         ),
     ] = {}
     relax: Annotated[
         dict[Package, RequiredPackage],
         Meta(
-            description="versions that replace the versions in the files; `python` replaces the"
-            " required Python"
+            description="versions that replace the versions in the files; `python` replaces the "
+            "required Python version"
         ),
     ] = {}
     cuda: Annotated[
         CudaVersion | None,
         Meta(
-            description="only with `like`: the CUDA release, if it differs from the published"
-            " target's"
+            description="only with `like`: the CUDA release, if different from the published "
+            "target's release"
         ),
     ] = None
     gpu: Annotated[
         tuple[str, ...],
         Meta(
-            description='only with `like`: compute capabilities that the image must support: "9.0";'
-            " by default, those of the published target that all packages support"
+            description="only with `like`: compute capabilities that the image must support, such as"
+            ' "9.0"; default: those of the published target that all packages support'
         ),
     ] = ()
     arch: Annotated[
@@ -176,7 +177,7 @@ class Extension(_Strict, frozen=True):
     ] = {}
     indexes: Annotated[
         dict[Package, Name],
-        Meta(description="indexes of added packages that are not from the default one"),
+        Meta(description="indexes of added packages that are not from the default index"),
     ] = {}
     drop: DroppedFileList = ()
     env: Annotated[
@@ -184,10 +185,10 @@ class Extension(_Strict, frozen=True):
     ] = {}
     labels: Labels = {}
     entrypoint: Annotated[
-        tuple[Line, ...] | None, Meta(description="instead of the published target's")
+        tuple[Line, ...] | None, Meta(description="replaces the value of the published target")
     ] = None
     cmd: Annotated[
-        tuple[Line, ...] | None, Meta(description="instead of the published target's")
+        tuple[Line, ...] | None, Meta(description="replaces the value of the published target")
     ] = None
     waive: Waivers = ()
     accept_cves: AcceptedCves = ()
@@ -204,14 +205,14 @@ class Extensions(_Strict, frozen=True):
 
     version: FormVersion
     published: Annotated[dict[Name, PublishedSource], Meta(description="the published targets")]
-    targets: Annotated[dict[Name, Extension], Meta(description="one row for each image")]
+    targets: Annotated[dict[Name, Extension], Meta(description="a row for each image")]
     indexes: Annotated[
         dict[Name, PackageIndex],
-        Meta(description="indexes in addition to the default one, which is this machine's"),
+        Meta(description="indexes in addition to the default index of this machine"),
     ] = {}
     mirrors: Annotated[
         tuple[Line, ...],
-        Meta(description="Debian archives tried after the machine's own apt mirror"),
+        Meta(description="Debian archives to try after the apt mirror of this machine"),
     ] = ()
     sdists: Sdists = {}
     registry: Registry = None

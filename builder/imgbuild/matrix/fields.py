@@ -1,7 +1,7 @@
 """Defines the types of strings in `matrix.yaml` and in locks: names, versions, paths, reasons.
 
-The patterns are checked whenever a file is read, and `matrix.settings` has further checks. A valid
-string can still contain quotes, `$` or spaces; `render` quotes it for the output.
+The patterns are checked whenever a file is read. `matrix.settings` has additional checks. A valid
+string can contain quotes, `$` or spaces, which `render` quotes in its output.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VERSION_LABEL = "dev.imgbuild.version."  # begins the label with a pinned packag
 GPU_LABEL = "dev.imgbuild.gpu"  # of the compute capabilities
 
 Line = Annotated[
-    str, Meta(pattern=LINE, description="text on one line, without control characters")
+    str, Meta(pattern=LINE, description="a single line of text without control characters")
 ]
 Prose = Annotated[str, Meta(pattern=PROSE, description="text without control characters")]
 Name = Annotated[
@@ -54,7 +54,7 @@ Version = Annotated[
     str,
     Meta(
         pattern=r"^[0-9][0-9A-Za-z.!+]*\Z",
-        description="one exact version, in quotes if YAML would read a number",
+        description="an exact version, in quotes if YAML would read it as a number",
     ),
 ]
 CudaVersion = Annotated[
@@ -87,7 +87,7 @@ Reason = Annotated[
     Meta(
         min_length=8,
         pattern=PROSE,
-        description="the reason, for readers of error messages and diffs",
+        description="the reason, shown in error messages and diffs",
     ),
 ]
 Source = Annotated[
@@ -113,7 +113,7 @@ Specifier = Annotated[
     str,
     Meta(
         pattern=r"^[0-9A-Za-z.!+*<>=~, _-]*\Z",
-        description='version specifier, such as ">=78,<79"; empty for any',
+        description='version specifier, such as ">=78,<79"; empty for any version',
     ),
 ]
 Day = Annotated[
@@ -162,7 +162,7 @@ RegistryImage = Annotated[
 ]
 FlashinferMode = Annotated[
     Literal["prebuilt", "jit", "off"],
-    Meta(description="kernels from a wheel, compiled at first use, or not used at all"),
+    Meta(description="whether kernels are prebuilt in a wheel, compiled at first use, or not used"),
 ]
 
 FormVersion = Annotated[Literal[1], Meta(description="the format version of this file")]

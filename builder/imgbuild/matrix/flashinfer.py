@@ -1,7 +1,7 @@
 """Provides the settings that the FlashInfer mode of a target implies.
 
-Rows need not repeat these requirements, variables, links and drops. An entry of the same name in a
-row takes precedence.
+Rows do not have to repeat these requirements, variables, links and drops. An entry with the same
+name in a row takes precedence.
 
     prebuilt  precompiled kernels, in a wheel of FlashInfer's index for one CUDA and torch release
     jit       kernels compiled at first use by the nvcc wheel of the target's CUDA release; an
@@ -50,12 +50,12 @@ def mode_requirements(target: Target) -> dict[str, RequiredPackage]:
 
 
 def is_contradicted(mode: str, packages: Collection[str]) -> bool:
-    """Whether `mode` implies kernels but none of `packages` would use them."""
+    """Whether `mode` provides kernels that none of `packages` would use."""
     return mode != "off" and PACKAGE not in packages
 
 
 def mode_environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
-    """The variables that the mode requires, and one that records the mode of the image."""
+    """The variables that the mode requires, and a variable that records the mode of the image."""
     mode = target.flashinfer.mode
     variables = {
         VARIABLE: Variable(
@@ -105,7 +105,7 @@ def mode_environment(target: Target, image: Image, base: Base) -> dict[str, Vari
 
 
 def toolkit_links(target: Target, image: Image, base: Base) -> dict[str, Link]:
-    """The links that make NVIDIA's wheels look like the toolkit that compilers expect."""
+    """Links that give NVIDIA's wheels the file layout of the CUDA toolkit, as compilers expect."""
     if target.flashinfer.mode != "jit":
         return {}
     root = toolkit_folder(target, image, base)
@@ -122,7 +122,7 @@ def toolkit_links(target: Target, image: Image, base: Base) -> dict[str, Link]:
 
 
 def toolkit_drops(target: Target, base: Base) -> tuple[DroppedFiles, ...]:
-    """The excluded files, which would make vLLM detect FlashInfer's kernels."""
+    """The files to exclude, because they would make vLLM use kernels of FlashInfer."""
     if target.flashinfer.mode != "off":
         return ()
     return (
@@ -136,10 +136,10 @@ def toolkit_drops(target: Target, base: Base) -> tuple[DroppedFiles, ...]:
 
 
 def toolkit_folder(target: Target, image: Image, base: Base) -> str:
-    """The folder into which NVIDIA's wheels of the target's CUDA are installed."""
+    """The installation folder of NVIDIA's wheels for the target's CUDA release."""
     return f"{image.prefix}/lib/python{base.python}/site-packages/nvidia/cu{cuda_major(target)}"
 
 
 def cuda_major(target: Target) -> int:
-    """The target's CUDA major version."""
+    """The major version of the target's CUDA release."""
     return int(target.cuda.split(".")[0])

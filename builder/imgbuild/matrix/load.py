@@ -1,7 +1,7 @@
 """Reads `matrix.yaml`, and reports all problems in one error.
 
-Each problem has file, line, column, the path of the key, the value, the expected form, and the most
-similar valid name.
+Each problem has the file, line, column, path of the key, value, expected form, and nearest valid
+name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
 
 
 def load_matrix(path: Path) -> Matrix:
-    """Read the matrix at `path`; InputError with all problems, in the order of the file."""
+    """Read the matrix at `path`. Raises InputError with all problems, in file order."""
     try:
         data = read_content(path)
     except OSError as error:
@@ -35,7 +35,7 @@ def load_matrix(path: Path) -> Matrix:
 
 
 def locate_indexes(matrix: AnyMatrix, folder: Path) -> AnyMatrix:
-    """The matrix with its relative folders of wheels (`file:wheels`) resolved."""
+    """The matrix, with relative paths to folders of wheels (`file:wheels`) resolved."""
     indexes = {name: _resolve_index(index, folder) for name, index in matrix.indexes.items()}
     return msgspec.structs.replace(matrix, indexes=indexes)
 
@@ -49,22 +49,21 @@ def _resolve_index(index: PackageIndex, folder: Path) -> PackageIndex:
 
 
 def parse_matrix(data: bytes, file: str) -> Matrix:
-    """Parse a matrix from `data`; `file` is its name in error messages."""
+    """Parse a matrix from `data`. Error messages contain the name `file`."""
     return convert_document(parse_yaml(data, file), Matrix, check_matrix)
 
 
 class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """The matrix of the catalogue, and the sha256 of its source file."""
+    """The matrix of the catalogue as JSON, and the sha256 of the source file."""
 
     sha256: Sha256
     matrix: Matrix
 
 
 def load_compiled_matrix(path: Path) -> Matrix | None:
-    """The matrix in the JSON file next to `path`; None if the file is missing or outdated.
+    """The matrix in the JSON file next to `path`. None if this file is missing or outdated.
 
-    The wheel contains such a file for the catalogue, which setup.py writes: JSON is parsed faster
-    than YAML.
+    setup.py writes the file for the catalogue, because JSON is parsed faster than YAML.
     """
     try:
         document = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_CompiledMatrix)

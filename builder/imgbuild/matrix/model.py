@@ -1,4 +1,4 @@
-"""Defines the contents of `matrix.yaml` as frozen values, and thereby the JSON Schema."""
+"""Defines the contents of `matrix.yaml` as types, from which the JSON Schema is generated."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from imgbuild.values import CONTROLS, Arch, Bytes, Sha256
 
 
 class StrictStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base class of all matrix values: keyword-only, unknown keys are errors."""
+    """The base class of all values in a matrix. Unknown keys are errors."""
 
 
 class PackageIndex(StrictStruct, frozen=True):
-    """An index of wheels; without a `url`, the default index of uv on this machine."""
+    """An index of wheels. Without `url`, the default index of uv on this machine."""
 
     url: Annotated[
         Line | None,
@@ -46,14 +46,18 @@ class PackageIndex(StrictStruct, frozen=True):
     upload_times: Annotated[
         Literal["index", "none"],
         Meta(
-            description="`index`: PEP 700 or the JSON API of the same server provides upload times;"
-            " `none`: no upload times, so the cut-off does not apply to files of this index"
+            description="source of upload times; `index`: PEP 700, or the JSON API of the same "
+            "server; `none`: no upload times, so the cut-off date does not apply to "
+            "this index"
         ),
     ] = "index"
     flat: Annotated[
         bool,
         Meta(
-            description="a single page of links, as for `--find-links`, instead of one per package"
+            description=(
+                "the URL is a single page of links, as for `--find-links`, instead of a page "
+                "for each package"
+            )
         ),
     ] = False
 
@@ -66,7 +70,7 @@ class RequiredPackage(StrictStruct, frozen=True):
 
 
 class ExtraPackage(RequiredPackage, frozen=True, kw_only=True):
-    """A package of a set in `extras`, which tutorials import but no wheel requires."""
+    """A package in a set of `extras`: tutorials import the package, but no wheel requires it."""
 
     source: Annotated[
         tuple[Source, ...], Meta(min_length=1, description="the code that imports the package")
@@ -74,7 +78,7 @@ class ExtraPackage(RequiredPackage, frozen=True, kw_only=True):
 
 
 class StandalonePython(StrictStruct, frozen=True, kw_only=True):
-    """A standalone build of CPython, in the layout of python-build-standalone's archives."""
+    """A standalone build of CPython, in an archive with the layout of python-build-standalone."""
 
     version: Annotated[PythonVersion, Meta(description='release of Python: "3.12"')]
     origin: Annotated[
@@ -87,15 +91,15 @@ class StandalonePython(StrictStruct, frozen=True, kw_only=True):
     sha256: Annotated[
         dict[Arch, Sha256],
         Meta(
-            description="sha256 of the archives, from their publisher; if missing, the first lock"
-            " records the hash of the downloaded file"
+            description="sha256 of the archives, as published; if missing, the first lock records "
+            "the hash of the downloaded file"
         ),
     ] = {}
     releases: Annotated[
         Line | None,
         Meta(
-            description="URL of the list of releases that `outdated` and `update` read, in the form"
-            " of python-build-standalone's (JSON in lines, newest first), which is the default"
+            description="URL of the list of releases for `outdated` and `update`: JSON lines, "
+            "newest first; default: the list of python-build-standalone"
         ),
     ] = None
 
@@ -119,22 +123,24 @@ class DebianBase(StrictStruct, frozen=True, tag_field="kind", tag="debian"):
             " wheels with their dependencies, so that other targets can share the base"
         ),
     ] = ()
-    components: Annotated[tuple[Line, ...], Meta(description="parts of the archive")] = ("main",)
+    components: Annotated[
+        tuple[Line, ...], Meta(description="components of the archive, such as main")
+    ] = ("main",)
     mirrors: Annotated[
-        tuple[Line, ...], Meta(description="archives tried after the machine's own apt mirror")
+        tuple[Line, ...], Meta(description="archives to try after the apt mirror of this machine")
     ] = ()
     security: Annotated[
         tuple[Line, ...] | None,
         Meta(
-            description="security archives tried after the machine's own, for updates of the suite;"
-            " without this key no updates are used"
+            description="security archives to try after the machine's security mirror, for "
+            "updates of the suite; without this key, updates are not used"
         ),
     ] = None
     hardened: Annotated[
         bool,
         Meta(
-            description="no file has a setuid or setgid bit, and the cache folder is writable only"
-            " by the image's user"
+            description="remove setuid and setgid bits, and make the cache folder writable only "
+            "by the image's user"
         ),
     ] = False
 
@@ -146,17 +152,19 @@ class DebianBase(StrictStruct, frozen=True, tag_field="kind", tag="debian"):
 
     @property
     def standalone_python(self) -> StandalonePython | None:
-        """The standalone build of Python, if the base uses one."""
+        """The standalone build of Python, or None if the base does not use one."""
         return self.python_source if isinstance(self.python_source, StandalonePython) else None
 
 
 class RegistryBase(StrictStruct, frozen=True, tag_field="kind", tag="registry"):
-    """A base consisting of the layers of a registry image."""
+    """A base that consists of the layers of an image in a registry."""
 
     image: RegistryImage
-    python: Annotated[PythonVersion, Meta(description='Python in it: "3.11"')]
-    glibc: Annotated[GlibcVersion, Meta(description='glibc in it: "2.36"')]
-    interpreter: Annotated[str, Meta(description="path of the Python in it")] = "/usr/bin/python3"
+    python: Annotated[PythonVersion, Meta(description='version of Python in the image: "3.11"')]
+    glibc: Annotated[GlibcVersion, Meta(description='version of glibc in the image: "2.36"')]
+    interpreter: Annotated[str, Meta(description="path of Python in the image")] = (
+        "/usr/bin/python3"
+    )
 
 
 Base = DebianBase | RegistryBase
@@ -168,8 +176,8 @@ class User(StrictStruct, frozen=True):
     name: Annotated[
         str, Meta(pattern=r"^[a-z][a-z0-9-]{0,30}\Z", description="name of the user and the group")
     ]
-    uid: Annotated[int, Meta(ge=1, le=65533, description="number of the user")]
-    gid: Annotated[int, Meta(ge=1, le=65533, description="number of the group")]
+    uid: Annotated[int, Meta(ge=1, le=65533, description="user ID")]
+    gid: Annotated[int, Meta(ge=1, le=65533, description="group ID")]
     home: Annotated[str, Meta(pattern=r"^/[^ ]+\Z", description="home folder")]
 
 
@@ -179,7 +187,7 @@ class Variable(StrictStruct, frozen=True):
     value: Annotated[Line, Meta(description="used literally; nothing is substituted")]
     reason: Reason
     source: Annotated[
-        tuple[Source, ...], Meta(description="source of the reason: documentation, or the code")
+        tuple[Source, ...], Meta(description="source of the reason: documentation or code")
     ] = ()
 
 
@@ -188,11 +196,11 @@ Labels = Annotated[dict[str, Line], Meta(description="labels of the image by nam
 
 
 class Image(StrictStruct, frozen=True):
-    """The part of the image configuration that all targets share."""
+    """The image configuration that all targets share."""
 
     prefix: Annotated[str, Meta(description="the virtual environment")]
     user: User
-    workdir: Annotated[str, Meta(description="folder in which commands start")]
+    workdir: Annotated[str, Meta(description="working folder of commands")]
     cache: Annotated[
         str, Meta(description="folder for caches, writable by any user unless the base is hardened")
     ]
@@ -205,22 +213,34 @@ class Image(StrictStruct, frozen=True):
 
 
 class Layers(StrictStruct, frozen=True):
-    """How wheels are distributed over layers."""
+    """The rules that assign wheels to layers."""
 
     own_from: Annotated[
-        Bytes, Meta(description="a wheel of at least this many bytes gets a separate layer")
+        Bytes, Meta(description="minimum size in bytes of a wheel with a separate layer")
     ]
     named: Annotated[
         tuple[Package, ...],
-        Meta(description="packages with a separate layer regardless of size; last in order"),
+        Meta(
+            description="packages with a separate layer regardless of size; these layers are last"
+        ),
     ]
     groups: Annotated[
         int,
-        Meta(ge=1, le=16, description="layers for all other wheels, by a fixed hash of the name"),
+        Meta(
+            ge=1,
+            le=16,
+            description=(
+                "number of layers for all other wheels, which a fixed hash of the name assigns"
+            ),
+        ),
     ]
     order: Annotated[
         tuple[Line, ...],
-        Meta(description="shell patterns of packages, most shared and most stable first"),
+        Meta(
+            description=(
+                "order of layers, as shell patterns of packages: most shared and most stable first"
+            )
+        ),
     ]
     limit: Annotated[
         int, Meta(ge=8, le=100, description="maximum number of layers of an image")
@@ -233,7 +253,7 @@ class Sdist(StrictStruct, frozen=True):
     reason: Reason
     env: Annotated[dict[str, Line], Meta(description="environment variables of the build")] = {}
     requires: Annotated[
-        tuple[Package, ...], Meta(description="packages of the same lock that the build requires")
+        tuple[Package, ...], Meta(description="packages in the same lock that the build requires")
     ] = ()
 
 
@@ -289,7 +309,7 @@ class Link(StrictStruct, frozen=True):
 
 
 # Fields of rows of both types of matrix.
-Tested = Annotated[Prose, Meta(description="tested use, as text")]
+Tested = Annotated[Prose, Meta(description="description of the tested use")]
 Registry = Annotated[
     Repository | None,
     Meta(description="repository in which the images and their bases are published"),
@@ -297,7 +317,7 @@ Registry = Annotated[
 
 
 class Target(StrictStruct, frozen=True):
-    """One row of the matrix: one image, on one or more architectures."""
+    """A row of the matrix: an image, on one or more architectures."""
 
     summary: Annotated[Prose, Meta(description="one-line description for tables")]
     base: Annotated[Name, Meta(description="one of `bases`")]
@@ -308,8 +328,8 @@ class Target(StrictStruct, frozen=True):
         Meta(
             description="only files uploaded before this day, 00:00 UTC: 2025-06-20",
             extra={
-                "why": "without a cut-off, the newest release of every package is used, in a"
-                " combination that was never tested"
+                "why": "without a cut-off date, the newest release of every package is used, "
+                "which is an untested combination"
             },
         ),
     ]
@@ -324,7 +344,7 @@ class Target(StrictStruct, frozen=True):
     ] = ()
     indexes: Annotated[
         dict[Package, Name],
-        Meta(description="indexes of packages that are not from the default one"),
+        Meta(description="indexes of packages that are not from the default index"),
     ] = {}
     exclude: Annotated[
         dict[Arch, Reason], Meta(description="architectures without a solution, with the reason")
@@ -353,15 +373,15 @@ class Target(StrictStruct, frozen=True):
         str,
         Meta(
             pattern=r"^([a-z0-9]+([._-][a-z0-9]+)*)?\Z",
-            description="the stack for which this target is listed first: vllm",
+            description="the stack that this target is recommended for, such as vllm",
         ),
     ] = ""
     retired: Annotated[
         str,
         Meta(
             pattern=rf"^([^{CONTROLS}]{{8,}})?\Z",
-            description="the reason why another target replaces this one; lists and CI omit a"
-            " retired target",
+            description="why another target replaces this target; lists and CI omit a retired "
+            "target",
         ),
     ] = ""
 
@@ -372,7 +392,7 @@ class Matrix(StrictStruct, frozen=True):
     version: FormVersion
     indexes: Annotated[dict[Name, PackageIndex], Meta(description="indexes of wheels")]
     default_index: Annotated[
-        Name, Meta(description="the index of every package without another one")
+        Name, Meta(description="the index of all packages without another index")
     ]
     bases: Annotated[dict[Name, Base], Meta(description="bases of images")]
     image: Image
@@ -394,7 +414,7 @@ class Matrix(StrictStruct, frozen=True):
     accept_cves: AcceptedCves = ()
 
     def requirements_of(self, target: Target) -> dict[str, RequiredPackage]:
-        """The requirements of `target` by package, from its sets of `extras` and its `requires`.
+        """The requirements of `target` by package, from sets of `extras` and from `requires`.
 
         An entry in `requires` takes precedence over `extras`, and a pin over both.
         """

@@ -14,7 +14,7 @@ SHOWN_PINS = 8  # versions in the description of a target: an extension pins all
 
 
 class _TargetScore(msgspec.Struct, frozen=True, order=True):
-    """The sort key: satisfied requests, recommendation, few indexes, number of packages."""
+    """The sort key of a target: satisfied requests, recommendation, indexes, and packages."""
 
     missed: float
     other: bool  # it is not recommended
@@ -31,7 +31,7 @@ def rank_targets(
     *,
     excluded: str = "",
 ) -> list[str]:
-    """The targets on `arch` that satisfy most of `requests` (package → specifier) first.
+    """Rank the targets on `arch` by the number of satisfied `requests` (package → specifier).
 
     Targets without any of the packages are excluded. Without `requests`, targets for a different
     CUDA release are excluded.
@@ -65,7 +65,7 @@ def _score(
 
 
 def _version_distance(spec: str, version: str) -> float:
-    """1 for a version that a specifier allows, more for a patch release of `==X.Y`."""
+    """Return 1 for a version that a specifier allows, more for a patch release of `==X.Y`."""
     if SpecifierSet(spec).contains(version, prereleases=True):
         return 1.0
     patch = spec.startswith("==") and version.startswith(f"{spec.removeprefix('==')}.")
@@ -73,7 +73,7 @@ def _version_distance(spec: str, version: str) -> float:
 
 
 def similar_target_lines(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
-    """Describe the target on `arch` that is most similar to `name`; empty if there is none."""
+    """Describe the target on `arch` that is most similar to `name`. Empty if there is none."""
     target = matrix.targets[name]
     requests = {
         package: requirement.spec for package, requirement in matrix.requirements_of(target).items()
@@ -84,7 +84,7 @@ def similar_target_lines(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ..
 
 
 def describe_target(matrix: Matrix, name: str, arch: Arch) -> str:
-    """Describe target `name`."""
+    """Describe the target `name` in one line: CUDA release and pins."""
     target = matrix.targets[name]
     pins = [f"{package} {version}" for package, version in target.pins.items()]
     more = [f"{len(pins) - SHOWN_PINS} more"] if len(pins) > SHOWN_PINS else []

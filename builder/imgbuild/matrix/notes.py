@@ -1,6 +1,6 @@
 """Collects problems of a matrix or lock, by the paths of values.
 
-This module does not load YAML, which reading a lock does not need.
+This module does not import the YAML parser, which is not needed to read a lock.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ PlaceLookup = Callable[[ValuePath, bool], tuple[int, int] | None]
 class ProblemNotes:
     """The problems of a file.
 
-    `place_of` returns line and column of the value at a path or, with True, of its key. `refused`
-    are the paths of values that do not match their types; `()` is the whole file. These problems
-    are already reported, so no others are recorded for the values and the values below them.
+    `place_of` returns the line and column of the value at a path or, with True, of the key.
+    `refused` contains the paths of values that do not match their types; `()` is the whole file.
+    These problems are already reported, so no more are recorded at or below these paths.
     """
 
     def __init__(self, file: str, place_of: PlaceLookup | None = None) -> None:
@@ -42,7 +42,7 @@ class ProblemNotes:
         near: str | None = None,
         of: ValuePath = (),
     ) -> None:
-        """Record a problem with the value at `path`, or with its key.
+        """Record a problem with the value at `path`, or with the key.
 
         A problem that depends on the value at `of` is recorded only if this value matches its type.
         """
@@ -68,7 +68,7 @@ class ProblemNotes:
     def check_choice(
         self, path: ValuePath, name: str, names: Iterable[str], what: str, *, of: ValuePath = ()
     ) -> None:
-        """Record a problem if `name` is not one of `names`, the names of each `what` at `of`."""
+        """Record a problem if `name` is not in `names`, the names of a `what` defined at `of`."""
         choices = list(names)
         if name not in choices:
             expected = f"one of {', '.join(choices)}" if choices else f"{what}, but none is defined"
@@ -95,7 +95,7 @@ class ProblemNotes:
 
 
 def nearest_choice(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most similar to `word`; None if none is similar."""
+    """The choice most similar to `word`, or None if no choice is similar."""
     best, match = 0.6, None
     matcher = difflib.SequenceMatcher()
     matcher.set_seq2(word)  # as difflib.get_close_matches, which compares less similar ones, too

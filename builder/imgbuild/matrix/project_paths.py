@@ -1,10 +1,10 @@
-"""Finds a project, or the catalogue, and its paths: `matrix.yaml`, `images/`, `build/`.
+"""Finds the project or the catalogue, and the paths of `matrix.yaml`, `images/` and `build/`.
 
 In a user's project, all files except `matrix.yaml` are in the folder `.imgbuild`, because Python
-tools could mistake a folder for a package.
+tools could mistake a folder with another name for a package.
 
-The catalogue consists of imgbuild's matrix, locks and test records, which are installed with it as
-data. It is used if there is no other matrix, and is never written to.
+The catalogue is the matrix, locks and test records that are installed with imgbuild. It is used if
+there is no other matrix, and is read-only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OWN_PROJECT = (
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with a `matrix.yaml`; `writable` is false for the catalogue.
+    """A folder with a `matrix.yaml`. `writable` is false for the catalogue.
 
     `staged` replaces `folder` for locks that must not take effect yet.
     """
@@ -56,7 +56,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work(self) -> Path:
-        """The folder for outputs: the matrix's folder, or for the catalogue the current folder."""
+        """The folder for outputs: the matrix's folder, or for the catalogue, the current folder."""
         return self.root if self.writable else Path.cwd()
 
     @property
@@ -65,14 +65,15 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return _folder(self.work)
 
     def output(self, target: str) -> Path:
-        """The default folder for the OCI layout of `target`; InputError as for `output_path`."""
+        """The default folder for the OCI layout of `target`. Raises InputError as `output_path`."""
         return self.output_path(f"build/{target}")
 
     def output_path(self, name: str) -> Path:
-        """The path `name` in the folder for outputs, or in `.imgbuild` of this folder if it exists.
+        """The path `name` in the folder for outputs, or in its `.imgbuild` folder if present.
 
-        InputError if the path contains a link: a checkout could otherwise redirect a build to
-        another folder. Only a path given by the user with `--output` may be reached through links.
+        Raises InputError if the path contains a link, because a link in a checkout could redirect a
+        build to another folder. Links are followed only in a path that the user specifies with
+        `--output`.
         """
         return require_below(self.work, self.outputs / name)
 
@@ -89,18 +90,18 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         """Raise InputError if `command` would write to the catalogue."""
         if not self.writable:
             message = (
-                f"{command}: no {MATRIX} in {Path.cwd()} or any parent folder, and the catalogue"
-                " that comes with imgbuild is read-only"
+                f"{command}: no {MATRIX} in {Path.cwd()} or any parent folder, and the catalogue "
+                "installed with imgbuild is read-only"
             )
             raise InputError(message, hint=hint)
 
 
 def _folder(root: Path) -> Path:
-    """`.imgbuild` in `root`, or `root` without one; InputError if it is a link to another place."""
+    """`.imgbuild` in `root`, or `root` if it does not exist. Raises InputError if it is a link."""
     inner = root / FOLDER
     if inner.is_symlink():
         message = f"{inner} is a symbolic link, so locks and outputs would be written elsewhere"
-        raise InputError(message, hint="replace it with a folder")
+        raise InputError(message, hint="replace the link with a folder")
     return inner if inner.is_dir() else root
 
 
@@ -110,9 +111,9 @@ def catalogue_project() -> Project:
 
 
 def find_project(named: Path | None) -> Project:
-    """The project of the matrix at `named`, else the nearest one in this folder and its parents.
+    """The project of the matrix at `named`, else the nearest in this folder and its parents.
 
-    Returns the catalogue if there is no project; InputError if `named` does not exist.
+    Returns the catalogue if there is no project. Raises InputError if `named` does not exist.
     """
     if named is not None:
         path = named / MATRIX if named.is_dir() else named
@@ -129,5 +130,5 @@ def find_project(named: Path | None) -> Project:
             return Project(matrix=path)
         if os.path.lexists(path):
             message = f"{path} is not a file, or is a link to a missing file"
-            raise InputError(message, hint="remove it, or pass another file with --matrix")
+            raise InputError(message, hint="remove the path, or pass another file with --matrix")
     return catalogue_project()

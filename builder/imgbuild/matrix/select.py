@@ -17,7 +17,7 @@ LISTED_NAMES = 8  # targets of a hint
 
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True):
-    """A selected target with its selected architectures, in the target's order."""
+    """A selected target with its selected architectures, in the order of the matrix."""
 
     name: str
     target: Target
@@ -29,10 +29,12 @@ def select_targets(
 ) -> list[Selected]:
     """The targets selected by `patterns` (or `everything`), in the order of the matrix.
 
-    Without `arches`, all architectures of a target are selected; without `patterns`, the only
-    target of a matrix. NothingSelected if a pattern matches nothing. NoSolution if a target
-    selected by name lacks one of `arches`; a target matched by a wildcard is omitted (see
-    `excluded_arches`).
+    Without `arches`, all architectures of a target are selected. Without `patterns`, the only
+    target of a matrix is selected. A target that lacks one of `arches` is omitted if a wildcard
+    selected it (see `excluded_arches`).
+
+    Raises NothingSelected if a pattern matches no target, and NoSolution if a target that is
+    selected by name lacks one of `arches`.
     """
     chosen = _names(matrix, patterns, everything=everything)
     selected = []
@@ -55,7 +57,7 @@ def select_targets(
 def excluded_arches(
     matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> tuple[str, ...]:
-    """A message with the reason for each architecture of a target that `select_targets` omits."""
+    """A message with the reason for each architecture that `select_targets` omits."""
     chosen = _names(matrix, patterns, everything=everything)
     return tuple(
         f"skipping {name} on {arch}: {_exclusion_reason(target, arch)}"
@@ -71,7 +73,7 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
         return set(names)
     if everything:
         message = f"--all cannot be combined with {' '.join(patterns)}"
-        raise InputError(message, hint="pass either --all or names of targets")
+        raise InputError(message, hint="pass either --all or the names of targets")
     if not patterns and len(names) == 1:
         return set(names)
     if not patterns:

@@ -1,4 +1,4 @@
-"""Validates an image's settings beyond their types, for matrices and for locks."""
+"""Validates the settings of an image beyond their types, in matrices and in locks."""
 
 from __future__ import annotations
 
@@ -26,19 +26,24 @@ def check_environment(notes: ProblemNotes, path: ValuePath, names: Iterable[str]
                 "LD_LIBRARY_PATH would hide the driver libraries that the container runtime"
                 " provides"
             )
-            notes.note(here, message, key=True, expected="links, or no variable")
+            notes.note(
+                here,
+                message,
+                key=True,
+                expected="symbolic links (`links:`) instead of this variable",
+            )
 
 
 def environment_first(
     notes: ProblemNotes, path: ValuePath, prefix: str, variables: Mapping[str, str], *more: str
 ) -> None:
-    """Check variables that must agree with the environment's folder `prefix`, if they are set.
+    """Check the variables that must refer to the environment in `prefix`, if they are set.
 
     `variables` maps names to values; `more` ends the path of a value in the file.
     """
     search, venv = variables.get("PATH"), variables.get("VIRTUAL_ENV")
     if prefix and search is not None and search.split(":")[0] != f"{prefix}/bin":
-        message, expected = "the environment's commands are not first", f"{prefix}/bin:…"
+        message, expected = "the commands of the environment are not first", f"{prefix}/bin:…"
         notes.note((*path, "PATH", *more), message, value=search, expected=expected)
     if prefix and venv is not None and venv != prefix:
         message = "not the environment of the image"
@@ -64,12 +69,12 @@ def check_folder(notes: ProblemNotes, path: ValuePath, text: str) -> None:
 
 
 def is_outside(source: str) -> bool:
-    """Whether a path relative to a matrix's folder is outside of it."""
+    """Whether a path, relative to the folder of a matrix, is outside of this folder."""
     return source.startswith("/") or posixpath.normpath(source).split("/")[0] == ".."
 
 
 def check_place(notes: ProblemNotes, path: ValuePath, text: str) -> None:
-    """Note a path of the image at which an added layer would damage existing files."""
+    """Record a path in the image where an added layer would damage existing files."""
     for taken in RESERVED_FOLDERS:
         if text == taken or text.startswith(f"{taken}/"):
             near = f"/usr{text}" if taken.startswith(("/bin", "/sbin", "/lib")) else None

@@ -1,6 +1,6 @@
-"""Reads and writes `images/updates.json`: refused versions with reasons, and derived rows.
+"""Reads and writes `images/updates.json`, which lists refused versions and derived rows.
 
-`imgbuild update` writes the file, and sites list it.
+`imgbuild update` writes the file, and `imgbuild site` shows its contents.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ RefusalKind = Literal["solve", "audit"]
 class RefusedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A version of a package that a row cannot use, and the conditions of the refusal.
 
-    `row` is the hash of the row without versions; "" for an entry made by hand, which always
-    applies. `has` are the row's versions of the packages that the reasons name, `newest` the newest
-    usable versions of these packages, `files` the hash of the names of the version's files.
+    `row` is the hash of the row without versions, or "" for a manual entry, which always applies.
+    `has` maps the packages in the reasons to the row's versions, and `newest` maps them to the
+    newest usable versions. `files` is the hash of the file names of the version.
     """
 
     package: ShortText
@@ -47,7 +47,7 @@ class RefusedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class DerivedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row that `imgbuild update` created from another one."""
+    """A row that `imgbuild update` created from another row."""
 
     of: Name
     made: datetime.date
@@ -55,14 +55,14 @@ class DerivedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of `updates.json`; the keys of `refused` are the original rows."""
+    """The content of `updates.json`. The keys of `refused` are the original rows."""
 
     version: FormVersion = 1
     rows: dict[Name, DerivedRow] = {}
     refused: dict[Name, tuple[RefusedVersion, ...]] = {}
 
     def origin_of_row(self, name: str) -> str:
-        """The row from which `name` was created, directly or indirectly; else `name`."""
+        """The original row that `name` was derived from, or `name` if it was not derived."""
         passed = {name}
         while (row := self.rows.get(name)) is not None and row.of not in passed:
             name = row.of
@@ -70,7 +70,7 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return name
 
     def newest_descendant(self, name: str, present: Iterable[str]) -> str:
-        """The last of the rows `present` in the matrix that was created from `name`."""
+        """The newest row in `present` that was derived from `name`."""
         existing = set(present)
         made = {row.of: new for new, row in self.rows.items() if new in existing}
         passed = {name}
@@ -84,12 +84,12 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return {(item.package, item.version): item for item in self.refused.get(origin, ())}
 
     def add_refusal(self, origin: str, refusal: RefusedVersion) -> TriedUpdates:
-        """A copy with one more refusal, which replaces an older refusal of the same version."""
+        """Return a copy with `refusal`, which replaces an older refusal of the same version."""
         items = {**self.of(origin), (refusal.package, refusal.version): refusal}
         return msgspec.structs.replace(self, refused=self._all_refusals(origin, items))
 
     def add_row(self, name: str, row: DerivedRow, current: Mapping[str, str]) -> TriedUpdates:
-        """A copy with one more row, without the refusals of versions older than the row's."""
+        """Return a copy with `row`, without refusals of versions older than the row's versions."""
         origin = self.origin_of_row(row.of)
         items = {
             key: item
@@ -102,7 +102,7 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def _all_refusals(
         self, origin: str, items: Mapping[tuple[str, str], RefusedVersion]
     ) -> dict[str, tuple[RefusedVersion, ...]]:
-        """The refusals of all rows, with `items` as the refusals of `origin`, sorted."""
+        """The sorted refusals of all rows. `items` replaces the refusals of `origin`."""
         ordered = tuple(items[key] for key in sorted(items, key=_key))
         refused = {**self.refused, origin: ordered}
         return {name: each for name, each in sorted(refused.items()) if each}
@@ -114,7 +114,7 @@ def updates_path(images: Path) -> Path:
 
 
 def read_updates(images: Path) -> TriedUpdates:
-    """Read the updates that were tried; InputError if the file is damaged or a link."""
+    """Read the file. Raises InputError if it is damaged or a link."""
     path = updates_path(images)
     if not path.exists() and not path.is_symlink():
         return TriedUpdates()
@@ -122,7 +122,7 @@ def read_updates(images: Path) -> TriedUpdates:
 
 
 def write_updates(images: Path, updates: TriedUpdates, below: Path) -> None:
-    """Write the file with an atomic rename; no link between `below` and the file is followed."""
+    """Write the file with an atomic rename. Links between `below` and the file are not followed."""
     codec.write_document(updates_path(images), updates, below=below)
 
 

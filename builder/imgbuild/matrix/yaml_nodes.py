@@ -1,7 +1,7 @@
 """Parses YAML text to a tree of PyYAML nodes with line and column, without building values.
 
-Unneeded and error-prone parts of YAML are rejected: aliases (and thus alias bombs), merge keys,
-tags, several documents, duplicate keys, and keys that are not strings.
+Unneeded and error-prone features of YAML are rejected: aliases (which allow alias bombs), merge
+keys, tags, several documents, duplicate keys, and keys that are not strings.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class YamlDocument(msgspec.Struct, frozen=True):
     text: str = ""
 
     def place(self, path: ValuePath, key: bool) -> tuple[int, int] | None:
-        """Line and column, from 1, of the value at `path`, or of its key; None if it is missing.
+        """The line and column, from 1, of the value at `path` or of the key. None if missing.
 
         List items have no key, so their position is always the position of the value.
         """
@@ -69,16 +69,16 @@ class YamlDocument(msgspec.Struct, frozen=True):
 
 
 def read_content(path: Path) -> bytes:
-    """The bytes of the file at `path`; reads at most one byte more than `parse_yaml` accepts.
+    """Read the file at `path`, up to one byte more than `parse_yaml` accepts.
 
-    IntegrityError for a pipe, a device or a folder; OSError if it cannot be opened.
+    Raises IntegrityError for a pipe, a device or a folder, and OSError if it cannot be opened.
     """
     with open(path, "rb", opener=open_regular) as file:
         return file.read(MAX_BYTES + 1)
 
 
 def parse_yaml(data: bytes, file: str) -> YamlDocument:
-    """Parse `data` as one YAML document; problems are returned, not raised."""
+    """Parse `data` as one YAML document. Problems are returned, not raised."""
     if len(data) > MAX_BYTES:
         size, limit = f"{len(data)} bytes", f"at most {MAX_BYTES} bytes"
         return _unreadable_document(file, "the file is too large", None, size, limit)
@@ -112,7 +112,7 @@ def node_kind(node: yaml.Node) -> str:
 
 
 def shown_value(node: yaml.Node) -> str:
-    """The node's value for an error: the text as written, or the type of collection."""
+    """The value of a node in error messages: the text as written, or the type of collection."""
     if isinstance(node, yaml.ScalarNode):
         text = node.value if len(node.value) <= 60 else f"{node.value[:57]}…"
         if node_kind(node) == "null" and not text:
@@ -122,7 +122,7 @@ def shown_value(node: yaml.Node) -> str:
 
 
 class _StrictComposer(Composer):
-    """Composes nodes, and records disallowed ones without stopping."""
+    """Composes nodes, and records disallowed nodes without stopping."""
 
     problems: list[InputProblem]
     check_event: Any  # of the parser, by which events are read
@@ -131,7 +131,7 @@ class _StrictComposer(Composer):
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        """Compose the next node; an alias becomes null and is recorded as a problem."""
+        """Compose the next node. An alias becomes null and is recorded as a problem."""
         if self.check_event(yaml.AliasEvent):
             event = self.get_event()
             mark = event.start_mark
@@ -172,7 +172,10 @@ class _StrictComposer(Composer):
                 self._note(key.start_mark, "a key must be text", shown_value(key), "text")
             elif node_kind(key) == "merge":
                 self._note(
-                    key.start_mark, "merge keys are not supported", "<<", "the keys themselves"
+                    key.start_mark,
+                    "merge keys are not supported",
+                    "<<",
+                    "the keys and values instead of a merge key",
                 )
             elif node_kind(key) == "alias":
                 continue
@@ -194,7 +197,7 @@ class _StrictComposer(Composer):
 
 
 class _StrictLoader(_StrictComposer, yaml.SafeLoader):
-    """Parses YAML in Python, with cause and position of errors."""
+    """Parses YAML in Python, and reports the cause and position of errors."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -202,10 +205,10 @@ class _StrictLoader(_StrictComposer, yaml.SafeLoader):
 
 
 def _read_by_libyaml(text: str) -> yaml.Node | None:
-    """Parse `text` with libyaml to the nodes of `_StrictLoader`, ten times as fast as in Python.
+    """Parse `text` as `_StrictLoader` does, but with libyaml, which is ten times as fast.
 
-    Returns None if PyYAML was built without libyaml, if the text has a problem, or if the parsers
-    could differ.
+    Returns None if PyYAML was built without libyaml, if the text has a problem, or if the results
+    of the two parsers could differ.
     """
     if not yaml.__with_libyaml__ or UNUSUAL_CHARACTERS.search(text):
         return None
@@ -240,7 +243,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> InputProblem:
     if isinstance(error, yaml.composer.ComposerError) and "but found another document" in message:
         message, value, expected = "a second document starts here", "---", "one document"
     elif mark and line <= len(lines) and re.match(r"[ \t]*\t", lines[line - 1]):
-        message, expected = "a tab cannot indent YAML", "spaces"
+        message, expected = "YAML cannot be indented with tabs", "spaces"
         column = lines[line - 1].index("\t") + 1
     elif error.context:
         message = f"{message} ({error.context})"

@@ -1,4 +1,4 @@
-"""Writes the lock, requirements and digests of a target, and reads them if they are current."""
+"""Writes the lock, requirements and digests of a target, and reads them if they are up to date."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from imgbuild.values import Digest
 
 
 def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) -> None:
-    """Write lock, requirements and `digests.json`, which is last to detect interrupted runs."""
+    """Write the lock, the requirements and then `digests.json`, to detect interrupted runs."""
     texts, root = requirement_files(lock), project.root
     images = project.images.relative_to(root).as_posix()
     codec.write_document(lock_file.lock_path(project.images, lock.target), lock, below=root)
@@ -37,7 +37,7 @@ def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) ->
 
 
 def requirement_files(lock: Lock) -> dict[str, str]:
-    """The requirements files of `lock`: file name → text."""
+    """The texts of the requirements files of `lock`, by file name."""
     return {
         requirements.file_name(arch): requirements.requirements_text(lock, arch)
         for arch in lock.arch
@@ -45,26 +45,26 @@ def requirement_files(lock: Lock) -> dict[str, str]:
 
 
 def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, TargetDigests]:
-    """The lock and digests of `name`; LockStale with all reasons if they are missing or stale."""
+    """The lock and digests of `name`. Raises LockStale with all reasons if missing or stale."""
     lock = lock_file.read_lock(project.images, name)
     reasons = list(extension.extension_differences(lock, matrix))
     learned = constraints.read_constraints(project.images)
     for arch, resolution in lock.arch.items():
         for entry in constraints.violated_constraints(learned, resolution.versions):
             has = resolution.versions.get(entry.other, "none")
-            reasons.append(f"{arch}: {entry}; {entry.other}: {has} is locked")
+            reasons.append(f"{arch}: {entry}, but {entry.other} {has} is locked")
     for file, text in requirement_files(lock).items():
         path = project.images / name / file
         if not path.is_file() or boundary.read_regular_file(path) != text.encode():
             reasons.append(f"{path} does not match the lock")
     if reasons:
         message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
-        raise LockStale(message, hint=f"imgbuild lock {name}")
+        raise LockStale(message, hint=f"run imgbuild lock {name}")
     return lock, image_digests.read_digests(project.images, lock)
 
 
 def published_records(overlay: TargetOverlay | None) -> dict[Digest, LayerRecord]:
-    """The records of the published layers below an overlay, by layer id; empty for None.
+    """The records of the published layers below an overlay, by layer id. Empty for None.
 
     Raises LockStale if the published digests do not match the published lock, or if the plan
     computed here has other layers.
@@ -72,7 +72,9 @@ def published_records(overlay: TargetOverlay | None) -> dict[Digest, LayerRecord
     if overlay is None:
         return {}
     target = overlay.published
-    hint = "copy both files again, or use the version of imgbuild that published them"
+    hint = (
+        "copy lock.json and digests.json again, or use the version of imgbuild that published them"
+    )
     return image_digests.layer_records(
         image_digests.read_digests_at(target.folder / DIGESTS_FILE, target.lock, hint=hint)
     )

@@ -1,4 +1,4 @@
-"""Distributes wheels over layers, which targets can share (separate: a rule)."""
+"""Assigns wheels to layers that targets can share (separate: a rule)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from imgbuild.values import sha256
 def cut_wheels(
     wheels: Iterable[Wheel], rules: LayerRules, *, taken: int
 ) -> list[tuple[str, tuple[Wheel, ...]]]:
-    """The wheels of each layer with the layer's name, in the same order for all targets.
+    """The name and the wheels of each layer, in the same order for all targets.
 
     Large wheels come first, sorted by the patterns of `rules.order` and then by name. Groups of
     small wheels follow, by a fixed hash of the package's name, and then the small wheels listed in
     the matrix, in its order. `taken` is the number of other layers of the image. If large wheels
-    would exceed the limit, the smallest of them go into the groups. InputError if the limit is
-    still too low.
+    would exceed the limit, the smallest of them are added to the groups. Raises InputError if the
+    limit is still too low.
     """
     named = {package: place for place, package in enumerate(rules.named)}
     big = [wheel for wheel in wheels if wheel.size >= rules.own_from]

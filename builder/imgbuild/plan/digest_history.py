@@ -1,8 +1,8 @@
 """Finds the commits in git that changed the digests of targets.
 
-Git objects are read, not files of the checkout. Each commit is compared with its parent. A commit
-that only changed the format of a digests.json is not a change, nor is a merge that adopted the file
-of a parent.
+Git objects are read instead of files in the checkout. Each commit is compared with its parent.
+Commits that changed only the format of digests.json are ignored, as are merges that adopted the
+file of a parent.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ UNREADABLE = "to fetch the history of the checkout, run: git fetch --unshallow"
 
 
 class CommittedImage(msgspec.Struct, frozen=True):
-    """An image of one architecture; `size` is its download size in bytes."""
+    """An image of one architecture. `size` is the download size in bytes."""
 
     manifest: Digest = ""
     size: Bytes = 0
 
 
 class CommittedDigests(msgspec.Struct, frozen=True):
-    """The fields of digests.json that all of its formats have, to read every revision."""
+    """The fields of digests.json that exist in all of its formats, to read every revision."""
 
     digest: Digest
     arch: dict[Arch, CommittedImage] = {}
 
 
 class DigestCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that added, changed or removed (None) the digest of a target.
+    """A commit that added, changed or removed the digest of a target. A removed digest is None.
 
-    `date` is the date of the commit in its own time zone, `subject` the first line of its message.
-    `before` is None if the parent has no digest. `lock` and `lock_before` are the contents of
-    lock.json, None if they were not requested or do not exist.
+    `date` is the date of the commit in the committer's time zone. `subject` is the first line of
+    the commit message. `before` is None if the parent has no digest. `lock` and `lock_before` are
+    the contents of lock.json, None if they were not requested or do not exist.
     """
 
     commit: str
@@ -62,21 +62,21 @@ class _LoggedCommit(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
 
     def both(self, path: str) -> tuple[str, str]:
-        """The names of the objects of `path` at the commit, and at its parent ("" without one)."""
+        """The names of the objects of `path` at the commit and its parent ("" without a parent)."""
         return f"{self.id}:./{path}", f"{self.parent}:./{path}" if self.parent else ""
 
 
 def images_parent(project: Project) -> Path:
-    """The folder that contains `images`; in an editable installation, a link into a checkout."""
+    """The folder that contains `images`. An editable installation has a link into a checkout."""
     return project.images.resolve().parent
 
 
 def digest_commits(
     project: Project, target: str | None = None, *, locks: bool = False
 ) -> Iterator[DigestCommit]:
-    """The changes of the digests of `target`, by default of all targets; newest first per target.
+    """The changes of the digests of `target` or all targets, newest first for each target.
 
-    A digests.json that cannot be read is skipped. InputError without a repository.
+    A digests.json that cannot be read is skipped. Raises InputError outside of a repository.
     """
     folder = images_parent(project)
     listed = [(commit, path) for commit in _log(project, folder, target) for path in commit.paths]
@@ -92,7 +92,7 @@ def digest_commits(
 
 
 def _is_change(contents: Mapping[str, bytes], now: str, then: str) -> bool:
-    """Whether a commit changed the digest, as far as its file can be read."""
+    """Whether a commit changed the digest, as far as digests.json can be read."""
     digests = _decode_digests(contents.get(now))
     if digests is None and now in contents:
         return False
@@ -100,7 +100,7 @@ def _is_change(contents: Mapping[str, bytes], now: str, then: str) -> bool:
 
 
 def _log(project: Project, folder: Path, target: str | None) -> Sequence[_LoggedCommit]:
-    """The commits that changed digests.json; merges only if they differ from all parents."""
+    """The commits that changed digests.json, including merges that differ from all parents."""
     place = f"images/{target if target is not None else '*'}/{DIGESTS_FILE}"
     pattern = f":(glob){place}" if target is None else f":(literal){place}"
     done = git.run_git(
@@ -125,7 +125,7 @@ def _lock_path(path: str) -> str:
 
 
 def _contents(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Name → the content of the git object with this name; missing objects are omitted."""
+    """The contents of git objects by name. Missing objects are omitted."""
     names = [name for name in names if name]
     if not names:
         return {}

@@ -1,7 +1,7 @@
 """Computes the digests of a target, `images/TARGET/digests.json`, from its lock.
 
-They follow from the lock and the records of its layers, so the digest of an image is known before
-it is built.
+The lock and the records of layers determine the digests, so the digest of an image is known before
+the image is built.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class LayerDigests(msgspec.Struct, frozen=True, kw_only=True):
 class ImageDigests(msgspec.Struct, frozen=True, kw_only=True):
     """The image on one architecture. `size` is the number of bytes that a pull transfers.
 
-    `floors` are the image's requirements on the host, read from its files. They become annotations
-    of the manifest.
+    `floors` contains the image's requirements on the host, read from files in the image. They
+    become annotations of the manifest.
     """
 
     manifest: Digest
@@ -51,7 +51,7 @@ class ImageDigests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetDigests(msgspec.Struct, frozen=True, kw_only=True):
-    """All digests of a target. `digest` is the digest of the index, or of the only manifest."""
+    """All digests of a target. `digest` is the digest of the index, or of a single manifest."""
 
     format: int
     target: Name
@@ -75,7 +75,7 @@ class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
 def plan_documents(
     lock: Lock, target_digests: TargetDigests, arches: Iterable[Arch], *, only_base: bool = False
 ) -> tuple[dict[Arch, Plan], dict[Arch, ImageDocuments]]:
-    """The plans and documents of the image of `lock`, or of only the layers of its base."""
+    """The plans and documents of the image of `lock`, or of an image with only the base layers."""
     plans = {arch: create_plan(lock, arch) for arch in arches}
     if only_base:
         plans = {arch: base_plan(planned) for arch, planned in plans.items()}
@@ -91,7 +91,10 @@ def plan_documents(
 def create_documents(
     planned: Plan, layer_records: Mapping[Digest, LayerRecord], floors: Floors | None = None
 ) -> ImageDocuments:
-    """The documents of a plan. `layer_records` maps layer ids to records (KeyError if missing)."""
+    """The documents of a plan. `layer_records` maps layer ids to records.
+
+    Raises KeyError if the record of a layer is missing.
+    """
     layers = tuple(layer_records[layer.id] for layer in planned.layers)
     config = image_documents.image_configuration(planned, [layer.diff_id for layer in layers])
     taken = {
@@ -106,7 +109,7 @@ def create_documents(
 
 
 def floor_annotations(floors: Floors) -> dict[str, str]:
-    """`floors` as annotations of a manifest; unknown values are omitted."""
+    """Convert `floors` to annotations of a manifest. Unknown values are omitted."""
     values = {
         "cuda": floors.cuda,
         "driver": floors.driver,
@@ -123,7 +126,10 @@ def compute_digests(
     layer_records: Mapping[Digest, LayerRecord],
     floors: Mapping[Arch, Floors | None] | None = None,
 ) -> TargetDigests:
-    """The digests of `lock`. `layer_records` maps layer ids to records (KeyError if missing)."""
+    """The digests of `lock`. `layer_records` maps layer ids to records.
+
+    Raises KeyError if the record of a layer is missing.
+    """
     floors = floors or {}
     images: dict[Arch, ImageDigests] = {}
     manifests: dict[Arch, bytes] = {}
@@ -147,7 +153,7 @@ def compute_digests(
 
 
 def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
-    """The digest of an image, which is its only manifest or the index of several manifests."""
+    """The digest of an image, which is its only manifest or an index of several manifests."""
     if len(manifests) == 1:
         return digest_of(next(iter(manifests.values())))
     return digest_of(oci_documents.create_index(manifests))
@@ -156,7 +162,7 @@ def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
 def image_manifests(
     lock: Lock, target_digests: TargetDigests, arches: Iterable[Arch]
 ) -> dict[Arch, bytes]:
-    """The manifests of the image of `lock` on `arches`, computed from its digests."""
+    """The manifests of the image of `lock` on `arches`, computed from `target_digests`."""
     records = layer_records(target_digests)
     return {
         arch: create_documents(
@@ -172,12 +178,12 @@ def digests_path(images: Path, target: str) -> Path:
 
 
 def read_digests(images: Path, lock: Lock) -> TargetDigests:
-    """Read the digests of `lock`; LockStale if they are missing or do not match the lock.
+    """Read the digests of `lock`. Raises LockStale if they are missing or do not match the lock.
 
-    They match if they follow from the plan of the lock. Nothing is built for the comparison.
+    The digests are compared with the plan of the lock, without building the image.
     """
     path = digests_path(images, lock.target)
-    remedy = f"create it with: imgbuild lock {lock.target}"
+    remedy = f"to create the file, run: imgbuild lock {lock.target}"
     if not path.exists():
         message = f"{path} is missing, although {lock.target} has a lock"
         raise LockStale(message, hint=remedy)
@@ -185,7 +191,7 @@ def read_digests(images: Path, lock: Lock) -> TargetDigests:
 
 
 def read_digests_at(path: Path, lock: Lock, *, hint: str) -> TargetDigests:
-    """Read the digests at `path`; LockStale, with `hint`, if they do not match `lock`."""
+    """Read the digests at `path`. Raises LockStale with `hint` if they do not match `lock`."""
     target_digests = codec.read_document(
         path, TargetDigests, what="list of digests", hint=damaged_lock_remedy(lock.target)
     )
@@ -194,7 +200,7 @@ def read_digests_at(path: Path, lock: Lock, *, hint: str) -> TargetDigests:
 
 
 def decode_digests(data: bytes, lock: Lock, *, file: str, hint: str) -> TargetDigests:
-    """Like `read_digests_at`, for a file `file` with the content `data`."""
+    """Decode the content `data` of a file with the name `file`, as in `read_digests_at`."""
     target_digests = codec.decode(data, TargetDigests, file=file, what="list of digests", hint=hint)
     refuse_other(target_digests, lock, file, hint=hint)
     return target_digests

@@ -1,6 +1,6 @@
-"""Makes the image configuration of a plan: labels, ENV, user, history (separate: a format of OCI).
+"""Creates the image configuration of a plan, in the format of OCI (separate: a format of OCI).
 
-The configuration depends only on the plan: it contains no tool versions, host names or times.
+The configuration depends only on the plan. It contains no tool versions, host names or build times.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from imgbuild.values import Digest
 
 
 def image_configuration(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:
-    """The image configuration of `plan`, whose layers have `diff_ids`, bottom first.
+    """The image configuration of `plan`. `diff_ids` are the diff IDs of the layers, bottom first.
 
-    ValueError if the numbers of diff ids and layers differ.
+    Raises ValueError if the numbers of diff IDs and layers differ.
     """
     settings = plan.config
     running: dict[str, object] = {

@@ -1,7 +1,7 @@
 """Plans an image: its ordered layers with their inputs, and its configuration.
 
-A layer's id is the digest of the canonical JSON of its recipe. The recipe has a format number,
-which must be raised by hand if the bytes of such layers change.
+A layer's id is the digest of the canonical JSON of its recipe. The recipe contains a format number,
+which must be increased manually if the bytes of such layers change.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ USER_BASE = "PYTHONUSERBASE"  # the folder of a user's packages for Python, pip 
 
 
 class _LayerRecipe(msgspec.Struct, frozen=True):
-    """The inputs of a layer, and the way it is made."""
+    """The inputs of a layer, and how it is created."""
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
-        """The locked files from which the layer is made."""
+        """The locked files that the layer is created from."""
         return ()
 
     @property
     def contents(self) -> tuple[LockedFile, ...]:
-        """The inputs whose content the layer adds to the image."""
+        """The inputs whose contents the layer adds to the image."""
         return self.inputs
 
     @property
     def input_size(self) -> int:
-        """The total size of the inputs in bytes, a measure of the work."""
+        """The total size of the inputs in bytes, as an estimate of the work."""
         return sum(file.size for file in self.inputs)
 
 
@@ -80,7 +80,7 @@ class DebianRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class RegistryRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="registry"):
-    """A layer of an image in a registry; `image` is its reference."""
+    """A layer of an image in a registry. `image` is the reference of the image."""
 
     image: str
     layer: RegistryLayer
@@ -92,7 +92,7 @@ class RegistryRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", 
 
 
 class PythonRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="python"):
-    """A standalone build of CPython below the folder `prefix`; `python` is its release."""
+    """A standalone build of CPython in the folder `prefix`. `python` is the release."""
 
     prefix: str
     python: str
@@ -105,7 +105,7 @@ class PythonRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class VenvRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
-    """The empty virtual environment: pyvenv.cfg, links to the interpreter, activation script.
+    """The empty virtual environment: pyvenv.cfg, links to the interpreter, and activation script.
 
     With `user_site`, Python also imports packages installed by a user (PEP 370).
     """
@@ -142,9 +142,8 @@ class WheelsRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", ta
 class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for adding packages as a user with pip and uv.
 
-    `versions` maps packages to versions.
-    `site` is the folder from which the interpreter imports outside of environments, unset for
-    Debian's.
+    `versions` maps packages to versions. `site` is the folder that the interpreter imports from
+    outside of environments. It is not set for Debian's Python.
     """
 
     prefix: str
@@ -154,10 +153,10 @@ class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FilesRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="files"):
-    """Files of imgbuild: entry point, links by absolute path, and home, work and cache folders.
+    """The entry point of imgbuild, links by absolute path, and home, work and cache folders.
 
-    `passwd` and `group` are the files of a registry base, to which the user is added. All users can
-    write to the cache folder, or only the image's user if it is `private`.
+    `passwd` and `group` are the files of a registry base that the user is added to. If `private` is
+    set, only the image's user can write to the cache folder, else all users.
     """
 
     user: User
@@ -172,19 +171,19 @@ class FilesRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag
 
 
 class AddedDebsRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="added-debs"):
-    """Debian packages on top of a base: the difference of the roots with and without them."""
+    """Debian packages on top of a base, as the difference between two root folders."""
 
     base: DebianRecipe
     debs: tuple[Deb, ...]
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
-        """The packages of the base, and the ones on top."""
+        """The packages of the base and the added packages."""
         return (*self.base.debs, *self.debs)
 
     @property
     def contents(self) -> tuple[LockedFile, ...]:
-        """The packages on top of the base."""
+        """The added packages."""
         return self.debs
 
 
@@ -193,9 +192,8 @@ class AddedFilesRecipe(
 ):
     """A user's files and links by absolute path, on top of the layer `below`.
 
-    `folders` are their parent folders in the base whose owner is not root or whose mode is not the
-    default. With `user_packages`, the layer also has pip's constraints, which include the added
-    packages.
+    `folders` lists parent folders in the base that have a non-root owner or a non-default mode.
+    With `user_packages`, the layer also has pip's constraints, which include the added packages.
     """
 
     files: dict[str, AddedFile]
@@ -223,7 +221,7 @@ Recipe = (
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """One planned layer. `name` is for display; `id` is the digest of `recipe`."""
+    """A planned layer. `name` is for display. `id` is the digest of `recipe`."""
 
     name: str
     id: Digest
@@ -252,10 +250,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_plan(lock: Lock, arch: Arch) -> Plan:
-    """The plan of the image of `lock` on `arch`; reads no file.
+    """The plan of the image of `lock` on `arch`. Reads no files.
 
-    An extension has the layers of the published target, and the added ones on top. InputError if
-    the lock's rules for layers need more layers than the limit allows.
+    An extension has the layers of the published target, with added layers on top. Raises InputError
+    if the lock's rules for layers need more layers than the limit allows.
     """
     recipes = _recipes(published_lock(lock, arch), arch)
     if lock.extends is not None:
@@ -265,7 +263,7 @@ def create_plan(lock: Lock, arch: Arch) -> Plan:
 
 
 def published_layers(lock: Lock) -> frozenset[Digest]:
-    """The ids of the layers that an extension shares with its published target; else empty."""
+    """The ids of the layers that an extension shares with its published target. Empty otherwise."""
     if lock.extends is None:
         return frozenset()
     return frozenset(
@@ -276,7 +274,7 @@ def published_layers(lock: Lock) -> frozenset[Digest]:
 
 
 def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
-    """The recipes of a target that is not an extension, with the names of their layers."""
+    """The recipes and layer names of a target that is not an extension."""
     resolution = lock.arch[arch]
     settings = lock.settings
     below = _base_layers(lock, arch, resolution)
@@ -374,7 +372,7 @@ def _wheel_recipes(
 def base_plan(planned: Plan) -> Plan:
     """The plan of an image with only the base layers of `planned`, and a minimal configuration.
 
-    System packages that an extension adds are part of its base.
+    System packages that an extension adds are part of the base.
     """
     layers = tuple(
         layer
@@ -398,7 +396,7 @@ def base_plan(planned: Plan) -> Plan:
 def omitted_paths(
     drops: Iterable[DroppedFiles], wheels: Iterable[Wheel]
 ) -> dict[str, tuple[str, ...]]:
-    """Package → sorted patterns of the paths to omit, by the rules `drops` for `wheels`."""
+    """Map packages to sorted patterns of paths to omit, by the rules `drops` for `wheels`."""
     versions = {wheel.package: wheel.version for wheel in wheels}
     patterns: dict[str, tuple[str, ...]] = {}
     for drop in drops:
@@ -412,7 +410,7 @@ def omitted_paths(
 
 
 def layer_id(recipe: Recipe) -> Digest:
-    """The digest of all inputs on which the bytes of the layer depend."""
+    """The digest of all inputs that determine the bytes of the layer."""
     inputs: dict[str, object]
     match recipe:
         case DebianRecipe():
@@ -491,7 +489,7 @@ def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[s
 
 
 def _tools(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
-    """The layer of the base's tools, above the wheels, so that lower layers can be shared."""
+    """The layer of interactive tools, above the wheels, so that targets can share lower layers."""
     base, tools = _split_debs(resolution)
     if not tools:
         return []
@@ -499,7 +497,7 @@ def _tools(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Re
 
 
 def _split_debs(resolution: Resolution) -> tuple[tuple[Deb, ...], tuple[Deb, ...]]:
-    """The Debian packages of the base and of its tools."""
+    """Split the Debian packages into packages of the base and interactive tools."""
     names = frozenset(resolution.tools or ())
     base = tuple(deb for deb in resolution.debs if deb.package not in names)
     return base, tuple(deb for deb in resolution.debs if deb.package in names)
@@ -518,8 +516,8 @@ def _debian(lock: Lock, arch: Arch, debs: tuple[Deb, ...]) -> DebianRecipe:
 def image_environment(lock: Lock, arch: Arch) -> dict[str, str]:
     """The variables of the image of `lock` on `arch`.
 
-    Packages added by a user are in a folder whose name depends on the image's packages, because
-    they may be incompatible with other images.
+    Packages that a user adds are in a folder whose name depends on the image's packages, because
+    they can be incompatible with other images.
     """
     settings = lock.settings
     if not settings.user_packages:

@@ -1,7 +1,7 @@
 """Stores digests and sizes of layers and wheels in `images/layers.json`.
 
-The keys are layer ids and the sha256 of wheels. Layers and wheels are immutable: each is read once,
-records are only added, and two different records for one key are an error.
+The keys are layer ids and the sha256 of wheels. Layers and wheels are immutable, so each is read
+only once. Records are only added; two different records for a key are an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Fact = TypeVar("Fact")
 
 
 class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of files and the unpacked size of a checked wheel (CRCs, sizes, names)."""
+    """The number of files and the unpacked size of a wheel (CRCs, sizes and names checked)."""
 
     file: str
     files: int
@@ -44,9 +44,9 @@ def records_path(images: Path) -> Path:
 
 
 def read_records(images: Path) -> RecordedLayers:
-    """The records in the folder `images`, empty if the file is missing.
+    """The records in the folder `images`. Empty if the file is missing.
 
-    InputError if the file is damaged, LockStale if it has a different format.
+    Raises InputError if the file is damaged, and LockStale if it has a different format.
     """
     path = records_path(images)
     if not path.exists():
@@ -67,7 +67,7 @@ def read_records(images: Path) -> RecordedLayers:
 
 
 def merge_records(records: RecordedLayers, others: Iterable[RecordedLayers]) -> RecordedLayers:
-    """The union of all records; IntegrityError if two differ for the same layer or wheel."""
+    """Merge records. Raises IntegrityError if two records of a layer or wheel differ."""
     layers, wheels = dict(records.layers), dict(records.wheels)
     for other in others:
         _add_facts(layers, other.layers)
@@ -79,5 +79,5 @@ def _add_facts(facts: dict[str, Fact], added: dict[str, Fact]) -> None:
     for key, fact in added.items():
         if facts.setdefault(key, fact) != fact:
             message = f"{key} was recorded as {facts[key]}, but is now {fact}"
-            hint = "if the bytes of such layers changed, raise their format number in plan/plan.py"
+            hint = "if the bytes of such layers changed, increase the format number in plan/plan.py"
             raise IntegrityError(message, hint=hint)

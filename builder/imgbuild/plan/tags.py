@@ -1,6 +1,6 @@
-"""Forms the tags of an image, for all or some architectures, with or without a day.
+"""Creates the tags of an image, for all or some architectures, with or without a date.
 
-`push` sets these tags; `verify` compares a tag with them.
+`push` sets these tags, and `verify` compares the tag of an image with them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ DATED_TAG = re.compile(r"(.+)-([0-9]{8})")  # a stable tag, and its day
 def stable_tag(
     target: str, arches: Collection[Arch], locked: Collection[Arch], *, base: bool = False
 ) -> str:
-    """The tag without a day of `target` on `arches`; with `base`, the tag of the base's layers.
+    """The tag of `target` on `arches` without a date. With `base`, the tag of the base layers.
 
-    An image with only some of the `locked` architectures has their names in its tags, so it never
-    replaces the complete image.
+    If an image has only some of the `locked` architectures, the tag includes their names, so that
+    it never replaces the complete image.
     """
     some = sorted(arches) if set(arches) != set(locked) else []
     return "-".join([target, *([BASE] if base else []), *some])
 
 
 def dated_tag(tag: str, day: datetime.date) -> str:
-    """The stable `tag` with a day."""
+    """Append a date to the stable `tag`."""
     return f"{tag}-{day:{DAY}}"
 
 
 def day_of_tag(tag: str, stable: str) -> datetime.date | None:
-    """The day in a tag of `dated_tag`; None for another tag, ValueError for an invalid day."""
+    """The date in a dated tag. None for other tags. Raises ValueError for an invalid date."""
     match = re.fullmatch(rf"{re.escape(stable)}-([0-9]{{8}})", tag)
     if match is None:
         return None
@@ -42,7 +42,7 @@ def day_of_tag(tag: str, stable: str) -> datetime.date | None:
 
 
 def is_tag_of(tag: str, target: str) -> bool:
-    """Whether `tag` has the form of a tag of `target`, for any architectures, part and day."""
+    """Whether `tag` has the form of a tag of `target`, for any architectures, part and date."""
     arches = "|".join(re.escape(arch) for arch in Arch)
     form = rf"{re.escape(target)}(-{BASE})?(-({arches}))*(-[0-9]{{8}})?"
     return re.fullmatch(form, tag) is not None

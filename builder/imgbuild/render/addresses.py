@@ -25,10 +25,10 @@ _FOLDER_HINT = (
 def address_lookup(
     lock: Lock, matrix: Matrix, http: HttpClient, packages: Iterable[str] = ()
 ) -> Addresses:
-    """A function that returns the URL, without a password, of a file of a package in `lock`.
+    """Return a function that looks up the URL, without a password, of a locked file.
 
     The pages of `packages` are requested immediately, and other pages when needed. Raises
-    FetchFailed if the index no longer has the file, and InputError for a file in a folder.
+    FetchFailed if the file was removed from the index, and InputError for a file in a folder.
     """
     indexes = sources.open_indexes(lock, matrix, http)
     run_for_each(sorted(set(packages)), lambda package, _: indexes.files(package), threads=READERS)
@@ -52,7 +52,7 @@ def _public_address(url: str, locked: LockedFile) -> str:
         message = f"{locked.file} is built from {url}, so it cannot be downloaded"
         raise InputError(message, hint=_FOLDER_HINT)
     if parts.scheme not in ("http", "https"):
-        message = f"{locked.file} comes from a local folder, which other machines cannot access"
+        message = f"{locked.file} is in a local folder, which other machines cannot access"
         raise InputError(message, hint=_FOLDER_HINT)
     host = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit(parts._replace(netloc=host, fragment=""))

@@ -12,7 +12,7 @@ from imgbuild.values import Arch
 
 
 class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """The values for the template, in addition to those for a Dockerfile.
+    """The values for the template, in addition to the values for a Dockerfile.
 
     `name` is the name of the file, and of the folders in the header of the file.
     """
@@ -26,7 +26,7 @@ class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
 def definition_text(dockerfile: DockerfileModel, arch: Arch, name: str, images: Path) -> str:
     """The definition file `name`.def of `dockerfile` on `arch`.
 
-    `dockerfile` has all architectures of the lock.
+    `dockerfile` must have all architectures of the lock.
     """
     stage = next(stage for stage in dockerfile.stages if stage.arch == arch.oci)
     definition = ApptainerDefinition(

@@ -29,7 +29,7 @@ def base_context(target: str, digest: Digest) -> str:
 
 
 def named_contexts(dockerfile: DockerfileModel) -> dict[str, str]:
-    """The named contexts that `imgbuild build --only` writes below the project's folder."""
+    """The named contexts that `imgbuild build --only` writes, below the project's folder."""
     return {
         "base": base_context(dockerfile.target, dockerfile.base.digest),
         "wheels": f"{WHEELS}/{dockerfile.target}",

@@ -1,4 +1,4 @@
-"""Selects the wheels that are required to build packages without a wheel."""
+"""Selects the wheels that are needed to build packages from sdists."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from imgbuild.values import Arch
 def build_requirements(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
     """The build requirements of `built`, as wheels for `arch`.
 
-    The lock contains wheels for the architecture that it was built on. If the target has the same
-    version, the target's wheel is used instead. Raises InputError if a wheel is for another
-    architecture and has no replacement.
+    The lock contains build requirements for the architecture of the locking machine. If the target
+    has the same version of a package, the target's wheel is used instead. Raises InputError if a
+    wheel is for another architecture and has no replacement.
     """
     target_wheels = {(wheel.package, wheel.version): wheel for wheel in lock.arch[arch].wheels}
     wheels = []

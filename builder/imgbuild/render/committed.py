@@ -1,4 +1,4 @@
-"""Writes and compares the Dockerfiles next to a lock (separate: they are not optional)."""
+"""Writes and checks the Dockerfiles next to locks (separate: they are not optional)."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def copied_files(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str
 def write_rendered(project: Project, target: str, expected: dict[str, bytes]) -> bool:
     """Write the rendered files `expected` of `target`. Returns whether a file changed.
 
-    Other files are removed only if the current Dockerfile copies them, because imgbuild created
-    these.
+    Other files are removed only if the current Dockerfile copies them, because only such files were
+    created by imgbuild.
     """
     changed = False
     images = project.images.relative_to(project.root).as_posix()
@@ -68,7 +68,7 @@ def write_rendered(project: Project, target: str, expected: dict[str, bytes]) ->
 
 
 def stale_files(project: Project, target: str, expected: dict[str, bytes]) -> list[str]:
-    """Messages on files of `target` that do not match the lock."""
+    """Messages about files of `target` that do not match the lock."""
     with OpenFolder.open(project.images) as images, images.folder(target) as folder:
         present = _present_files(folder)
         problems = [
@@ -78,14 +78,15 @@ def stale_files(project: Project, target: str, expected: dict[str, bytes]) -> li
         ]
     others = sorted(present - expected.keys())
     return problems + [
-        f"{folder.path / name} is not used by any step, so it can be removed" for name in others
+        f"{folder.path / name} is not used by the Dockerfile, so it can be removed"
+        for name in others
     ]
 
 
 def _present_files(folder: OpenFolder) -> set[str]:
     """The contents of existing rendered files, by path below `folder`.
 
-    Raises InputError for a link, or for anything but files and folders.
+    Raises InputError for links, pipes and devices.
     """
     present = {DOCKERFILE} if folder.require_file(DOCKERFILE) is not None else set()
     for top in PLACES:

@@ -1,4 +1,4 @@
-"""Renders a container for Docker Compose, and a dev container (separate: single machines).
+"""Renders a container as a Compose file or a dev container (separate: single machines).
 
 Formats: docs.docker.com/reference/compose-file (where a `$` is written `$$`) and
 the reference of devcontainer.json at containers.dev (`${…}` cannot be escaped and is refused).
@@ -19,7 +19,7 @@ LOCAL_MODELS = ".cache/huggingface"  # below the home folder
 
 
 def compose_text(container: ContainerSettings, comment: str) -> str:
-    """compose.yaml with one service."""
+    """The text of a compose.yaml with one service."""
     _require_device(container)
     _require_one_node(container, "compose")
     if container.rdma and container.ports:
@@ -68,7 +68,7 @@ def compose_text(container: ContainerSettings, comment: str) -> str:
 
 
 def devcontainer_text(container: ContainerSettings) -> str:
-    """devcontainer.json. Raises InputError for a value that contains `${`."""
+    """The text of a devcontainer.json. Raises InputError for a value that contains `${`."""
     _require_device(container)
     _require_one_node(container, "devcontainer")
     if container.command:
@@ -82,7 +82,7 @@ def devcontainer_text(container: ContainerSettings) -> str:
         message = (
             f"{', '.join(wrong)}: devcontainer.json cannot contain the characters ${{ in a value"
         )
-        raise InputError(message, hint="set it in a terminal of the container")
+        raise InputError(message, hint="set the variable in a terminal of the container")
     arguments = [f"--shm-size={container.shared}m"] if container.shared else ["--ipc=host"]
     if container.arch is not None:
         arguments.append(f"--platform={_platform(container.arch)}")

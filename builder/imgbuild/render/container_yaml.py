@@ -1,4 +1,4 @@
-"""Writes YAML with the same meaning in YAML 1.1 and 1.2."""
+"""Writes YAML that has the same meaning in YAML 1.1 and 1.2."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CompactDumper.add_representer(str, _text)
 
 
 def yaml_document(value: Any, comment: str = "", *, compact: bool = False) -> str:
-    """A YAML document with `value` after comment lines.
+    """Format `value` as a YAML document after comment lines.
 
     With `compact`, lists and mappings of plain values are on one line, such as {name: shm}.
     """

@@ -83,7 +83,7 @@ def write_base_context(
 def write_wheels_context(
     lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs
 ) -> WheelFolder:
-    """Put every wheel of `lock` on `arches` into `folder`, with its name in the lock.
+    """Put every wheel of `lock` on `arches` into `folder`, named as in the lock.
 
     Raises InputError if the folder has other files, and IntegrityError for a name that is not a
     wheel name or is not unique.
@@ -125,7 +125,7 @@ def locked_wheels(
 
 @contextlib.contextmanager
 def _folder_lock(folder: Path, reporter: Reporter) -> Iterator[None]:
-    """Wait for a lock on `folder`. The lock ends with this process."""
+    """Wait for a lock on `folder`. The lock is released when this process ends."""
     descriptor = files.open_locked(folder / LOCK)
     if descriptor is None:
         reporter.info(f"waiting for another imgbuild process, which uses {folder}")
@@ -162,7 +162,7 @@ def _refuse_others(folder: Path) -> None:
 
 
 def _is_wheel(path: Path) -> bool:
-    """Whether the name of `path` belongs to a complete or incomplete wheel."""
+    """Whether `path` has the name of a complete or incomplete wheel."""
     named = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
     return named and stat.S_ISREG(path.lstat().st_mode)
 
@@ -178,7 +178,7 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
 
 
 def _is_copy(path: Path, source: Path, key: Sha256) -> bool:
-    """Whether a copy of a file on another disk than the cache has the hash `key`."""
+    """Whether a copy of a file, on a disk other than the disk of the cache, has the hash `key`."""
     seen, other = path.lstat(), source.stat()
     if path.is_symlink() or seen.st_dev == other.st_dev:
         return False

@@ -56,8 +56,8 @@ class OmittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     def steps(self, folder: str) -> tuple[QuotedText, ...]:
         """The commands that remove the files from `folder`, which contains only the package.
 
-        The package is installed into a separate folder, because in a common folder, it would
-        replace files of other packages, which would then be removed.
+        The package is installed into a separate folder first. Otherwise, its files could replace
+        files of other packages, which would then be removed.
         """
         paths = " -o ".join(
             f"-path {quoting.quote_word(f'{folder}/{path}')}" for path in self.paths
@@ -71,7 +71,7 @@ class OmittedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SdistBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A package to build from its sdist. `requires` is the file with build requirements."""
+    """A package to build from an sdist. `requires` is the file with build requirements."""
 
     requirement: str
     env: dict[str, str]
@@ -92,13 +92,13 @@ class WheelLayer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without(self) -> tuple[OmittedFiles, ...]:
-        """All packages with omitted files."""
+        """All packages in the layer that have omitted files."""
         built = (build.omission for build in self.builds)
         return (*self.omissions, *(omission for omission in built if omission is not None))
 
 
 class InstallerWheel(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheel of the installer."""
+    """The wheel of the program that installs the packages."""
 
     file: str
     version: str
@@ -106,7 +106,7 @@ class InstallerWheel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchStage(msgspec.Struct, frozen=True, kw_only=True):
-    """The part for one architecture. `arch` is the name of the architecture in engines.
+    """The stage for one architecture. `arch` is the engines' name of the architecture.
 
     `wheels` is the location of wheels: a named context, or with `urls`, a stage.
     """
@@ -141,7 +141,7 @@ class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DockerfileModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of an image.
+    """The steps of the Dockerfile of an image.
 
     `kept` is set if the Dockerfile is committed next to the lock. `narrowed` is the option of
     `imgbuild` that selects the architectures if the lock has more.
@@ -171,7 +171,7 @@ class DockerfileModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def platforms(self) -> str:
-        """The platforms in the form of the engines' command lines."""
+        """The platforms in the syntax of engines, such as linux/amd64."""
         return ",".join(stage.platform for stage in self.stages)
 
     @property
@@ -181,7 +181,7 @@ class DockerfileModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_arch(self) -> bool:
-        """Whether a file in the last steps differs between architectures."""
+        """Whether a file that the last steps add differs between architectures."""
         return any(file.by_arch for file in (*self.venv.files, *self.files.files))
 
 
@@ -230,7 +230,7 @@ def create_dockerfile(
 
 
 def source_date_epoch(created: str) -> int:
-    """Convert `created` of a configuration to seconds since 1970, as for SOURCE_DATE_EPOCH."""
+    """Convert the field `created` of a configuration to seconds since 1970 (SOURCE_DATE_EPOCH)."""
     return int(datetime.datetime.fromisoformat(created).timestamp())
 
 
@@ -243,7 +243,7 @@ def layer_members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequen
 
 
 def added_members(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[LayerMember, ...]:
-    """A user's files and links, in existing folders.
+    """The files and links that a user adds, in existing folders.
 
     Raises InputError for a file that is not text.
 
@@ -290,10 +290,10 @@ def _stage(lock: Lock, arch: Arch, planned: Plan) -> ArchStage:
     wheels = {wheel.package: wheel for wheel in installed_wheels(resolution)}
     if INSTALLER not in wheels:
         message = (
-            f"{lock.target}: the Dockerfile requires {INSTALLER} to install packages, but the "
-            "lock lacks it"
+            f"{lock.target}: the Dockerfile requires {INSTALLER} to install packages, but it is "
+            "not in the lock"
         )
-        hint = f"add it to matrix.yaml, under requires: `{INSTALLER}: {{reason: …}}`"
+        hint = f"add the package to matrix.yaml, under requires: `{INSTALLER}: {{reason: …}}`"
         raise InputError(message, hint=hint)
     installer = wheels[INSTALLER]
     return ArchStage(

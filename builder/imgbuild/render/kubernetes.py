@@ -1,7 +1,8 @@
 """Renders a container as a Job, a JobSet or a RayJob for Kubernetes.
 
 Fields: kubernetes.io/docs/reference/kubernetes-api, jobset.sigs.k8s.io (v1alpha2), docs.ray.io
-(KubeRay, ray.io/v1). Kubernetes replaces $(NAME) in arguments and variables; `$$` is a `$`.
+(KubeRay, ray.io/v1). Kubernetes replaces $(NAME) in arguments and variables. `$$` is an escaped
+`$`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _RESERVED_WORDS = frozenset(
 
 
 def job_manifest(container: ContainerSettings, comment: str) -> str:
-    """A Job on one node."""
+    """The manifest of a Job on one node."""
     if container.nodes > 1:
         message = f"--format k8s-job supports one node, not --nodes {container.nodes}"
         raise InputError(message, hint="use --format jobset, or kuberay for Ray")
@@ -84,14 +85,17 @@ def jobset_manifest(container: ContainerSettings, comment: str) -> str:
 def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
     """A RayJob that runs the command on a Ray cluster of all nodes.
 
-    Raises InputError if the image cannot serve jobs, or a shell would change a word of the command.
+    Raises InputError if Ray in the image cannot accept jobs, or if a shell would change the
+    command.
     """
     if not container.ray:
         message = (
             f"--format kuberay: {container.target} lacks packages of ray[default]"
             f" (ray, {', '.join(RAY_JOBS)}), which Ray needs to accept jobs"
         )
-        raise InputError(message, hint="add the packages to an extending image with imgbuild add")
+        raise InputError(
+            message, hint="add the packages with imgbuild add, in an image that extends this target"
+        )
     _require_command(container, "kuberay")
     cluster: dict[str, Any] = {
         "rayVersion": container.ray,
@@ -122,7 +126,7 @@ def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
 
 
 def rayjob_entrypoint(words: tuple[str, ...]) -> str:
-    """A command as the entry point of a RayJob.
+    """Format a command as the entry point of a RayJob.
 
     The operator inserts the text into a bash command that runs `ray job submit`; the Ray server
     joins the words and passes them to sh.
@@ -140,7 +144,7 @@ def rayjob_entrypoint(words: tuple[str, ...]) -> str:
 
 
 def _comment(container: ContainerSettings, comment: str, operator: str = "") -> str:
-    """Add the objects that must exist before `kubectl apply -f FILE` to `comment`."""
+    """Extend `comment` by the objects that must exist before `kubectl apply -f FILE`."""
     secrets, repository = ", ".join(container.secrets), container.image.partition("@")[0]
     return "\n".join(
         (
@@ -233,7 +237,7 @@ def _limits(container: ContainerSettings) -> dict[str, Any]:
 
 
 def _gpus(container: ContainerSettings) -> int:
-    """The number of GPUs of a node (default: 1)."""
+    """The number of GPUs per node (default: 1)."""
     if container.gpus is True:
         message = "--gpus all is not supported, because Kubernetes requires a number"
         raise InputError(message, hint="specify a number per node, such as --gpus 8")

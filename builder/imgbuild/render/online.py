@@ -1,6 +1,6 @@
 """Renders a Dockerfile that downloads its inputs (separate: an output format).
 
-Installation steps have no network access and check the same hashes as in other Dockerfiles.
+The installation steps have no network access, and check the same hashes as other Dockerfiles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def online_dockerfile(
 
 
 def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
-    """The requirements files, with hashes, for building packages without wheels, by name."""
+    """The requirements files with hashes, by name, for building packages from sdists."""
     return {
         builds.file_name(built.package, arch): "".join(
             f"{quoting.requirement_line(wheel.package, wheel.version, (wheel.sha256,))}\n"

@@ -1,4 +1,4 @@
-"""Renders /opt/imgbuild/README, which describes the contents and use of an image."""
+"""Renders /opt/imgbuild/README, which describes an image and how to use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODES = {
 
 
 class ReadmeValue(msgspec.Struct, frozen=True, kw_only=True):
-    """The values for the template. `versions` are those of all architectures."""
+    """The values for the template. `versions` has versions for all architectures."""
 
     target: str
     summary: str

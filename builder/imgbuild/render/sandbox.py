@@ -1,8 +1,9 @@
 """Restricts Jinja for templates of untrusted checkouts (separate: a security boundary).
 
-Templates can only produce text from values of imgbuild. They cannot access other Python attributes,
-call methods that change or read other data, or read files other than templates. The size of the
-output and the number of repetitions are limited. An output without a filter must be a plain word.
+Templates can only format the values that imgbuild passes. They cannot access other Python
+attributes, call methods that read or change other data, or read files that are not templates. The
+size of the output and the number of loop iterations are limited. A value without a filter must be a
+plain word.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _COMPILED_TEMPLATES: dict[tuple[Any, ...], Any] = {}
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """An environment for one rendering. `filters` are added to FILTERS.
+    """A Jinja environment for one rendering. `filters` are added to FILTERS.
 
     `read` returns the text and the path of a template by name, or None if it does not exist.
     """
@@ -121,7 +122,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         )
 
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call `obj` for a template. A call counts as writing a whole template."""
+        """Call `obj` for a template. The call is counted like the output of a whole template."""
         self._count_steps(REPETITION + self._longest)
         self._count_value((getattr(obj, "__self__", None), args, kwargs))
         return self._count_value(super().call(context, obj, *args, **kwargs))
@@ -149,11 +150,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def _count_steps(self, amount: int) -> None:
         self._spent += amount
         if self._spent > LIMIT:
-            message = f"the template repeats too often, or writes more than {LIMIT >> 20} MB"
+            message = (
+                f"the template has too many loop iterations, or writes more than {LIMIT >> 20} MB"
+            )
             raise jinja2.TemplateRuntimeError(message)
 
     def _count_value(self, value: Any) -> Any:
-        """Add the size of `value`, including nested values, to the total, and return `value`."""
+        """Add the size of `value` and of nested values to the total, and return `value`."""
         rest = [value]
         while rest:
             item = rest.pop()
@@ -199,7 +202,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return (*source, lambda: True)
 
     def get_template(self, name: Any, *args: Any, **kwargs: Any) -> jinja2.Template:
-        """Load the template `name`. Including a template counts as writing it."""
+        """Load the template `name`. Included templates are counted as output."""
         template = super().get_template(name, *args, **kwargs)
         self._count_steps(REPETITION + self._longest)
         return template
@@ -216,7 +219,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return self._loop_items(items, 0)
 
     def _batch_items(self, items: Iterable[Any], size: int) -> list[list[Any]]:
-        """Jinja's `batch` without a value to fill the last list, which could have any length."""
+        """Replace Jinja's `batch`. The last list is not filled, so its length is bounded."""
         listed = self._list_items(items)
         return [listed[start : start + size] for start in range(0, len(listed), max(size, 1))]
 
@@ -243,7 +246,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             text = str(value)
             if not quoting.is_plain(text):
                 message = (
-                    f"{text!r} is not a plain word; use the filter for its context, such as word, "
+                    f"{text!r} is not a plain word; use the filter for the context, such as word, "
                     "words, value, quoted, line or comment"
                 )
                 raise jinja2.TemplateRuntimeError(message)
@@ -272,7 +275,7 @@ def _plain_value(value: Any) -> Any:
 
 
 class _CountingTransformer(NodeTransformer):
-    """Rewrites a template to mark constants as quoted, and to count loops and values."""
+    """Rewrites a template to mark constants as quoted, and to count loop iterations and values."""
 
     def __init__(self, name: str | None, filename: str | None) -> None:
         self._file = (name, filename)
@@ -320,7 +323,7 @@ class _CountingTransformer(NodeTransformer):
         return nodes.Filter(node, "_counted", [], [], None, None, lineno=node.lineno)
 
     def _named_statement(self, node: nodes.Node) -> nodes.Node:
-        """Keep the name of a template in a statement as a constant."""
+        """Keep the template name in a statement as a plain constant."""
         return node
 
     visit_Include = visit_Import = visit_FromImport = visit_Extends = _named_statement  # noqa: N815

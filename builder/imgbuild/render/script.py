@@ -1,7 +1,7 @@
 """Renders a shell script that installs a lock (separate: an output format).
 
-Packages with omitted files, which are installed into separate folders, and packages to build follow
-all others.
+Packages with omitted files are installed into separate folders. These packages and packages to
+build are installed last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or 
 
 
 class RequirementLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A package as a line of a requirements file, for the default index or a folder of wheels.
+    """A line of a requirements file, for the default index or a folder of wheels.
 
     `with_url` is the same line with a URL, for a package from another index.
     """
@@ -38,8 +38,8 @@ class RequirementLine(msgspec.Struct, frozen=True, kw_only=True):
 class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
     """A package that is installed in a separate step.
 
-    The package has omitted files, or no wheel. To build it, `requires` are build requirements in
-    addition to installed packages, and `env` is the environment of the build.
+    The package has omitted files, or no wheel. To build a package, `requires` lists build
+    requirements in addition to installed packages, and `env` is the environment of the build.
     """
 
     package: str
@@ -51,7 +51,7 @@ class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstallScript(msgspec.Struct, frozen=True, kw_only=True):
-    """The values for the template."""
+    """The values for the template of the script."""
 
     target: str
     arch: Arch
@@ -118,7 +118,7 @@ def _omissions(lock: Lock, resolution: Resolution) -> dict[str, OmittedFiles]:
 def _line(
     lock: Lock, package: str, version: str, files: Sequence[LockedFile], addresses: Addresses
 ) -> RequirementLine:
-    """A package with the hashes of `files`. The first file is on an index."""
+    """The line for a package with the hashes of `files`. The first file is on an index."""
     hashes = [file.sha256 for file in files]
     with_url = ""
     if package in lock.indexes or (lock.project and package in lock.project.sources):
@@ -154,7 +154,7 @@ def script_text(script: InstallScript, name: str, images: Path) -> str:
 
 
 def _environment(lock: Lock) -> dict[str, str]:
-    """The variables of the image, for a shell that has set $venv and $cache."""
+    """The variables of the image, for a shell in which $venv and $cache are set."""
     return {
         name: _relocate_value(lock, value)
         for name, value in lock.settings.env.items()
@@ -173,7 +173,7 @@ def _links(lock: Lock) -> dict[str, str]:
 
 
 def _relocate_value(lock: Lock, value: str) -> str:
-    """A value in double quotes, with folders of the image replaced by those of the script."""
+    """Quote a value, and replace folders of the image with folders of the script."""
     quoted = quoting.for_double_quotes(value)
     for folder, name in ((lock.settings.prefix, "$venv"), (lock.settings.cache, "$cache")):
         if quoted == folder or quoted.startswith(folder + "/"):

@@ -1,4 +1,4 @@
-"""Loads and renders templates of imgbuild and of projects, with filters for quoting.
+"""Loads and renders the templates of imgbuild and of projects, with filters that quote values.
 
 Projects are not trusted, so templates run in `sandbox`. An unknown name in a template is an error.
 """
@@ -93,7 +93,7 @@ def project_templates(images: Path) -> tuple[str, ...]:
 
 
 def target_slug(name: str) -> str:
-    """Convert a target's name for places where dots are not allowed."""
+    """Convert the name of a target to a form without dots."""
     return name.replace(".", "_")
 
 
@@ -105,14 +105,14 @@ def _is_same_file(folder: Path, name: str) -> bool:
 
 
 def _quote_braces(text: str, instead: str) -> QuotedText:
-    """Replace `{{` in `text`, which Apptainer would read as a build argument."""
+    """Replace `{{` in `text`, because Apptainer would read it as a build argument."""
     while "{{" in text:
         text = text.replace("{{", instead)
     return QuotedText(text)
 
 
 def _quote_label(text: str) -> QuotedText:
-    """A value in %labels, which is the rest of a line without quoting."""
+    """Check a value in %labels. The value is the rest of the line, without quotes."""
     quoting.quote_word(text)  # InputError for control characters
     if "{{" in text:
         message = f"{text!r} has {{{{, which labels of Apptainer cannot contain"

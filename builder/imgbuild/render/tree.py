@@ -38,7 +38,7 @@ class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TreeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file. `source` is the path in the build context. `by_arch` means one per architecture."""
+    """A file at `source` in the build context, or if `by_arch` is set, one per architecture."""
 
     path: str
     source: str
@@ -67,9 +67,9 @@ class LayerTree(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[QuotedText, ...]:
         """The commands that create the members, from a folder `context` with the files.
 
-        Without `owners`, all files belong to the user who runs the commands. `arch` is the name of
-        the architecture in engines; without it, $TARGETARCH is used. Like a layer, the commands
-        replace files and links. If a folder exists at the path of a file, they fail.
+        Without `owners`, all files belong to the user who runs the commands. `arch` is the engines'
+        name of the architecture, by default $TARGETARCH. Like a layer, the commands replace
+        existing files and links. They fail if a folder exists at the path of a file.
         """
         return (
             *(folder.command(owners=owners) for folder in self.folders),
@@ -80,7 +80,7 @@ class LayerTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_tree(members: Mapping[Arch, Sequence[LayerMember]]) -> LayerTree:
-    """The members of a layer. Architectures differ only in the contents of files."""
+    """Combine the members of a layer. Architectures must differ only in the contents of files."""
     first = next(iter(members.values()))
     folders: dict[tuple[str, int, int], list[str]] = {}
     for member in first:

@@ -1,6 +1,6 @@
 """Renders locks for `imgbuild render` in all formats, to files, a folder or stdout.
 
-lock and digests → render → files next to the lock, a folder, or stdout
+The inputs are locks and digests. Files are written next to the lock, to a folder, or to stdout.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenderedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The texts of a target by file name. `place` is the output path, if any."""
+    """The texts of a target by file name. `place` is the output path, or None."""
 
     target: str
     form: str
@@ -95,9 +95,9 @@ def write_committed(
 def keep_new(
     project: Project, matrix: Matrix, names: Iterable[str], reporter: Reporter = SILENT_REPORTER
 ) -> None:
-    """Write the Dockerfiles of newly locked targets, or report why there is none.
+    """Write the Dockerfiles of newly locked targets, or report why they cannot be written.
 
-    Without a Dockerfile, those of an earlier lock are removed.
+    If there is no Dockerfile, rendered files of an earlier lock are removed.
     """
     ready = {}
     for name in names:
@@ -110,7 +110,7 @@ def keep_new(
         except InputError as error:
             committed.write_rendered(project, name, {})
             reason = error.message.removeprefix(f"{name}: ")
-            reporter.info(f"{name}: no Dockerfile is written: {reason}; {error.hint}")
+            reporter.info(f"{name}: the Dockerfile was not written: {reason}; {error.hint}")
     _keep_bake(project, matrix, ready, reporter)
 
 
@@ -219,7 +219,7 @@ def _container(
 ) -> dict[str, str]:
     """The container of the image, by digest.
 
-    For Compose and dev containers, the image can also be one loaded with `imgbuild load`.
+    For Compose and dev containers, the image can also be loaded with `imgbuild load`.
 
     Raises InputError without a registry, unless the image is local.
     """
@@ -228,8 +228,11 @@ def _container(
     whole = set(arches) == set(lock.arch)
     digest = digests.digest if whole else digests.arch[arches[0]].manifest
     if len(arches) > 1 and not whole:
-        message = f"{lock.target}: {' and '.join(arches)} do not share a digest"
-        raise InputError(message, hint="specify one architecture with --arch, or omit --arch")
+        message = f"{lock.target}: {' and '.join(arches)} do not have a common digest"
+        raise InputError(
+            message,
+            hint="specify one architecture with --arch, or omit --arch to select all architectures",
+        )
     registry = options.registry or matrix.registry
     if registry:
         image = f"{parse_repository(registry)}@{digest}"
@@ -343,13 +346,13 @@ def _bake_bytes(
 
 
 def _name(chosen: ChosenLock) -> str:
-    """The file name for one architecture, which includes its name if the target has several."""
+    """The file name for one architecture. Includes the architecture if the target has several."""
     lock = chosen[0]
     return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_single_arch(chosen)}"
 
 
 def _single_arch(chosen: ChosenLock) -> Arch:
-    """The selected architecture. Raises InputError if there are several."""
+    """The selected architecture. Raises InputError if several are selected."""
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]

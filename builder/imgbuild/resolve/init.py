@@ -265,7 +265,7 @@ def _digest(folder: Path) -> str:
 
 
 def parse_file_pairs(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
-    """The pairs in `HERE:THERE` words; InputError for invalid words and for missing files.
+    """The pairs of `SRC:DST` words; InputError for other words and for missing files.
 
     The returned local paths are relative to the folder of the matrix.
     """

@@ -198,7 +198,9 @@ def flashinfer_mode(
     if index != matrix.default_index:
         return Flashinfer(mode="prebuilt", reason=f"the index {index} has precompiled kernels")
     if int(cuda.split(".", maxsplit=1)[0]) < FIRST_WITH_NVCC:
-        reason = f"nothing can be compiled, because no index has a wheel with nvcc for CUDA {cuda}"
+        reason = (
+            f"kernels cannot be compiled, because no index has a wheel with nvcc for CUDA {cuda}"
+        )
         return Flashinfer(mode="off", reason=reason)
     return Flashinfer(
         mode="jit", reason="its kernels are compiled at first use with the wheel of nvcc"

@@ -1,1 +1,1 @@
-"""Presents targets and images: tables, pages, status, variables, dependencies, differences."""
+"""Formats targets and images: tables, pages, states, variables, dependencies and differences."""

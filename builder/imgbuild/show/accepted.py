@@ -1,8 +1,7 @@
-"""Accepts differences between two images according to lists such as `data/compare.yaml`.
+"""Accepts differences between two images, as specified in lists such as `data/compare.yaml`.
 
-The output is the differences, with the reasons of the entries that accept them. An entry can
-specify how to compare contents. The contents are then read, and accepted only if the comparison
-succeeds.
+The result contains all differences, and for accepted differences the reason. If an entry specifies
+how to compare contents, the contents are read, and accepted only if the comparison succeeds.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ LikeKind = Literal["", "record", "launcher", "folder"]
 class AcceptedDifference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry in a list of accepted differences.
 
-    In `path`, * matches a part of a name, and ** a part of a path; "configuration" is the
+    In `path`, * matches a part of a name, and ** matches a part of a path. "configuration" is the
     configuration of the image. `field` is the field that differs, with the same wildcards. With
     `only`, the entry applies to paths that exist only in images of these builders. `like` defines
     how contents are compared:
@@ -99,7 +98,7 @@ def _parse_accepted(text: str, file: str) -> tuple[AcceptedDifference, ...]:
     for entry in entries:
         if not entry.reason.strip():
             message = f"{file}: the reason is missing for {entry.field} of {entry.path}"
-            raise InputError(message, hint="explain why the difference does not matter to users")
+            raise InputError(message, hint="explain why the difference does not affect users")
     return entries
 
 
@@ -144,7 +143,7 @@ class DifferenceMatcher:
     def accept_differences(
         self, differences: Iterable[FileDifference]
     ) -> tuple[FileDifference, ...]:
-        """The differences in the same order, with the reasons of accepted ones."""
+        """The differences in the same order. Accepted differences have a reason."""
         judged = [self._accept_difference(each, ("", "launcher"), {}) for each in differences]
         # Folders and RECORD refer to other files, whose differences must be compared first.
         for like in ("folder", "record"):
@@ -186,7 +185,7 @@ class DifferenceMatcher:
         return difference
 
     def _only_side(self, difference: FileDifference) -> str | None:
-        """The only side that has the path or field, or None if both sides have it."""
+        """The side that has the path or field, or None if both sides have it."""
         if difference.left is None:
             return self._names[1]
         return self._names[0] if difference.right is None else None
@@ -207,7 +206,7 @@ class DifferenceMatcher:
 
 
 def _differences_by_path(judged: Iterable[FileDifference]) -> dict[str, FileDifference]:
-    """One difference for each path, preferably one that is not accepted."""
+    """A difference for each path, preferably a difference that is not accepted."""
     by_path: dict[str, FileDifference] = {}
     for each in judged:
         if each.path not in by_path or not each.reason:
@@ -216,7 +215,7 @@ def _differences_by_path(judged: Iterable[FileDifference]) -> dict[str, FileDiff
 
 
 def _is_harmless_folder(difference: FileDifference, by_path: Mapping[str, FileDifference]) -> bool:
-    """Whether a folder that one side lacks has only accepted differences inside."""
+    """Whether a folder that exists only on one side has only accepted differences inside."""
     if not _is_folder(difference):
         return False
     below = (each for path, each in by_path.items() if path.startswith(f"{difference.path}/"))
@@ -250,7 +249,7 @@ def _launcher_target(script: bytes) -> tuple[str, str, str] | None:
 def _same_record(
     path: str, left: bytes, right: bytes, by_path: Mapping[str, FileDifference]
 ) -> bool:
-    """Whether two RECORD files have the same rows for all files without a difference."""
+    """Whether two RECORD files have the same rows, except for files with differences."""
     mine, theirs = _rows(left), _rows(right)
     site = posixpath.dirname(posixpath.dirname(path))
     for name in mine.keys() | theirs.keys():

@@ -2,7 +2,7 @@
 
 The inputs are two images and a list of accepted differences. The output is an `ImageComparison`
 with all differences in paths, types, modes, owners, link targets, attributes, contents and
-configuration, and the reasons for accepted ones. Times and the division into layers are not
+configuration, and the reasons for accepted differences. Times and the division into layers are not
 compared.
 """
 
@@ -26,7 +26,7 @@ CONFIGURATION = "configuration"  # in place of a path
 
 
 class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One of two images: digest, number of paths, and size of all files in bytes."""
+    """An image in a comparison: digest, number of paths, and size of all files in bytes."""
 
     name: str
     path: str
@@ -36,7 +36,7 @@ class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences between two images. `unused` are entries of the list without a match."""
+    """The differences between two images. `unused` has the list entries without a match."""
 
     left: CompareSide
     right: CompareSide
@@ -159,7 +159,7 @@ def _nodes(
 
 
 def _names(root: TreeNode) -> dict[int, str]:
-    """The first name of each file with several names."""
+    """The first name of each file with several hard links."""
     first_names: dict[int, str] = {}
     todo = [("", root)]
     while todo:
@@ -212,7 +212,7 @@ def _configurations(left: Configuration, right: Configuration) -> Iterator[FileD
 
 
 def _settings(configuration: Configuration) -> dict[str, str]:
-    """All settings that are not empty as text, with separate entries for variables and labels."""
+    """Convert all non-empty settings to text, with separate entries for variables and labels."""
     settings = {"architecture": configuration.architecture, "os": configuration.os}
     settings["variant"] = configuration.variant
     for key, value in (configuration.config or {}).items():

@@ -1,7 +1,7 @@
 """Computes the dependencies within a package set, and the bounds on versions.
 
-Requirements are those in METADATA of wheels, recorded in `images/packages.json`, and those of the
-target in its lock.
+The requirements are read from the METADATA files of wheels, as recorded in `images/packages.json`,
+and from the lock of the target.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPEATED_MARK = " (*)"  # after a package whose dependencies are above
 
 
 class PackageDependency(msgspec.Struct, frozen=True, kw_only=True):
-    """A requirement: `package` requires `needs`, as `requirement` in METADATA states.
+    """A requirement of `package` on `needs`. `requirement` is the text in METADATA.
 
     `spec` is the specifier, or "" for any version. `extra` is the extra of `package` that declares
     the requirement. Markers, which always apply, are omitted.
@@ -44,7 +44,7 @@ class PackageDependency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DependencyGraph(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of a target and their dependencies. `roots` are required by the target.
+    """The packages of a target and their dependencies. The target requires the packages in `roots`.
 
     `packages` maps packages to versions, and `roots` maps packages to specifiers.
     """
@@ -59,8 +59,8 @@ class DependencyGraph(msgspec.Struct, frozen=True, kw_only=True):
 class PackageLayer(msgspec.Struct, frozen=True, kw_only=True):
     """The layers that change with the version of a package, and their download size.
 
-    `position` (starting at 1) and `name` are those of the layer with the package. `others` is the
-    number of other packages in the layer. `layers` and `size` include the layer with imgbuild's
+    `position` (starting at 1) and `name` refer to the layer with the package. `others` is the
+    number of other packages in this layer. `layers` and `size` include the layer with imgbuild's
     files if these files contain versions.
     """
 
@@ -75,12 +75,12 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     """The reasons for the version of a package in a target.
 
     `target_spec` is the specifier of the target, or None if the target does not require the
-    package. `dependents` are the packages that require it. `bounds` are the combined bounds, and
-    `unpinned` the bounds without `target_spec`. `exact` are its requirements on exact versions of
-    other packages. `learned` are learned constraints on it. `as_of` is the cut-off date for
-    uploads. `notes` are sentences on the package in notes of the target. `refused` are versions
-    that `imgbuild update` rejected, with reasons. `layer` has the layers that change with the
-    version, or None for a target without digests.
+    package. `dependents` lists the packages that require the package. `bounds` combines all bounds,
+    and `unpinned` all bounds except `target_spec`. `exact` lists the requirements of the package on
+    exact versions of other packages. `learned` lists learned constraints on the package. `as_of` is
+    the cut-off date for uploads. `notes` has sentences about the package from notes of the target.
+    `refused` has versions that `imgbuild update` rejected, with reasons. `layer` has the layers
+    that change with the version, or None for a target without digests.
     """
 
     target: str
@@ -100,7 +100,7 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnmetRequirement(msgspec.Struct, frozen=True, kw_only=True):
-    """A requirement on `package` that a target does not satisfy, because it has `version`."""
+    """A requirement on `package` that a target with `version` does not satisfy."""
 
     package: str
     spec: str
@@ -109,9 +109,9 @@ class UnmetRequirement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbsentPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons against a package that a target lacks, in the `version` of other `targets`.
+    """The reasons against adding a package to a target, in the `version` of other `targets`.
 
-    `lacks` are other required packages that the target does not have.
+    `lacks` lists other required packages that the target does not have.
     """
 
     target: str
@@ -159,7 +159,7 @@ def _without_marker(requirement: Requirement) -> str:
 
 
 def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
-    """The normalized name of `package`. Raises InputError if `versions` lacks it."""
+    """The normalized name of `package`. Raises InputError if `versions` does not contain it."""
     name = normalize_package(package)
     if name not in versions:
         near = nearest_choice(name, versions)
@@ -174,7 +174,7 @@ def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
 def absent_package(
     graph: DependencyGraph, package: str, lock: Lock, arch: Arch, learned: Sequence[Constraint]
 ) -> AbsentPackage:
-    """The requirements of `package` in `graph`, by METADATA and code, on packages of a lock."""
+    """The requirements of `package` in `graph`, from METADATA and code, on packages in a lock."""
     has, version = lock.arch[arch].versions, graph.packages[package]
     needed = {
         need.needs: need.spec
@@ -324,7 +324,7 @@ def bounds_summary(reason: VersionReason) -> str:
 
 
 class DependencyTree:
-    """Formats a graph as indented lines. Dependencies of each package are listed once."""
+    """Formats a graph as indented lines. Lists the dependencies of each package once."""
 
     def __init__(
         self, graph: DependencyGraph, *, invert: bool = False, depth: int | None = None

@@ -1,7 +1,7 @@
 """Reads the sides of `imgbuild diff`: targets, locks on disk, or images in registries.
 
-An existing path is a lock. A name with a slash or a colon is an image reference. Other names are
-targets of the project, in the current state or at a git revision.
+An existing path is read as a lock. A name with a slash or a colon is read as an image reference.
+Other names are targets of the project, as checked out or at a git revision.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_side(
 
 
 def select_arches(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
-    """Restrict `side` to the architectures `arches`, unless empty.
+    """Restrict `side` to the architectures `arches`. Empty `arches` select all.
 
     Raises NothingSelected if no architecture is left.
     """

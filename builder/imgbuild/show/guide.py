@@ -1,7 +1,7 @@
-"""Formats the guide of `imgbuild show TARGET --guide`: the image's README and other data.
+"""Formats the output of `imgbuild show TARGET --guide`: the image's README, sizes and test results.
 
-The README cannot contain the digest and sizes, which depend on it, and test records, which depend
-on the digest.
+The README itself cannot contain the digest and sizes, because they depend on the README, or test
+records, because they depend on the digest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
 
 
 class TargetGuide(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of /opt/imgbuild/README in the image of a target, and the page of the target."""
+    """The text of /opt/imgbuild/README in an image, and the page of the target."""
 
     readme: str
     page: TargetPage
@@ -41,7 +41,7 @@ def create_guide(readme: str, page: TargetPage, *, user_packages: bool) -> Targe
 
 
 def image_readme(readme: str, target: str, *, user_packages: bool) -> str:
-    """The README of an image. Without `user_packages`, the section on adding packages differs."""
+    """The README of an image. Without `user_packages`, adding packages is described differently."""
     if user_packages:
         return readme
     text = (

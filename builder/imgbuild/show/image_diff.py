@@ -1,6 +1,6 @@
 """Compares two images by packages and by bytes to pull.
 
-The inputs are two locks of a target, or two sides of any kind. The output is an `ImageDiff`.
+The inputs are two locks of a target, or two images from any source. The output is an `ImageDiff`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HostChange(msgspec.Struct, frozen=True, kw_only=True):
 class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
     """The changes on one architecture. `pull` is the size in bytes of new layers.
 
-    `hosts` are properties that are known for both images and differ.
+    `hosts` lists the properties that are known for both images and differ.
     """
 
     changes: tuple[PackageChange, ...]
@@ -60,8 +60,8 @@ class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
 class ImageDiff(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of a target, or from the image `before` to `target`.
 
-    `absent` are architectures that only the old image has. `new` are architectures that only the
-    new image has. `settings` has a line for each change of the base or of settings.
+    `absent` lists architectures that only the old image has. `new` lists architectures that only
+    the new image has. `settings` has a line for each change of the base or of settings.
     """
 
     target: str
@@ -73,7 +73,7 @@ class ImageDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer of a side: display name, digest, and download size."""
+    """A layer of an image: display name, digest, and download size."""
 
     name: str
     digest: Digest
@@ -81,7 +81,7 @@ class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SideContent(msgspec.Struct, frozen=True, kw_only=True):
-    """A side on one architecture: versions by kind and name of package, layers, and total size.
+    """An image on one architecture: package versions by kind and name, layers, and total size.
 
     `properties` are CUDA, Python, GPUs, the oldest driver and the unpacked size, or "" if unknown.
     Without a lock, `properties` is empty.
@@ -94,7 +94,7 @@ class SideContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One of two images. Unless `complete` is set, only the packages in labels are known.
+    """An image in a comparison. Unless `complete` is set, only packages in labels are known.
 
     `lock` is None if there is no lock.
     """
@@ -113,7 +113,7 @@ def diff_locked_targets(
 
 
 def lock_side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
-    """The side for a lock. The default is the name of the target."""
+    """The side for a lock. The default `name` is the target."""
     return DiffSide(
         name=name or lock.target,
         arch={
@@ -146,10 +146,10 @@ def image_properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
 
 
 def diff_sides(old: DiffSide | None, new: DiffSide) -> ImageDiff:
-    """Compare two sides. On an architecture that `old` lacks, everything is new.
+    """Compare two images. On an architecture that `old` lacks, all packages and layers are new.
 
-    If only some packages of a side are known, only these are compared. x86_64 is first, and wheels
-    precede Debian packages.
+    If only some packages of an image are known, only these packages are compared. x86_64 is first,
+    and wheels precede Debian packages.
     """
     before = old.arch if old else {}
     return ImageDiff(
@@ -238,10 +238,10 @@ def diff_lines(diff: ImageDiff) -> list[str]:
 
 
 def diff_summary(diff: ImageDiff) -> list[str]:
-    """The differences as lines of text. If many packages differ, only the main ones are listed.
+    """The differences as lines of text. If many packages differ, lists only the main packages.
 
-    For an architecture that only the new image has, only the size is shown. Packages that are the
-    same as on the previous architecture are not repeated.
+    For an architecture that only the new image has, only the size is shown. Changes that also apply
+    to the previous architecture are not repeated.
     """
     shown: list[ArchDiff] = []
 

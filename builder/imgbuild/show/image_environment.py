@@ -1,6 +1,6 @@
-"""Collects the variables of an image with value, reason, source and origin.
+"""Collects the environment variables of an image with value, reason, source and origin.
 
-The inputs are the matrix and the lock of a target, if it exists. The output is an
+The inputs are the matrix and, if it exists, the lock of a target. The output is a
 `TargetEnvironment` with the variables in the image, and variables that are set at run time (`set`
 in data/variables.yaml).
 """
@@ -45,7 +45,7 @@ VariableSetter = Literal[
 class ImageVariable(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of the image. `by` is the origin: a place in the matrix, or a mode.
 
-    `differs` describes the value in the matrix, if it is different.
+    `differs` describes the value in the matrix, if the matrix has another value.
     """
 
     name: str
@@ -93,7 +93,7 @@ class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def set_variable_rows() -> tuple[VariableRow, ...]:
-    """The part `set` of the table: variables that are set at run time."""
+    """Read the section `set` of data/variables.yaml: variables that are set at run time."""
     tables = yaml_data.load_yaml_data(files.data("variables.yaml"), dict[str, Any])
     return msgspec.convert(tables["set"], tuple[VariableRow, ...])
 
@@ -158,7 +158,7 @@ def _packages(
 
 
 def _sources(given: Iterable[str], have: _ImagePackages) -> tuple[str, ...]:
-    """The sources that apply to the versions in `have`.
+    """The sources that apply to the package versions in `have`.
 
     If no source applies to the version of a package, sources for other versions are returned, with
     the actual version and its origin.
@@ -178,7 +178,7 @@ def _sources(given: Iterable[str], have: _ImagePackages) -> tuple[str, ...]:
 
 
 def _cited_package(source: str) -> tuple[str, str]:
-    """The package and version of a source in a wheel. Empty for other sources."""
+    """The package and version of a source that is a file in a wheel. Empty for other sources."""
     package, equal, rest = source.partition("==")
     return (package, rest.partition(" ")[0]) if equal and " " not in package else ("", "")
 

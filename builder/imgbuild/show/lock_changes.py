@@ -48,7 +48,7 @@ AnyPackage = Annotated[str, Meta(pattern=rf"^({DEBIAN_PACKAGE}|[a-z0-9-]+)\Z")]
 
 
 class VersionChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A changed package. `old` is "" for an added package, and `new` is "" for a removed one."""
+    """A changed package. `old` is "" for an added package. `new` is "" for a removed package."""
 
     package: AnyPackage
     old: Version = ""
@@ -104,7 +104,7 @@ class CommittedLock(msgspec.Struct, frozen=True):
 
 
 def decode_lock(data: bytes | None) -> CommittedLock | None:
-    """Decode a lock. None if it is missing or unreadable."""
+    """Decode a lock, or return None if it is missing or unreadable."""
     try:
         return msgspec.json.decode(data, type=CommittedLock) if data is not None else None
     except msgspec.MsgspecError:
@@ -171,7 +171,7 @@ def _dropped_files(before: object, after: object) -> Iterator[str]:
 
 
 def _drops(value: object) -> set[str]:
-    """Patterns of paths with packages, such as "bin/fastapi of fastapi-cli"."""
+    """Patterns of paths with their packages, such as "bin/fastapi of fastapi-cli"."""
     entries = [entry for entry in value if isinstance(entry, dict)] if _is_list(value) else []
     return {
         f"{path} of {entry.get('package')}"

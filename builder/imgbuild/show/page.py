@@ -48,9 +48,9 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
     """The image for one architecture.
 
     `size` is the download size. `unpacked` is the size of the layers on disk, except layers with an
-    unknown size. `gpu` are the compute capabilities that all libraries have code for; for those in
-    `gpu_ptx`, some libraries have only PTX. `driver` is the oldest supported driver. `runs` are the
-    latest runs of each tier of smoke tests on each kind of GPU.
+    unknown size. `gpu` lists the compute capabilities that all libraries have code for. For compute
+    capabilities in `gpu_ptx`, some libraries have only PTX. `driver` is the oldest supported
+    driver. `runs` lists the latest run of each tier of smoke tests on each kind of GPU.
     """
 
     arch: Arch
@@ -71,8 +71,8 @@ class TargetPage(msgspec.Struct, frozen=True, kw_only=True):
     """A target: the row in the matrix, the digest and images of the lock, and commands to copy.
 
     Without a lock, `digest` is None and `images` is empty. `security` is the date of the security
-    updates in a base of Debian packages, or "none" without updates; for other bases it is "".
-    `also` are locked versions of other packages.
+    updates in a base of Debian packages, "none" without updates, or "" for other bases. `also` maps
+    other packages to locked versions.
     """
 
     row: TableRow
@@ -120,7 +120,7 @@ def target_page(
 
 
 def _also_shown_versions(row: TableRow, lock: Lock) -> dict[str, str]:
-    """Versions of packages in ALSO that are not pinned, several if architectures differ."""
+    """Versions of unpinned packages in ALSO. A package has several if architectures differ."""
     named: dict[str, str] = {}
     for package in ALSO_SHOWN:
         versions = {each.versions.get(package, "") for each in lock.arch.values()} - {""}
@@ -272,7 +272,7 @@ def image_capabilities(image: PageImage) -> str:
 
 
 def distinct_notes(notes: Iterable[str]) -> list[str]:
-    """Log lines without process, time and site-packages, and without repeated lines."""
+    """Remove process, time and site-packages from log lines, and then repeated lines."""
     messages: dict[str, str] = {}
     for note in notes:
         text = SITE_PACKAGES.sub("", ORIGIN.sub("", note, count=1))

@@ -27,8 +27,8 @@ class _DigestFields(msgspec.Struct, frozen=True):
 class TargetRevision(msgspec.Struct, frozen=True, kw_only=True):
     """A commit that changed the digest of a target. If the target was removed, the digest is None.
 
-    `date` is the date of the commit in its time zone. `subject` is the first line of the commit
-    message. `size` is the download size for each architecture.
+    `date` is the date of the commit in the committer's time zone. `subject` is the first line of
+    the commit message. `size` is the download size for each architecture.
     """
 
     commit: str
@@ -41,8 +41,8 @@ class TargetRevision(msgspec.Struct, frozen=True, kw_only=True):
 def target_history(project: Project, target: str) -> tuple[TargetRevision, ...]:
     """The revisions of a target's digest in the checkout of `project`, the newest first.
 
-    Only commits that changed the digest are included. Raises InputError without a repository, or if
-    no commit has the target.
+    Only commits that changed the digest are included. Raises InputError outside of a repository, or
+    if no commit contains the target.
     """
     revisions = tuple(
         TargetRevision(
@@ -94,7 +94,7 @@ def _commit(project: Project, revision: str) -> str:
     inside = git.run_git(project.root, "rev-parse", "--git-dir")
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
-        message = f"{project.root} is not in a git repository that can be read"
+        message = f"{project.root} is not in a readable git repository"
         raise InputError(": ".join((message, *errors[:1])), hint="use a checkout with history")
     message = f"{revision} is not a revision of the repository at {project.root}"
     hint = "specify a commit, a branch or a tag, or in a shallow clone, run: git fetch --unshallow"

@@ -30,7 +30,7 @@ _IMAGE: dict[str, Callable[[PageImage], str]] = {
 
 
 def comparison_rows(left: TargetPage, right: TargetPage) -> list[tuple[str, str, str, str]]:
-    """A header, and rows with "=" for equal values, the name of the value, left and right."""
+    """A header, and rows with a mark ("=" for equal values), a label, and both values."""
     compared = [*_versions(left, right), *_images(left, right)]
     return [
         ("", "", left.row.target, right.row.target),
@@ -60,7 +60,7 @@ def _versions(left: TargetPage, right: TargetPage) -> Iterator[tuple[str, str, s
 
 
 def _images(left: TargetPage, right: TargetPage) -> Iterator[tuple[str, str, str]]:
-    """The images by architecture, x86_64 first. With only one, labels omit it."""
+    """The images by architecture, x86_64 first. Labels omit a single architecture."""
     sides = [{image.arch: image for image in page.images} for page in (left, right)]
     arches = [arch for arch in (Arch.X86_64, Arch.ARM64) if any(arch in side for side in sides)]
     for arch in arches:

@@ -1,4 +1,4 @@
-"""Determines the state of targets: locked, stale, not locked, or needs more than the default index.
+"""Determines whether targets are locked, stale, not locked, or need more than the default index.
 
 Also selects the targets that a command for several targets can process. A target that needs more
 than the default index is skipped with a message, unless it is selected by name.
@@ -32,7 +32,7 @@ FACT = "current-targets"
 
 
 class TargetState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a target. `reasons` are its needs, or the reasons for a stale lock."""
+    """The state of a target. `reasons` explains a stale lock, or lists what the target needs."""
 
     target: str
     condition: Condition
@@ -61,11 +61,10 @@ def target_state(project: Project, matrix: Matrix, name: str) -> TargetState:
 def target_states(
     project: Project, matrix: Matrix, names: Iterable[str], store: Store | None
 ) -> dict[str, TargetState]:
-    """The states of targets `names`, determined as in `target_state`.
+    """The states of the targets `names`, determined as in `target_state`.
 
-    For each locked target, `store` contains a hash of all inputs of the state, so that the state is
-    determined again only after a change. If `store` is None or read-only, states are always
-    determined.
+    `store` has a hash of all inputs for each locked target, so that states are determined again
+    only after a change. If `store` is None or read-only, states are always determined.
     """
     place = str(project.matrix.resolve())
     before = _stored_hashes(store, place)
@@ -99,7 +98,8 @@ def _stored_hashes(store: Store | None, place: str) -> dict[str, Sha256]:
 def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
     """A hash of all inputs that determine whether the lock of `name` is current.
 
-    None if a file cannot be read, and for extensions, which also depend on published files.
+    Returns None if a file cannot be read, and for extensions, because they also depend on published
+    files.
     """
     if project_row(matrix, name) is not None:
         return None
@@ -120,7 +120,7 @@ def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
 
 
 def target_needs(matrix: Matrix, name: str) -> tuple[str, ...]:
-    """The needs of target `name` in addition to the default index: servers, users' wheels."""
+    """What target `name` needs in addition to the default index: servers or supplied wheels."""
     target = matrix.targets[name]
     base = matrix.bases[target.base]
     entries = []
@@ -148,7 +148,7 @@ def target_needs(matrix: Matrix, name: str) -> tuple[str, ...]:
 def lock_remedy(matrix: Matrix, name: str) -> str:
     """Instructions to use the unlocked target `name` of a catalogue in a project."""
     servers = " and ".join(target_needs(matrix, name))
-    wants = f"its lock needs {servers}; " if servers else ""
+    wants = f"to be locked, the target needs {servers};  " if servers else ""
     commands = f"imgbuild lock {name}, then in this folder: imgbuild init --lock CLONE"
     return f"{wants}in a clone of imgbuild, run: {commands}"
 
@@ -181,9 +181,9 @@ def reachable_targets(
         if missing:
             reporter.info(f"{item.name} needs {'; '.join(missing)}")
         reachable.append(item)
-    hint = f"to lock it anyway, select it by name: {passed[0]}" if passed else None
+    hint = f"to lock such a target anyway, select it by name: {passed[0]}" if passed else None
     if selected and not reachable:
-        message = "every selected target needs more than the default index"
+        message = "all selected targets need more than the default index"
         raise NothingSelected(message, hint=hint)
     if hint:
         reporter.info(hint)

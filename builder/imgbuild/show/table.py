@@ -48,8 +48,8 @@ class TableImage(msgspec.Struct, frozen=True, kw_only=True):
     """A locked image: digest of the manifest, download size in bytes, and test records.
 
     `driver` is the oldest supported driver, or "" if unknown. `runs` are the latest valid runs of
-    each tier on each kind of GPU. `tested` is a text with these runs and the digests of images with
-    equal configuration, or a note that there is no test record.
+    each tier on each kind of GPU. `tested` describes these runs with the digests of images with
+    equal configuration, or the absence of test records.
     """
 
     arch: Arch
@@ -64,8 +64,8 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """A target. `pins` maps packages to versions. `exclude` maps architectures to reasons.
 
     `indexes` maps packages to indexes other than the default. `state` is defined in
-    `imgbuild.show.status`; `reasons` are reasons for a lock that is missing or out of date. `state`
-    and `reasons` are empty unless computed. `images` are the locked images. `locked` are the locked
+    `imgbuild.show.status`. `reasons` explains why a lock is missing or out of date. `state` and
+    `reasons` are empty unless computed. `images` lists the locked images. `locked` has the locked
     versions of COLUMNS, ENGINES and STACKS on the first architecture.
     """
 
@@ -120,7 +120,7 @@ def create_rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow,
 
 
 def order_rows(table: Sequence[TableRow]) -> list[TableRow]:
-    """Sort recommended targets first and retired ones last, otherwise as in the matrix."""
+    """Sort recommended targets first and retired targets last, else as in the matrix."""
     return sorted(table, key=lambda row: (row.retired != "", not row.recommended))
 
 
@@ -129,8 +129,8 @@ def narrow_table(
 ) -> list[list[str]]:
     """The cells of a table that fits `width` characters (at least 80). The first row is the header.
 
-    On a wide terminal, columns of `MORE_COLUMNS` that fit are added to those of `columns_of`. If
-    the table does not fit, the months of tests are omitted, then versions are cut, then the
+    On a wide terminal, columns of `MORE_COLUMNS` that fit are added to the columns of `columns_of`.
+    If the table does not fit, the months of tests are omitted, then versions are cut, then the
     versions of STACKS and the column of torch are omitted. If `width` is None (no terminal), the
     usual columns with full versions are used.
     """
@@ -181,8 +181,8 @@ def _stacks(
 ) -> list[str]:
     """The packages of STACKS in each row, such as "verl 0.9.1, ray 2.60.0".
 
-    Locked packages without a pin follow pinned packages. If `limited` is set, they do not widen the
-    column, except the only package of a row.
+    Locked packages without a pin follow pinned packages. If `limited` is set, locked packages do
+    not widen the column, unless a row has only one package.
     """
 
     def _stack_parts(versions: Mapping[str, str]) -> list[str]:
@@ -218,7 +218,7 @@ def _columns_fit(columns: Mapping[str, list[str]], width: int) -> bool:
 
 
 def _brief_version(version: str) -> str:
-    """Replace the post-release and local part of a version with an ellipsis."""
+    """Shorten a version by replacing the post-release and local parts with an ellipsis."""
     public = version.partition(".post")[0].partition("+")[0]
     return public if public == version else f"{public}…"
 
@@ -226,7 +226,7 @@ def _brief_version(version: str) -> str:
 def highest_record(row: TableRow, *, brief: bool = False) -> str:
     """The highest passed tier, such as "H200 2026-11" or "cpu"; "failed" if a tier failed.
 
-    Without a test record, the result shows whether an image exists, and whether only for arm64.
+    Without a test record, shows whether an image exists, and whether only for arm64.
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
@@ -257,7 +257,7 @@ def runs_on_gpu(row: TableRow, gpu: str) -> list[RecordedRun]:
 
 
 def row_paragraphs(table: Sequence[TableRow], width: int) -> list[str]:
-    """A paragraph for each row with headers and values of `table_cells`, at most `width` wide.
+    """A paragraph for each row: headers and values of `table_cells`, up to `width` columns wide.
 
     Long values, such as test records, are on separate lines.
     """
@@ -323,7 +323,7 @@ def table_cells(table: Sequence[TableRow]) -> list[list[str]]:
 
 
 def pull_size(row: TableRow) -> Bytes:
-    """The download size for x86_64, or else for the other architecture. 0 without an image."""
+    """The download size for x86_64, else for the other architecture. 0 without an image."""
     sizes = {image.arch: image.size for image in row.images}
     return sizes.get(Arch.X86_64) or next(iter(sizes.values()), 0)
 
@@ -375,7 +375,7 @@ def _driver(image: ImageDigests) -> str:
 
 
 def _summary(runs: Sequence[RecordedRun], digest: Digest) -> str:
-    """Format runs as text, with the digests of images other than the current one."""
+    """Format runs as text, with the digests of images other than the current image."""
     other = records.other_digests(runs, digest)
     return (
         "; ".join(map(run_summary, runs)) + (f" ({'; '.join(other)})" if other else "") or NO_RECORD

@@ -18,10 +18,10 @@ REASON = 160  # characters of a reason, of a case that was skipped
 
 
 class SkippedCases(msgspec.Struct, frozen=True, kw_only=True):
-    """Skipped cases with the same reason, joined by semicolons.
+    """The skipped cases with the same reason. `cases` are joined by semicolons.
 
-    `known` is set for a known limitation: a failure that allowed.json accepts. Other reasons are
-    cut after REASON characters, and omit the errors of failed imports.
+    `known` is set for a known limitation, which is a failure that allowed.json accepts. Other
+    reasons are cut after REASON characters, without the errors of failed imports.
     """
 
     cases: str
@@ -39,7 +39,7 @@ class _AcceptedFailures(msgspec.Struct, frozen=True):
 
 
 def run_rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
-    """A header, and a row for each run, ordered by GPU (none first) and tier."""
+    """A header, and a row for each run, ordered by GPU (runs without a GPU first) and tier."""
     ordered = sorted(runs, key=lambda run: (_gpus(run) != NO_GPU, _gpus(run), _tier(run)))
     return [
         HEAD,
@@ -65,7 +65,7 @@ def skipped_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
     for run in sorted(runs, key=_tier):
         title = f"skipped, {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}: {run.skipped}"
         if run.skipped and not run.skips:
-            yield f"{title}; the record has no names"
+            yield f"{title}; the record has no case names"
             continue
         if run.skips:
             yield title
@@ -91,7 +91,7 @@ def skip_groups(run: RecordedRun) -> list[SkippedCases]:
 
 
 def _is_known(skip: CaseMessage) -> bool:
-    """Whether allowed.json accepts the failure of a case, for the recorded reason."""
+    """Whether allowed.json accepts the failure of a case with the recorded reason."""
     recorded = skip.message.removesuffix("…")
     return any(
         entry.name == skip.case and " ".join(entry.reason.split()).startswith(recorded)

@@ -139,7 +139,7 @@ def test_nightly_report_requires_published_images(sample, command):
             ("script", TARGET, "--registry", "h/n", "--sign-key", "k", "--keyless"),
             "cannot be combined",
         ),
-        (("script", TARGET, "--no-gpu"), "no repository to push images to"),
+        (("script", TARGET, "--no-gpu"), "no repository is specified to push images to"),
         (
             ("script", TARGET, f"{TARGET}@publish", "--no-push"),
             "jobs and targets cannot be combined",

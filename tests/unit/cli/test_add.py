@@ -47,8 +47,8 @@ def test_add_command_writes_and_removes_additions(imgbuild: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["add"], 2, "nothing to add"),
-        (["remove"], 2, "nothing to remove"),
+        (["add"], 2, "no package to add is specified"),
+        (["remove"], 2, "no package to remove is specified"),
         (["add", "peft=1"], 2, "invalid requirement: 'peft=1'"),
         (["add", "nosuch", "peft==9"], 8, "peft==9: the index has no such version"),
         (["add", "nosuch", "peft==9"], 8, "nosuch: the index has no such package"),

@@ -46,7 +46,7 @@ def test_audit_report_begins_with_findings_and_ends_with_counts() -> None:
     output_lines = list(audit_lines([REPORT], notes=False))
     starts = [line.partition(":")[0] for line in output_lines if not line.startswith(" ")]
     assert starts == ["error", "error", "not read", "not checked", "pins x86_64"]
-    assert output_lines[1].endswith("grpo_trainer.py:3 and 1 more place; --json lists them")
+    assert output_lines[1].endswith("grpo_trainer.py:3 and 1 more place; to list them, add --json")
     assert output_lines[-1] == "pins x86_64: 3 errors, 0 warnings, 1 note"
 
 
@@ -86,7 +86,7 @@ def test_many_absent_packages_do_not_hide_conflicts() -> None:
     assert lines[-3:] == [
         (
             "error: 8 packages are required, but not in this package set: lib0, lib1, lib2, lib3,"
-            " lib4 and 3 more; --json lists them [metadata]"
+            " lib4 and 3 more; to list them, add --json [metadata]"
         ),
         (
             "error: 3 modules are imported, but not provided by any package in this package set:"

@@ -160,7 +160,7 @@ def test_accepted_and_cached_vulnerabilities_are_listed_without_the_server(
     assert "accepted until 2999-12-31, not checked: CVE-2025-48956: only we send requests" in text
     assert "critical" not in text
     assert "no package is affected" not in text
-    assert "the result is incomplete, because data is missing for 4 packages" in done.stderr
+    assert "the result is incomplete, because no data is available for 4 packages" in done.stderr
     assert "--sbom cyclonedx > FILE.cdx.json; grype sbom:FILE.cdx.json" in done.stderr
     assert "--offline is set" in done.stderr
     [report] = json.loads(imgbuild(*words[:3], "--json").stdout)

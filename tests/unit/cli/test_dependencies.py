@@ -46,7 +46,7 @@ def test_why_command_lists_the_dependents_of_a_package(imgbuild: Command) -> Non
         "trl 0.18.2 >=2.5",
         "vllm 0.8.5.post1 ==2.6.0",
         "as_of uploaded before 2025-06-20",
-        "all of these together: >=2.5,==2.6.0",
+        "all bounds combined: >=2.5,==2.6.0",
         "newer in the matrix: 2.11.0 in cu130-vllm",
     ]
     assert layer == "layer 5, group-3, with 1 other package: another version of torch changes only"
@@ -97,7 +97,7 @@ def test_why_command_shows_learned_constraints_with_evidence(
     path.write_text(f"version: 1\nconstraints:\n  - {entry}\n")
     done = imgbuild("why", "torch", TARGET)
     assert "learned: vllm<1 needs torch<2.7 (vllm/a.py:7)" in done.stdout
-    assert "<2.7" in done.stdout.partition("together:")[2]
+    assert "<2.7" in done.stdout.partition("combined:")[2]
 
 
 @pytest.mark.usefixtures("project")

@@ -72,7 +72,7 @@ def test_cuda_release_of_a_dockerfile_image_does_not_select_the_torch_build(
     done = imgbuild("init", "--target", TARGET)
     assert done.status == 0, done.stderr
     assert "cuda" not in row()
-    words = f"the image has CUDA 12.4, for which its torch is built; named: {warned} (Dockerfile:1)"
+    words = f"the image has CUDA 12.4, as its torch build requires, not {warned} (Dockerfile:1)"
     assert (words in unwrap_text(done.stderr)) is bool(warned)
 
 

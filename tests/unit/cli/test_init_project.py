@@ -148,7 +148,7 @@ def test_requirement_for_a_different_version_creates_a_row_with_like(
     assert done.status == 0, done.stderr
     assert "changed: transformers 4.5" in done.stdout
     keep = "rm matrix.yaml && imgbuild init --relax transformers"
-    assert f"to keep the versions of {row()['like']}: {keep}" in done.stdout
+    assert f"to keep the versions of {row()['like']}, run: {keep}" in done.stdout
     assert "(requirements.txt:3)" in done.stdout
     assert row()["like"].startswith("cu124-")  # type: ignore[attr-defined]
     assert "as_of" in row()
@@ -411,7 +411,9 @@ def test_init_reports_an_incompatible_python_immediately(
     assert not Path("matrix.yaml").exists()
     done = imgbuild("init", "--relax", "python")
     assert done.status == 0, done.stderr
-    message = "the project requires Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
+    message = (
+        "the project requires Python ==3.12.* (pyproject.toml:4); images have Python 3.11 or 3.13"
+    )
     assert message in unwrap_text(done.stderr)
     unlocked = (
         "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked; in a clone of imgbuild, run:"
@@ -536,12 +538,12 @@ def test_extras_and_groups_that_are_not_selected_are_listed(imgbuild: Command) -
         "pyproject.toml",
     )
     shown = imgbuild("init").stderr
-    assert "--extra takes fast, slow-too\n" in shown
-    assert "--group takes train\n" in shown
+    assert "--extra accepts fast, slow-too\n" in shown
+    assert "--group accepts train\n" in shown
     Path("matrix.yaml").unlink()
     shown = imgbuild("init", "--extra", "Slow_Too", "--group", "train").stderr
-    assert "--extra takes also fast\n" in shown
-    assert "--group takes" not in shown
+    assert "--extra also accepts fast\n" in shown
+    assert "--group accepts" not in shown
 
 
 def test_packages_in_a_wheel_folder_are_assigned_to_that_folder(imgbuild: Command) -> None:

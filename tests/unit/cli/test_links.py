@@ -219,7 +219,7 @@ def test_rendering_removes_only_rendered_files(project):
     (folder / "files/notes.txt").write_text("mine")
     assert len(expected) > 3
     assert committed.stale_files(project, LOCK.target, expected) == [
-        f"{folder / 'files/notes.txt'} is not used by any step, so it can be removed"
+        f"{folder / 'files/notes.txt'} is not used by the Dockerfile, so it can be removed"
     ]
     assert committed.write_rendered(project, LOCK.target, {})
     left = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]

@@ -127,7 +127,7 @@ def test_run_reports_a_missing_hugging_face_cache_once_a_day(
     assert [reported(), reported()] == [True, False]
     monkeypatch.setenv("HF_HOME", str(tmp_path / "other"))
     assert [reported(), reported()] == [True, False]
-    lost = "models that the command downloads are lost when it ends"
+    lost = "models that the command downloads are lost when the command ends"
     text = f"{tmp_path / 'other'} does not exist, so {lost}"
     store = Store.open()
     assert store.fact(run.NOTICE, text) is not None

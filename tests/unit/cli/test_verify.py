@@ -284,7 +284,7 @@ def test_verification_of_an_image_with_deleted_attachments_fails(signed, place, 
         (
             ("verify", "REF", "--target", BOTH, "--lock", "lock.json"),
             2,
-            "only one --target or --lock",
+            "--target and --lock can be specified only once",
         ),
         (("verify", "REF", "--target", "cu999"), 5, "no lock for target cu999"),
         (("verify", "REF-absent"), 7, "absent"),

@@ -444,7 +444,10 @@ def test_exit_status_of_doctor_shows_the_result(
     ] == [(TARGET, True)]
     assert answer["best"] == TARGET
     text = command("doctor", TARGET)
-    reason = "(fewest restrictions, then recommended, general, newest CUDA release, latest date)"
+    reason = (
+        "(in order of preference: fewest restrictions, recommended, general, newest CUDA "
+        "release, latest date)"
+    )
     assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET} {reason}")
     table = text.stdout.splitlines()
     [row] = [line for line in table if line.startswith(f"  {TARGET}")]

@@ -131,7 +131,7 @@ def test_invalid_keys_in_a_lock_are_refused(path: tuple[str | int, ...], key: st
         (("settings", "user", "name"), "root\n", "expected format"),
         (("settings", "env", "LD_LIBRARY_PATH"), "/x", "would hide the driver"),
         (("settings", "env", "IMGBUILD_FLASHINFER"), "prebuilt", "is inconsistent with the rest"),
-        (("settings", "env", "PATH"), "/tmp:/usr/bin", "commands are not first"),
+        (("settings", "env", "PATH"), "/tmp:/usr/bin", "commands of the environment are not first"),
         (("settings", "env", "VIRTUAL_ENV"), "/tmp", "not the environment of the image"),
         (("settings", "labels", "dev.imgbuild.target"), "other", "is inconsistent with the rest"),
         (("settings", "labels", "dev.imgbuild.gpu"), "9.0; x", "expected format"),

@@ -209,7 +209,7 @@ PROBLEMS = {
         "WANDB_MODE: {",
         "PATH: §{",
         "env.PATH",
-        "the environment's commands are not first",
+        "the commands of the environment are not first",
     ),
     "a label of imgbuild's": (
         "org.example.team",
@@ -252,7 +252,7 @@ def test_invalid_extension_is_reported_with_location(name: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ("registry.example.org/team/small:v1", "a tag is not needed"),
+        ("registry.example.org/team/small:v1", "a tag is not accepted"),
         ("Registry", "expected format"),
         (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json has sha256:"),
     ],

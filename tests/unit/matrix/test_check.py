@@ -192,7 +192,7 @@ TARGETS = {
             f"{TARGET}.exclude.x86_64",
             "x86_64 is excluded and also listed in arch",
             None,
-            "only one of them",
+            "only one of the two entries",
             None,
         ),
     ),
@@ -223,7 +223,7 @@ TARGETS = {
             f"{TARGET}.requires.trl",
             "trl is pinned in line 44 and required",
             None,
-            "only one of them",
+            "only one of the two entries",
             None,
         ),
     ),
@@ -323,7 +323,13 @@ TARGETS = {
     "a library path": (
         "      VLLM_USE_V1: {",
         "      §LD_LIBRARY_PATH: {",
-        (f"{TARGET}.env.LD_LIBRARY_PATH", "hide the driver libraries", None, "no variable", None),
+        (
+            f"{TARGET}.env.LD_LIBRARY_PATH",
+            "hide the driver libraries",
+            None,
+            "symbolic links",
+            None,
+        ),
     ),
     "dropped path outside the package": (
         "paths: [lib/a]",
@@ -350,7 +356,7 @@ TARGETS = {
     "nothing dropped": (
         "paths: [lib/a]",
         "paths: §[]",
-        (f"{TARGET}.drop[0].paths", "no path is dropped", None, "at least one path", None),
+        (f"{TARGET}.drop[0].paths", "no path to drop is listed", None, "at least one path", None),
     ),
     "a package dropped twice": (
         "    links:",
@@ -474,7 +480,7 @@ def test_image_folders_overlapping_standalone_python_are_refused(folder: str) ->
     text = VALID_MATRIX.replace('python: "3.11"', f"python: {source}")
     (problem,) = find_problems(text.replace("workdir: /workspace", f"workdir: {folder}"))
     assert (problem.path, problem.value) == ("image.workdir", folder)
-    assert "/opt/python is the folder of the standalone Python" in problem.message
+    assert "/opt/python is reserved for the standalone Python" in problem.message
 
 
 def test_user_packages_require_pip_and_uv_in_the_image() -> None:

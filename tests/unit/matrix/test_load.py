@@ -62,7 +62,7 @@ STRUCTURE = {
         ),
         (
             "targets.cu124-vllm",
-            "as_of is missing: without a cut-off, the newest",
+            "as_of is missing: without a cut-off date, the newest",
             None,
             "as_of: only files uploaded before this day",
             None,
@@ -176,7 +176,7 @@ SCALARS = {
     "a number in another base": (
         "own_from: 5000000",
         "own_from: §0x10",
-        ("layers.own_from", "not a whole number", "0x10", "a wheel of at least", None),
+        ("layers.own_from", "not a whole number", "0x10", "minimum size in bytes", None),
     ),
     "a number too small": (
         "own_from: 5000000",
@@ -216,7 +216,7 @@ SCALARS = {
     "a version that is a range": (
         'torch: "2.6.0"',
         'torch: §">=2.6"',
-        ("targets.cu124-vllm.pins.torch", "expected format", '">=2.6"', "one exact version", None),
+        ("targets.cu124-vllm.pins.torch", "expected format", '">=2.6"', "an exact version", None),
     ),
     "text with a newline behind it": (
         'torch: "2.6.0"',
@@ -225,7 +225,7 @@ SCALARS = {
             "targets.cu124-vllm.pins.torch",
             "expected format",
             '"2.6.0\n"',
-            "one exact version",
+            "an exact version",
             None,
         ),
     ),

@@ -56,7 +56,13 @@ YAML = {
     "a merge key": (
         "labels: {org.example.team: rl}",
         "labels: {§<<: {a: b}}",
-        (None, "merge keys are not supported", "<<", "the keys themselves", None),
+        (
+            None,
+            "merge keys are not supported",
+            "<<",
+            "the keys and values instead of a merge key",
+            None,
+        ),
     ),
     "a tag": (
         "summary: an old image",
@@ -66,7 +72,7 @@ YAML = {
     "a tab": (
         "    base: debian-12",
         "§\tbase: debian-12",
-        (None, "a tab cannot indent", "base: debian-12", "spaces", None),
+        (None, "cannot be indented with tabs", "base: debian-12", "spaces", None),
     ),
     "a second document": (
         "targets:\n",

@@ -103,7 +103,7 @@ def test_error_for_a_damaged_digests_file_has_a_hint(tmp_path):
 def test_error_for_a_lock_without_digests_has_a_hint(tmp_path):
     with pytest.raises(LockStale, match="is missing, although small has a lock") as caught:
         image_digests.read_digests(tmp_path, samples.lock())
-    assert caught.value.hint == "create it with: imgbuild lock small"
+    assert caught.value.hint == "to create the file, run: imgbuild lock small"
 
 
 def test_host_requirements_are_stored_in_digests_and_annotations(tmp_path):

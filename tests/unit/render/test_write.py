@@ -424,7 +424,7 @@ def test_dockerfile_for_a_lock_without_uv_is_refused(tmp_path):
         (["--registry", "host/name"], "--registry requires --online"),
         (["--check", "--online", "--output", "x"], "--check cannot be combined"),
         (["--format", "script", "--check"], "cannot be combined with --format script"),
-        (["--arch", "x86_64"], "includes all of its architectures"),
+        (["--arch", "x86_64"], "includes all architectures of the lock"),
     ],
 )
 def test_contradicting_render_options_are_refused(

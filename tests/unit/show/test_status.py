@@ -83,7 +83,7 @@ def test_target_with_unmet_requirement_is_skipped_unless_named(
     assert [item.name for item in reachable] == ["near"]
     output = " ".join(capfd.readouterr().err.split())
     assert "skipping small, which needs the index pytorch for torch, triton" in output
-    assert "to lock it anyway, select it by name: small" in output
+    assert "to lock such a target anyway, select it by name: small" in output
     reachable = status.reachable_targets(project, sample_matrix, selected, ["small", "near"])
     assert [item.name for item in reachable] == ["small", "near"]
 
@@ -100,7 +100,7 @@ def test_selection_that_leaves_no_target_is_reported(tmp_path: Path) -> None:
     sample_matrix = msgspec.structs.replace(sample_matrix, targets=two)
     with pytest.raises(NothingSelected) as caught:
         status.reachable_targets(project, sample_matrix, selected, [])
-    assert caught.value.hint == "to lock it anyway, select it by name: small"
+    assert caught.value.hint == "to lock such a target anyway, select it by name: small"
 
 
 def test_targets_of_a_project_have_states(sample: SampleProject, imgbuild: Command) -> None:
