@@ -146,8 +146,8 @@ class Extension(_Strict, frozen=True):
     gpu: Annotated[
         tuple[str, ...],
         Meta(
-            description="only with `like`: compute capabilities that the image must support, such as"
-            ' "9.0"; default: those of the published target that all packages support'
+            description="only with `like`: compute capabilities that the image must support,"
+            ' such as "9.0"; default: those of the published target that all packages support'
         ),
     ] = ()
     arch: Annotated[
