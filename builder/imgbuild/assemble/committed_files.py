@@ -63,7 +63,10 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_committed_folder(folder: Path) -> CommittedFolder:
-    """The state of `folder` at HEAD; InputError if it is not in a repository or not committed."""
+    """The state of `folder` at HEAD.
+
+    Raises InputError if it is not in a repository or not committed.
+    """
     hint = "commit the project's files with git init, git add and git commit"
     inside = git.run_git(folder, "rev-parse", "--absolute-git-dir", "--show-prefix")
     if inside.status != 0:
@@ -179,9 +182,9 @@ def _changed_paths(folder: Path, entries: Sequence[TreeEntry]) -> Iterable[str]:
 
 
 def _is_committed(path: Path, entry: TreeEntry) -> bool:
-    """Whether the file has the content and the type of `entry`; OSError if it cannot be read.
+    """Whether the file has the content and the type of `entry`.
 
-    Line endings converted by the checkout are ignored.
+    Line endings converted by the checkout are ignored. Raises OSError if it cannot be read.
     """
     status = path.lstat()
     if entry.mode == LINK:

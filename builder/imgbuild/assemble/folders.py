@@ -49,8 +49,8 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
 def complete_lock(lock: Lock, inputs: Inputs) -> Lock:
     """`lock` with the base folders of added files that have a non-default mode or owner.
 
-    Inputs of the base are fetched if no facts about them are stored. InputError if a file or link
-    would replace a folder, or if a parent is not a folder or is a setgid folder.
+    Inputs of the base are fetched if no facts about them are stored. Raises InputError if a file or
+    link would replace a folder, or if a parent is not a folder or is a setgid folder.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):
         return lock
@@ -111,7 +111,7 @@ def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
 
 
 def _published_base_paths(layers: Sequence[Layer]) -> list[BasePath] | None:
-    """All paths of a published base; None if unknown."""
+    """All paths of a published base, or None if unknown."""
     data = installed_facts().fact(FACT, base_key(layers))
     if data is None:
         return None

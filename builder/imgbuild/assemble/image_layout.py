@@ -90,8 +90,8 @@ def make_missing(
 ) -> int:
     """Build the `requested` layers that are missing from the store; returns their number.
 
-    IntegrityError if a digest differs from the locked one. With `verify`, all layers are built and
-    decompressed.
+    Raises IntegrityError if a digest differs from the locked one. With `verify`, all layers are
+    built and decompressed.
     """
     layer_records = image_digests.layer_records(target_digests)
     layers = {layer.id: layer for layer in requested}
@@ -127,7 +127,7 @@ def _images(documents: dict[Arch, ImageDocuments], store: Store) -> dict[Arch, l
 
 
 def layer_blob(store: Store, digest: Digest) -> Path:
-    """The blob of a layer that this process built; IntegrityError if it was removed."""
+    """The blob of a layer that this process built. Raises IntegrityError if it was removed."""
     path = store.blob(digest)
     if path is None:
         message = f"layer {digest} was removed from the cache {store.root} while it was in use"

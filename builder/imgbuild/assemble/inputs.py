@@ -87,8 +87,8 @@ class Inputs:
         """Fetch the published layers `records` (by id) that `lock` extends into the store.
 
         Layers without a location in the matrix are built from their inputs instead, as are layers
-        that are missing from a mirror which is the only source. FetchFailed if a layer is missing
-        at its origin, IntegrityError if it has other content.
+        that are missing from a mirror which is the only source. Raises FetchFailed if a layer is
+        missing at its origin, and IntegrityError if it has other content.
         """
         overlay = published.find_overlay(self.matrix, lock.target)
         ids = published_layers(lock) & records.keys()

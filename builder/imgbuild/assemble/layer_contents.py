@@ -100,7 +100,7 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> B
 
 
 def base_record(layer: Layer, store: Store) -> LayerRecord | None:
-    """The record that `make_layer` stored in this cache for a Debian base; None for other layers.
+    """The record that `make_layer` cached for a Debian base, or None for other layers.
 
     Building the base takes longest, and the base is the same in every project.
     """
@@ -178,12 +178,12 @@ def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Lay
 
 
 def input_paths(recipe: Recipe, store: Store) -> dict[Sha256, Path]:
-    """The files in the store that a recipe reads; FetchFailed if one is missing."""
+    """The files in the store that a recipe reads. Raises FetchFailed if one is missing."""
     return {file.sha256: require_file(store, file.sha256, file.file) for file in recipe.inputs}
 
 
 def require_file(store: Store, sha256: Sha256, name: str) -> Path:
-    """The file in the store; FetchFailed if it is missing."""
+    """The file in the store. Raises FetchFailed if it is missing."""
     path = store.file(sha256)
     if path is None:
         message = f"{name} (sha256 {sha256}) is not in the cache {store.root}"

@@ -74,10 +74,10 @@ def user_file() -> Path:
 
 
 def find_mirror(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:
-    """The mirror setting for the project in `root`; None if no mirror is used.
+    """The mirror setting for the project in `root`, or None if no mirror is used.
 
-    `text` and `only` are values of command-line options. InputError if a setting cannot be read, or
-    `only` is set without a mirror.
+    `text` and `only` are values of command-line options. Raises InputError if a setting cannot be
+    read, or `only` is set without a mirror.
     """
     named_mirror = _read_setting(root, text)
     if named_mirror is not None and named_mirror.setting.mirror == OFF_VALUE:
@@ -102,8 +102,8 @@ def find_mirror(root: Path, text: str | None = None, *, only: bool = False) -> N
 def parse_mirror_repository(text: str, place: str) -> Repository:
     """The mirror named by `text`, HOST/REPOSITORY.
 
-    InputError with the `place` of the text if it is invalid. A name without a host would refer to
-    Docker Hub.
+    Raises InputError with the `place` of the text if it is invalid. A name without a host would
+    refer to Docker Hub.
     """
     try:
         parsed = parse_repository(text)
@@ -232,7 +232,7 @@ class Mirror:
     def _fetch(
         self, item: Input, context: Context, bar: ProgressBar, stop: StopFlag
     ) -> Digest | None:
-        """Fetch one file; None if it is not in the mirror."""
+        """Fetch one file, or None if it is not in the mirror."""
         request = self.client.file_request(self.repository, item.as_locked_file, layer=item.layer)
         try:
             fetch_file(request, self.client.context(context), bar.advance, stop)

@@ -82,7 +82,7 @@ class Origins:
                 yield partial(self._fetch_from_image, place)
 
     def _copy_added_files(self, lock: Lock, items: Sequence[Input]) -> None:
-        """The user's files that `lock` adds; IntegrityError if one has changed."""
+        """The user's files that `lock` adds. Raises IntegrityError if one has changed."""
         files = lock.extends.files if lock.extends is not None else {}
         if {item.sha256 for item in items} & {file.sha256 for file in files.values()}:
             for path, data in extension.added_contents(lock, self._matrix).items():

@@ -54,7 +54,10 @@ class LockSources:
 
     @cached_property
     def indexes(self) -> IndexLookup:
-        """The indexes referenced by the lock; LockStale if the matrix no longer has its target."""
+        """The indexes referenced by the lock.
+
+        Raises LockStale if the matrix no longer has its target.
+        """
         return open_indexes(self._lock, self._matrix, self._context.http)
 
     def locate(self, requested: Collection[Sha256]) -> LocatedFiles:
@@ -62,7 +65,8 @@ class LockSources:
 
         No server is needed for a wheel in a folder of the matrix, nor for a wheel whose sdist,
         build requirements and packages of the root folder are all in such folders or in the cache.
-        An index whose URL is configured in uv counts as a server. LockStale as for `indexes`.
+        An index whose URL is configured in uv counts as a server. Raises LockStale as for
+        `indexes`.
         """
         if not requested:
             return LocatedFiles()
@@ -94,8 +98,8 @@ class LockSources:
     def fetch_files(self, items: Sequence[Input]) -> None:
         """Fetch files of indexes and archives into the store, for all architectures.
 
-        The files may include sdists and their build requirements. FetchFailed if a file is not
-        available, IntegrityError if it does not match the lock.
+        The files may include sdists and their build requirements. Raises FetchFailed if a file is
+        not available, and IntegrityError if it does not match the lock.
         """
         if all(item.layer for item in items):
             return
@@ -154,7 +158,7 @@ def host_debs(lock: Lock) -> tuple[Deb, ...]:
 
 
 def host_python(lock: Lock) -> PythonArchive | None:
-    """The standalone Python of `lock` for this machine's architecture; None if it has none."""
+    """The standalone Python of `lock` for this machine's architecture, or None if it has none."""
     resolution = lock.arch.get(sdists.host_arch())
     return resolution.python or None if resolution is not None else None
 
@@ -173,7 +177,7 @@ def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[st
 
 
 def open_indexes(lock: Lock, matrix: Matrix, http: HttpClient) -> IndexLookup:
-    """The indexes referenced by `lock`; LockStale if the matrix no longer has its target."""
+    """The indexes referenced by `lock`. Raises LockStale if the matrix no longer has its target."""
     located = index_addresses(matrix, _target(lock, matrix), uv.default_index)
     files = direct_files(lock, matrix)
     return IndexLookup(located, lock.indexes, matrix.default_index, http, files)
@@ -195,7 +199,7 @@ def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]
 
 
 def project_folder(lock: Lock, matrix: Matrix) -> Path | None:
-    """The folder of the project of `lock`; None if the matrix does not define it."""
+    """The folder of the project of `lock`, or None if the matrix does not define it."""
     item = published.project_row(matrix, lock.target)
     return item.folder if item is not None else None
 

@@ -73,7 +73,7 @@ class StandaloneBuild(msgspec.Struct, frozen=True, kw_only=True):
 def describe_archive(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBuild:
     """Check the archive at `path`; `label` is its name in errors.
 
-    IntegrityError if it is damaged or unsafe, has another layout, or is not Python `python`
+    Raises IntegrityError if it is damaged or unsafe, has another layout, or is not Python `python`
     ("3.12") for `arch`.
     """
     headers, interpreter, paths = b"", b"", set[str]()
@@ -159,7 +159,7 @@ def archive_members(
     """The members of the layer with the archive at `path` below `prefix`, an absolute path.
 
     Contents of files are written to the new file `spool`, which must exist until the layer is
-    written. IntegrityError as for `describe_archive`.
+    written. Raises IntegrityError as for `describe_archive`.
     """
     by_path: dict[str, LayerMember] = {}
     with spool.open("wb") as sink:
@@ -187,8 +187,8 @@ def archive_programs(
 ) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """The interpreter, its shared libraries and the extension modules of the standard library.
 
-    Yields paths in the layer, and functions that read the contents, each valid until the next
-    item. IntegrityError as for `describe_archive`.
+    Yields paths in the layer, and functions that read the contents, each valid until the next item.
+    Raises IntegrityError as for `describe_archive`.
     """
     version = re.escape(python)
     libraries = re.compile(
@@ -253,7 +253,7 @@ def _entries(path: Path, label: str) -> Iterator[tuple[LayerMember, _Content]]:
 
 
 def _target(name: str, target: str, label: str) -> str:
-    """The `target` of the link `name`; IntegrityError if it is outside the folder."""
+    """The `target` of the link `name`. Raises IntegrityError if it is outside the folder."""
     led = posixpath.normpath(posixpath.join(TOP, posixpath.dirname(name), target))
     if target.startswith("/") or not target.isprintable() or not led.startswith(f"{TOP}/"):
         _refuse_archive(label, f"has a link {name!r} to {target[:PATH_LIMIT]!r}, outside of {TOP}/")

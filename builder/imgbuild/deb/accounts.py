@@ -23,7 +23,7 @@ DAY = MTIME // 86400  # passwords were "last changed" at the constant time, not 
 def install_accounts(tree: DebTree, groups: Sequence[DebGroup], user: User) -> None:
     """Write the four account files.
 
-    InputError if the image's user has a name or ID of an account in the base.
+    Raises InputError if the image's user has a name or ID of an account in the base.
     """
     passwd = [
         line.split(":") for line in tree.read(f"{MASTER}/passwd.master").decode().splitlines()

@@ -100,9 +100,9 @@ class SecurityUpdate(msgspec.Struct, frozen=True):
 def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs:
     """The base's packages and tools with all dependencies on `arch`.
 
-    FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
-    ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
-    if a dependency cannot be satisfied.
+    Raises FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
+    ToolMissing without gpgv or Debian's keyring, and InputError for an unknown package, and
+    NoSolution if a dependency cannot be satisfied.
     """
     stored = context.store.fact(
         RESOLVED_FACT, _resolution_key(base, _suites(base, arch, context, read=_read_nothing))

@@ -54,8 +54,8 @@ class DebContents(msgspec.Struct, frozen=True):
 def read_deb(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> DebContents:
     """Unpack the .deb at `path`; contents of kept members are appended to the new file `spool`.
 
-    `keep` is called with each member's path (no leading slash) and type. IntegrityError for a
-    damaged file, an unsafe path, a device, or a compression that Debian 12 does not use.
+    `keep` is called with each member's path (no leading slash) and type. Raises IntegrityError for
+    a damaged file, an unsafe path, a device, or a compression that Debian 12 does not use.
     """
     parts = dict(_parts(path))
     if parts.get("debian-binary", b"")[:2] != b"2.":
@@ -87,7 +87,7 @@ def read_deb(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -
 
 @reads_untrusted("path", hint=DAMAGE_REMEDY)
 def read_control(path: Path) -> dict[str, str]:
-    """The control fields of the .deb at `path`; IntegrityError for a damaged file."""
+    """The control fields of the .deb at `path`. Raises IntegrityError for a damaged file."""
     with _open_tar(path, dict(_parts(path)), "control.tar") as members:
         for info in members:
             if info.isfile() and info.name.removeprefix("./") == "control":
@@ -167,7 +167,7 @@ class _TarStream:
         return self._tar.extractfile(info)
 
     def content(self, info: tarfile.TarInfo) -> bytes:
-        """The content of the small file `info`; IntegrityError if it is larger."""
+        """The content of the small file `info`. Raises IntegrityError if it is larger."""
         if not 0 <= info.size <= CONTROL_LIMIT:
             message = f"{self._path}: {info.name} has {info.size} bytes (limit {CONTROL_LIMIT})"
             raise IntegrityError(message, hint=DAMAGE_REMEDY)

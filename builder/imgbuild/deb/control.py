@@ -44,7 +44,10 @@ def parse_paragraphs(text: str) -> Iterator[dict[str, str]]:
 
 
 def parse_fields(block: str) -> dict[str, str]:
-    """The fields of one paragraph; ValueError for a line that is neither field nor continuation."""
+    """The fields of one paragraph.
+
+    Raises ValueError for a line that is neither field nor continuation.
+    """
     result: dict[str, str] = {}
     name = ""
     for line in block.strip("\n").split("\n"):

@@ -54,9 +54,9 @@ def base_members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -
     """All members of the base layer except default parent folders, which the layer writer adds.
 
     `paths` has each package's file by sha256; the contents of files are written below the folder
-    `spool` and must remain there until the layer is written. IntegrityError for a damaged or unsafe
-    package, two packages that ship one path, or a maintainer script that is not in the table;
-    InputError if the suite has no table or the user name already exists.
+    `spool` and must remain there until the layer is written. Raises IntegrityError for a damaged or
+    unsafe package, two packages that ship one path, or a maintainer script that is not in the
+    table. Raises InputError if the suite has no table or the user name already exists.
     """
     table = load_table(recipe.suite)
     packages = _unpack_debs(recipe.debs, table, paths, spool)

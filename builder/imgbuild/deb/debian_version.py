@@ -49,7 +49,7 @@ def satisfies_relation(version: str, relation: str, bound: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _parts(version: str) -> tuple[tuple[VersionPiece, ...], ...]:
-    """Epoch, upstream version and revision; ValueError for an epoch that is not a number."""
+    """Epoch, upstream version and revision. Raises ValueError for an epoch that is not a number."""
     epoch, colon, rest = version.partition(":")
     if not colon:
         epoch, rest = "0", version

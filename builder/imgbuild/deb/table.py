@@ -155,7 +155,7 @@ class EffectTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def load_table(suite: str) -> EffectTable:
-    """The table of `suite`; InputError if it is missing or invalid."""
+    """The table of `suite`. Raises InputError if it is missing or invalid."""
     path = DATA / f"{suite}.yaml"
     if not path.exists():
         suites = ", ".join(sorted(item.stem for item in DATA.glob("*.yaml")))

@@ -26,7 +26,7 @@ def merge_usr(path: str) -> str:
 
 
 class DebTree:
-    """Members by path; IntegrityError if two packages have different members at one path."""
+    """Members by path. Raises IntegrityError if two packages have different members at one path."""
 
     def __init__(self) -> None:
         self._members: dict[str, LayerMember] = {}
@@ -77,7 +77,7 @@ class DebTree:
         return self._members.get(merge_usr(path))
 
     def resolve_member(self, path: str) -> LayerMember | None:
-        """The member at `path`, following all links; None if a link is broken."""
+        """The member at `path`, following all links, or None if a link is broken."""
         place = merge_usr(posixpath.normpath(path))
         for _ in range(LINKS):
             parts = place.split("/")
@@ -93,7 +93,10 @@ class DebTree:
         return None
 
     def read(self, path: str) -> bytes:
-        """The content of the file at `path`, following links; IntegrityError if there is none."""
+        """The content of the file at `path`, following links.
+
+        Raises IntegrityError if there is none.
+        """
         member = self.resolve_member(path)
         if member is None or member.content is None:
             message = f"an effect reads /{path.lstrip('/')}, which is not in the base"

@@ -143,7 +143,7 @@ def _parse_git_address(text: str) -> GitAddress:
 
 
 def _check_relative_path(path: str) -> str:
-    """`path`, if it is inside its base folder; ValueError otherwise."""
+    """`path`, if it is inside its base folder. Raises ValueError otherwise."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
         message = "the path is outside the project"

@@ -36,7 +36,7 @@ def make_lock(
     resolutions: Mapping[Arch, Resolution],
     sources: LockedProject = NO_SOURCES,
 ) -> Lock:
-    """The lock of target `name` of any type; InputError if an added file is unreadable.
+    """The lock of target `name` of any type. Raises InputError if an added file is unreadable.
 
     `sources` has the URLs and git trees of packages without an index, and metadata from build
     backends.
@@ -52,7 +52,7 @@ def make_lock(
 
 
 def _project(item: TargetOverlay, sources: LockedProject) -> LockedProject | None:
-    """The project requirements of `item`; None for a row without files and requirements."""
+    """The project requirements of `item`, or None for a row without files and requirements."""
     if not (item.row.requirements or item.row.add or item.row.like):
         return None
     return msgspec.structs.replace(
@@ -158,8 +158,8 @@ def _locked_file(item: TargetOverlay, file: AddedRow) -> AddedFile:
 def read_file(folder: Path, source: str) -> bytes:
     """The bytes of a file of the user's repository.
 
-    InputError if it is missing or outside the repository, IntegrityError if it is not a regular
-    file.
+    Raises InputError if it is missing or outside the repository, and IntegrityError if it is not a
+    regular file.
     """
     path = Path(os.path.realpath(folder / source))
     if is_outside(source) or not path.is_relative_to(os.path.realpath(folder)):
@@ -176,7 +176,8 @@ def read_file(folder: Path, source: str) -> bytes:
 def added_contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
     """The bytes of each added file of `lock`, by its path in the image.
 
-    IntegrityError if a file has changed since it was locked, InputError if it is unreadable.
+    Raises IntegrityError if a file has changed since it was locked, and InputError if it is
+    unreadable.
     """
     item = find_overlay(matrix, lock.target)
     if lock.extends is None or item is None:

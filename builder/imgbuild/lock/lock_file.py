@@ -103,7 +103,7 @@ def required_specifiers(matrix: Matrix, name: str) -> dict[str, str]:
 
 
 def require_arch(lock: Lock, arch: Arch) -> Resolution:
-    """The resolution for `arch`; InputError if it is not locked."""
+    """The resolution for `arch`. Raises InputError if it is not locked."""
     if arch not in lock.arch:
         message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
         raise InputError(message, hint="select another architecture with --arch")
@@ -116,14 +116,14 @@ def lock_path(images: Path, target: str) -> Path:
 
 
 def find_lock(images: Path, target: str) -> Lock | None:
-    """The lock of `target`, read by `read_lock`; None if it does not exist."""
+    """The lock of `target`, read by `read_lock`, or None if it does not exist."""
     return read_lock(images, target) if lock_path(images, target).exists() else None
 
 
 def read_lock(images: Path, target: str) -> Lock:
-    """Read the lock of `target`; LockStale if it is missing or its format differs.
+    """Read the lock of `target`. Raises LockStale if it is missing or its format differs.
 
-    InputError if it is damaged or belongs to another target.
+    Raises InputError if it is damaged or belongs to another target.
     """
     path = lock_path(images, target)
     if not path.exists():
@@ -186,9 +186,9 @@ def _remedy(images: Path, target: str) -> str:
 
 
 def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
-    """Decode a lock; InputError, with `hint`, if it is invalid.
+    """Decode a lock. Raises InputError, with `hint`, if it is invalid.
 
-    LockStale, with `remedy`, if its format differs.
+    Raises LockStale, with `remedy`, if its format differs.
     """
     try:
         lock = codec.decode(data, Lock, file=file, what="lock", hint=hint)

@@ -125,7 +125,7 @@ def editable_packages(
 
 
 def _setup_hash(folder: Path) -> Sha256 | None:
-    """The hash of a folder's setup.py; None if it has none."""
+    """The hash of a folder's setup.py, or None if it has none."""
     path = folder / "setup.py"
     return sha256(boundary.read_regular_file(path)) if path.is_file() else None
 
@@ -140,7 +140,7 @@ def row_requirements(
 ) -> ProjectRequirements:
     """The requirements of `row` of the matrix in `folder` for `markers` (PEP 508).
 
-    InputError, with all problems, if a file is unreadable.
+    Raises InputError, with all problems, if a file is unreadable.
     """
     declared = read_declared(row, folder)
     left_out = (each.name for each in declared.excluded if marker_holds(each.marker, markers))

@@ -91,7 +91,7 @@ class TargetOverlay(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def published_layout(self) -> Path | None:
-        """The layout with the published image; None if the matrix has none."""
+        """The layout with the published image, or None if the matrix has none."""
         image = self.published.image
         return self.folder / image.removeprefix(LAYOUT) if image.startswith(LAYOUT) else None
 
@@ -126,7 +126,7 @@ def load_matrix(path: Path) -> Matrix:
 
 
 def published_sources(path: Path) -> Mapping[str, PublishedSource]:
-    """The published targets of the matrix at `path`; InputError if it has none."""
+    """The published targets of the matrix at `path`. Raises InputError if it has none."""
     return decode_extensions(path, read_content(path)).published
 
 
@@ -152,13 +152,13 @@ def plan_matrix(
 ) -> ExtendedMatrix:
     """The matrix `data` for `path` with `edit` applied. Writes nothing.
 
-    InputError with all its problems.
+    Raises InputError with all its problems.
     """
     return _extend_matrix(parse_yaml(data, str(path)), path, edit)
 
 
 def find_overlay(matrix: Matrix, name: str) -> TargetOverlay | None:
-    """The additions of target `name` to a published target; None without a published target."""
+    """The additions of target `name` to a published target, or None without a published target."""
     item = project_row(matrix, name)
     return item if item is not None and item.row.extends is not None else None
 
@@ -231,7 +231,10 @@ def _extend_matrix(
 
 
 def read_published_target(folder: Path, name: str, image: str = "") -> PublishedTarget:
-    """The published target `name` in `folder`; InputError if the folder has another target."""
+    """The published target `name` in `folder`.
+
+    Raises InputError if the folder has another target.
+    """
     hint = "to copy both files again, run: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():

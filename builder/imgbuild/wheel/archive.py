@@ -67,15 +67,15 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def chunks(self, member: ZipMember) -> Iterator[bytes]:
-        """The member's content in pieces; IntegrityError if its size or CRC is wrong."""
+        """The member's content in pieces. Raises IntegrityError if its size or CRC is wrong."""
         with FileReader() as files:
             where = f"{self.label}: {member.name!r}"
             yield from content_pieces(self.place(member), member.size, where, files)
 
     def content(self, path: str) -> bytes | None:
-        """The content of the file at `path`; None if there is none.
+        """The content of the file at `path`, or None if there is none.
 
-        IntegrityError if it is larger than `TEXT_LIMIT`.
+        Raises IntegrityError if it is larger than `TEXT_LIMIT`.
         """
         member = self.members.get(path)
         if member is None:
@@ -87,7 +87,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         return b"".join(self.chunks(member))
 
     def text(self, name: str) -> str | None:
-        """The text of a file in `.dist-info`, such as "METADATA"; None if there is none."""
+        """The text of a file in `.dist-info`, such as "METADATA", or None if there is none."""
         data = self.content(f"{self.dist_info}/{name}")
         if data is None:
             return None
@@ -132,14 +132,17 @@ def _read_members(path: Path, label: str) -> WheelArchive:
 
 
 def verify_contents(archive: WheelArchive) -> None:
-    """Decompress every file and check its CRC and size; IntegrityError for the first mismatch."""
+    """Decompress every file and check its CRC and size.
+
+    Raises IntegrityError for the first mismatch.
+    """
     for member in archive.members.values():
         for _ in archive.chunks(member):
             pass
 
 
 def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
-    """Files by their normalized path; IntegrityError for unsafe or duplicate paths."""
+    """Files by their normalized path. Raises IntegrityError for unsafe or duplicate paths."""
     files: dict[str, ZipMember] = {}
     folders: set[str] = set()
     for member in members:
@@ -164,7 +167,7 @@ def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
 
 
 def _checked_path(name: str, label: str) -> str:
-    """`name` without empty and `.` parts; IntegrityError if it could leave its folder."""
+    """`name` without empty and `.` parts. Raises IntegrityError if it could leave its folder."""
     if name.startswith("/"):
         refuse_wheel(label, name, "is an absolute path")
     if "\\" in name:

@@ -198,7 +198,7 @@ def _check_sizes(name: str, method: int, compressed: int, size: int, label: str)
 def check_local(
     files: FileReader, path: Path, record: DirectoryEntry, limit: int, label: str
 ) -> int:
-    """The offset of the data of `record`; IntegrityError if its local header does not agree.
+    """The offset of the data of `record`. Raises IntegrityError if its local header does not agree.
 
     The member must end exactly at `limit`, where the next one or the directory starts.
     """

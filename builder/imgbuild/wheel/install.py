@@ -84,8 +84,8 @@ def installed_members(
     """The files, but not the folders, that installing the wheel at `path` adds, sorted by path.
 
     `omit` are installed paths (without leading slash) to omit, also from RECORD. `label` is the
-    wheel's file name, if `path` has a different one. IntegrityError if the wheel is unsafe or
-    inconsistent.
+    wheel's file name, if `path` has a different one. Raises IntegrityError if the wheel is unsafe
+    or inconsistent.
     """
     with convert_read_errors(label or path.name, hint=REMEDY):
         return _installed_members(
@@ -175,7 +175,7 @@ def _files(archive: WheelArchive, places: InstallScheme) -> dict[str, _Installed
 def _add_file(
     archive: WheelArchive, files: dict[str, _InstalledFile], file: _InstalledFile
 ) -> None:
-    """Add `file`; IntegrityError if `files` has different content for its path."""
+    """Add `file`. Raises IntegrityError if `files` has different content for its path."""
     other = files.setdefault(file.path, file)
     if other is not file and _bytes(archive, other) != _bytes(archive, file):
         refuse_wheel(archive.label, file.path, "is installed twice, with different contents")

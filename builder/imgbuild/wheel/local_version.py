@@ -46,7 +46,7 @@ def local_version_label(version: str) -> LocalVersionLabel:
 
 
 def torch_cxx11(version: str) -> bool | None:
-    """The C++ ABI of PyTorch's own wheels for x86_64; None for other builds.
+    """The C++ ABI of PyTorch's own wheels for x86_64, or None for other builds.
 
     The C++11 ABI came with the builds on manylinux_2_28: CUDA 12.6 in torch 2.6, and all builds
     since 2.7. Source: https://github.com/pytorch/pytorch/issues/123649.

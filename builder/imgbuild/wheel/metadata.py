@@ -15,7 +15,7 @@ LIMIT = 16 << 20  # bytes of METADATA
 def read_metadata(file: IO[bytes], name: str) -> bytes:
     """`NAME-VERSION.dist-info/METADATA` of the wheel `name`, opened as the seekable `file`.
 
-    IntegrityError if it is not a zip file or has no METADATA.
+    Raises IntegrityError if it is not a zip file or has no METADATA.
     """
     try:
         with zipfile.ZipFile(file) as wheel:

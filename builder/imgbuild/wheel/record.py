@@ -30,7 +30,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_record(text: str, label: str) -> dict[str, RecordRow]:
-    """The rows of a wheel's RECORD by path; IntegrityError for an invalid line."""
+    """The rows of a wheel's RECORD by path. Raises IntegrityError for an invalid line."""
     rows: dict[str, RecordRow] = {}
     try:
         lines = list(csv.reader(io.StringIO(text), strict=True))
@@ -51,7 +51,7 @@ def read_record(text: str, label: str) -> dict[str, RecordRow]:
 
 
 def strong_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
-    """The digest of `path` in RECORD; None if it is missing or weaker than sha256."""
+    """The digest of `path` in RECORD, or None if it is missing or weaker than sha256."""
     row = rows.get(path)
     if row is None or row.digest.partition("=")[0] not in STRONG_HASHES:
         return None

@@ -50,8 +50,8 @@ class SdistMember(msgspec.Struct, frozen=True, kw_only=True):
 def read_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, ContentReader]]:
     """Each member with a reader of its content, which is valid until the next member.
 
-    `sdist` is a tar, plain or compressed with gzip, or a zip. IntegrityError, with `label` in
-    it, if it is damaged, has another compression, or has sparse members.
+    `sdist` is a tar, plain or compressed with gzip, or a zip. Raises IntegrityError, with `label`
+    in it, if it is damaged, has another compression, or has sparse members.
     """
     with convert_read_errors(label, hint=REMEDY), open(sdist, "rb", opener=open_regular) as file:
         start = file.peek(LONGEST_MAGIC)

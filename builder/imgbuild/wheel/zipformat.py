@@ -59,7 +59,10 @@ def refuse_wheel(file: str, member: str | None, what: str) -> NoReturn:
 
 
 def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
-    """Extra fields by number; IntegrityError if a field that imgbuild reads appears twice."""
+    """Extra fields by number.
+
+    Raises IntegrityError if a field that imgbuild reads appears twice.
+    """
     fields: dict[int, bytes] = {}
     at = 0
     while at + 4 <= len(data):
