@@ -67,7 +67,7 @@ def read_base_image(text: str, arch: Arch, client: RegistryClient | None = None)
 def fetch_layers(
     text: str, layers: Sequence[LockedFile], context: Context, client: RegistryClient | None = None
 ) -> None:
-    """Fetch the missing layers of the image `text` into the store."""
+    """Fetch the layers of the image `text` that the store lacks."""
     repository, client = (
         parse_base_reference(text).repository,
         client or RegistryClient(offline=context.http.offline),

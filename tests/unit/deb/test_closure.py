@@ -119,7 +119,10 @@ def test_unsatisfiable_dependency_error_shows_requesting_chain() -> None:
             requested=("app",),
         )
     assert caught.value.reasons == (
-        "middle depends on lib (>= 2) | other, which no package of the archive satisfies",
+        (
+            "middle depends on lib (>= 2) | other, but no package in the archive satisfies this "
+            "dependency"
+        ),
         "middle is required by app",
         "app: required by the base",
     )

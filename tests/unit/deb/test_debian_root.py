@@ -283,7 +283,7 @@ def test_suite_without_table_is_refused(packages: Packages, tmp_path: Path) -> N
         debian_root.base_members(
             packages.recipe(suite="trixie"), packages.paths, tmp_path / "spool"
         )
-    assert caught.value.hint == "suites with a table: tiny"
+    assert caught.value.hint == "use a suite with a table: tiny"
 
 
 def test_package_that_differs_from_lock_is_refused(packages: Packages, tmp_path: Path) -> None:
