@@ -90,7 +90,7 @@ def test_pins_are_read_from_arguments_or_stdin(
     machine = ("--python", "3.11", "--arch", "x86_64")
     named = project.run("audit", "trl==9.0", "vllm==9.0+cu130", *machine, status=4)
     assert "trl 9.0 imports Gone from vllm, but vllm 9.0 does not define it" in named.stdout
-    unread = "not checked: vllm==9.0+cu130: not on the index; read vllm==9.0 instead\n"
+    unread = "not checked: vllm==9.0+cu130: not on the index; vllm==9.0 was read instead\n"
     assert unread in named.stdout
     piped = project.run("audit", "-r", "-", *machine, status=4, stdin="trl==9.0\nvllm==9.0\n")
     assert "imports Gone from vllm" in piped.stdout
@@ -99,7 +99,7 @@ def test_pins_are_read_from_arguments_or_stdin(
 def test_audit_fails_if_a_pin_has_no_compatible_wheel(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
-    assert "not read: vllm==7.0: no compatible wheel on the index" in done.stdout
+    assert "not read: vllm==7.0: the index has no compatible wheel" in done.stdout
     assert "not all packages were read: vllm==7.0" in done.stderr
 
 
@@ -107,7 +107,7 @@ def test_pin_without_a_wheel_is_audited_from_its_sdist(project: Project) -> None
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.5\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
     assert "trl 9.0 imports Gone from vllm, but vllm 7.5 does not define it" in done.stdout
-    unread = "not checked: vllm==7.5: read from the sdist, without files added by a build"
+    unread = "not checked: vllm==7.5: read from the sdist, which lacks files that a build adds"
     assert unread in done.stdout
 
 

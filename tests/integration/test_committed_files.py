@@ -114,5 +114,5 @@ def test_folder_without_a_commit_is_refused(repository: GitRepository, tmp_path:
         committed_files.find_committed_folder(repository.folder)
     repository.commit({"a.py": ""})
     (repository.folder / "new").mkdir()
-    with pytest.raises(InputError, match="has no file of"):
+    with pytest.raises(InputError, match="contains no file of"):
         committed_files.find_committed_folder(repository.folder / "new")

@@ -237,7 +237,7 @@ def test_imgbuild_wheel_has_facts_of_published_files(wheel: Path) -> None:
 
 def test_installed_imgbuild_shows_and_builds_targets(user: User) -> None:
     catalogue = user.run("list", "-v").stderr
-    assert catalogue.count("targets from the catalogue of imgbuild") == 1
+    assert catalogue.count("using targets of the catalogue of imgbuild") == 1
     listed = user.run("list")
     assert TARGET in listed.stdout
     assert listed.stderr == ""

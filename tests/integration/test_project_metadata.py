@@ -146,7 +146,7 @@ def test_computed_package_name_is_read_from_the_build_backend(
     assert trainer.run("lock", "--check", ROW).returncode == 0
     (trainer.folder / "setup.py").write_text(f"{SCRIPT}# changed\n")
     stale = trainer.run("lock", "--check", ROW, status=5)
-    message = "the setup.py of my-trainer, which its build backend runs, has changed"
+    message = "the setup.py of my-trainer, which the build backend runs, has changed"
     assert message in " ".join(stale.stderr.split())
     trainer.run("lock", ROW)
     assert trainer.run("lock", "--check", ROW).returncode == 0

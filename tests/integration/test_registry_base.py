@@ -337,7 +337,9 @@ class TestRefusals:
         )
         image = f"{pushed.oci.partition('@')[0]}@{digest}"
         project.write(sample_project.registry_base(image), arches=("arm64",))
-        self.refuse(project, 2, image, "has no arm64, only x86_64", "with this architecture")
+        self.refuse(
+            project, 2, image, "has no image for arm64, only for x86_64", "for this architecture"
+        )
 
     def test_base_digest_missing_in_the_registry_is_reported(self, project, pushed):
         image = f"{pushed.oci.partition('@')[0]}@sha256:{'0' * 64}"

@@ -1,7 +1,7 @@
 """Reads the committed files of a project folder from git objects, as members of a layer.
 
-File contents are read from the objects, as in `solve.git_tree`: no filter, attribute or hook of the
-repository applies. Files that only imgbuild reads are excluded.
+Contents are read from the objects, as in `solve.git_tree`, so that filters, attributes and hooks of
+the repository have no effect. Files that only imgbuild reads are excluded.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a `CommittedFolder` as members, and the paths that are incomplete.
+    """The files of a `CommittedFolder` as members, and paths with missing content.
 
-    The paths in `left_out` have names that are invalid in a layer. `submodules` are other
-    repositories, and git-lfs stores the content of `pointers`. `entries` are the files expected in
-    the folder.
+    The names of paths in `left_out` are invalid in a layer. `submodules` are other repositories.
+    The content of `pointers` is stored by git-lfs. `entries` are the files that the folder should
+    contain.
     """
 
     members: tuple[LayerMember, ...]
@@ -63,7 +63,10 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_committed_folder(folder: Path) -> CommittedFolder:
-    """The state of `folder` at HEAD; InputError if it is not in a repository or not committed."""
+    """The state of `folder` at HEAD.
+
+    Raises InputError if the folder is not in a repository, or has no committed file.
+    """
     hint = "commit the project's files with git init, git add and git commit"
     inside = git.run_git(folder, "rev-parse", "--absolute-git-dir", "--show-prefix")
     if inside.status != 0:
@@ -78,7 +81,7 @@ def find_committed_folder(folder: Path) -> CommittedFolder:
         raise InputError(message, hint=hint)
     tree = repository.resolve_object(f"{commit}:{prefix.rstrip('/')}")
     if tree is None:
-        message = f"commit {commit[:12]} has no file of {folder}"
+        message = f"commit {commit[:12]} contains no file of {folder}"
         raise InputError(message, hint="commit the project's files with git add and git commit")
     return CommittedFolder(folder=folder, git_folder=Path(git_folder), commit=commit, tree=tree)
 
@@ -86,7 +89,7 @@ def find_committed_folder(folder: Path) -> CommittedFolder:
 def read_committed_files(
     committed: CommittedFolder, workdir: str, contents: Path
 ) -> CommittedFiles:
-    """The members below `workdir`, an absolute path; their contents are written to `contents`."""
+    """Read the members below `workdir`, an absolute path. The file contents go into `contents`."""
     repository = GitObjects(committed.git_folder)
     top = workdir.strip("/")
     members = [LayerMember(path=top, kind=MemberKind.FOLDER, mode=WORK_MODE)]
@@ -135,7 +138,7 @@ def read_committed_files(
 def _append_content(
     entry: TreeEntry, reader: ObjectReader, file: BinaryIO
 ) -> tuple[FileSlice, bytes]:
-    """Append the content of a file to `file`; returns its slice and its first piece."""
+    """Append the content of a file to `file`. Returns the slice of `file`, and the first piece."""
     offset, crc, first = file.tell(), 0, b""
     for piece in reader.read_pieces(entry.object):
         first = first or piece
@@ -149,7 +152,7 @@ def _append_content(
 def find_differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str, ...]:
     """The paths that differ from the commit, and the uncommitted paths.
 
-    Excludes ignored paths and files whose content is stored by git-lfs.
+    Ignored paths and files whose content is stored by git-lfs are excluded.
     """
     listed = ("--cached", "--others", "--exclude-standard", "-z")
     present = git.run_git(committed.folder, "ls-files", *listed).stdout.split("\0")
@@ -179,9 +182,9 @@ def _changed_paths(folder: Path, entries: Sequence[TreeEntry]) -> Iterable[str]:
 
 
 def _is_committed(path: Path, entry: TreeEntry) -> bool:
-    """Whether the file has the content and the type of `entry`; OSError if it cannot be read.
+    """Whether the file has the content and the type of `entry`.
 
-    Line endings converted by the checkout are ignored.
+    Line endings that git converted on checkout are ignored. Raises OSError if it cannot be read.
     """
     status = path.lstat()
     if entry.mode == LINK:

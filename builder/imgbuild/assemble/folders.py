@@ -1,7 +1,7 @@
-"""Finds modes and owners of the base image's folders that contain added files.
+"""Finds modes and owners of the base image's folders to which files are added.
 
-The lock records modes and owners other than the default. Without them, the layer would make /root
-readable by every user.
+The lock records modes and owners that are not the default. Otherwise, the layer of a file below
+/root would make /root readable by every user.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETGID = 0o2000
 
 
 class BasePath(msgspec.Struct, frozen=True, kw_only=True):
-    """A path of the base: its type, and, for a folder, its mode and owner."""
+    """The type of a path of the base and, for a folder, the mode and owner."""
 
     path: str
     kind: str
@@ -47,10 +47,10 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def complete_lock(lock: Lock, inputs: Inputs) -> Lock:
-    """`lock` with the base folders of added files that have a non-default mode or owner.
+    """Add the base folders of added files that have a non-default mode or owner to `lock`.
 
-    Inputs of the base are fetched if no facts about them are stored. InputError if a file or link
-    would replace a folder, or if a parent is not a folder or is a setgid folder.
+    Inputs of the base are fetched if no facts on them are stored. Raises InputError if a file or
+    link would replace a folder, or if a parent is not a folder or is a setgid folder.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):
         return lock
@@ -97,7 +97,7 @@ def find_unread_layers(lock: Lock, store: Store) -> list[Layer]:
 
 
 def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
-    """All paths of a base whose inputs are in the store, from imgbuild's stored facts."""
+    """All paths of a base whose inputs are in the store, from the facts that imgbuild stored."""
     paths = [
         path if path.kind == FOLDER else msgspec.structs.replace(path, folder=DEFAULT_FOLDER)
         for path in _base_paths(layers, store)
@@ -111,7 +111,7 @@ def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
 
 
 def _published_base_paths(layers: Sequence[Layer]) -> list[BasePath] | None:
-    """All paths of a published base; None if unknown."""
+    """All paths of a published base, or None if unknown."""
     data = installed_facts().fact(FACT, base_key(layers))
     if data is None:
         return None
@@ -123,7 +123,7 @@ def _published_base_paths(layers: Sequence[Layer]) -> list[BasePath] | None:
 
 
 def base_key(layers: Sequence[Layer]) -> str:
-    """The cache key of the paths of a base image, derived from its layers."""
+    """The cache key of the paths of a base image. It depends on the layers of the base."""
     return codec.encode_compact([layer.id for layer in layers]).decode()
 
 
@@ -141,9 +141,9 @@ def _key(layers: Sequence[Layer], above: Sequence[str], placed: set[str]) -> str
 def _base_folders(
     every: Iterable[BasePath], above: Sequence[str], placed: set[str]
 ) -> tuple[BasePath, ...]:
-    """The base image's folders that contain an added path or are at one.
+    """The folders of the base image that contain an added path or are an added path.
 
-    A folder that no package lists is inferred from the paths below it.
+    A folder that no package lists is inferred from paths below the folder.
     """
     base_folders: dict[str, BasePath] = {}
     for seen in every:
@@ -166,27 +166,31 @@ def _refuse_conflicts(target: str, extends: Extends, seen: BasePath) -> None:
         raise InputError(message, hint=f"write {place}/{posixpath.basename(added[path])}")
     if seen.kind != FOLDER:
         message = f"{message} is not a folder in the base image: {seen.kind}"
-        raise InputError(message, hint="use the path of the folder, not of a link to it")
+        raise InputError(
+            message, hint="specify the path of the folder, not of a link to the folder"
+        )
     if int(seen.folder.mode, 8) & SETGID:
         message = (
-            f"{message} is a setgid folder, whose files inherit its group (mode {seen.folder.mode})"
+            f"{message} is a setgid folder (mode {seen.folder.mode}), in which files inherit "
+            "the group"
         )
         raise InputError(
-            message, hint="choose another folder: imgbuild sets the group of each file in a layer"
+            message,
+            hint="choose another folder, because imgbuild sets the group of each file in a layer",
         )
 
 
 def _parent_folders(path: str) -> Iterator[str]:
-    """The parent folders of an absolute path, without the leading slash."""
+    """The parent folders of an absolute path, without leading slashes."""
     path = path.strip("/")
     while path := path.rpartition("/")[0]:
         yield path
 
 
 def _base_paths(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
-    """Every path of a base, from its Debian packages (including added ones) or a registry image.
+    """Yield every path of a Debian base, including added packages, or of a registry image.
 
-    Paths of a standalone Python are omitted, because no file can be added to its folder.
+    Paths of a standalone Python are omitted, because files cannot be added to its folder.
     """
     layers = [layer for layer in layers if not isinstance(layer.recipe, PythonRecipe)]
     last = layers[-1].recipe

@@ -1,6 +1,6 @@
 """Builds an OCI layout with the locked digest from a lock.
 
-lock and digests → plan → fetch → assemble → OCI layout
+Steps: lock and digests → plan → fetch → assemble → OCI layout
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imgbuild.values import Arch, Digest, digest_of
 class BuiltImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image in an OCI layout.
 
-    `size` is the download size in bytes; `assembled` is the number of layers built.
+    `size` is the download size in bytes, and `assembled` is the number of layers that were built.
     """
 
     target: str
@@ -51,7 +51,8 @@ def build_layout(
 ) -> BuiltImage:
     """Write the image of `lock` on `arches` to the OCI layout `output`, with the locked digest.
 
-    With `only_base` the image has only the layers of the base; its digest is not in digests.json.
+    If `only_base` is set, the image has only the layers of the base, and its digest is not in
+    digests.json.
     """
     plans, documents = image_digests.plan_documents(
         lock, target_digests, arches, only_base=only_base
@@ -88,10 +89,10 @@ def make_missing(
     processes: int,
     verify: bool = False,
 ) -> int:
-    """Build the `requested` layers that are missing from the store; returns their number.
+    """Build the `requested` layers that the store lacks. Returns the number of built layers.
 
-    IntegrityError if a digest differs from the locked one. With `verify`, all layers are built and
-    decompressed.
+    If `verify` is set, all layers are built and decompressed. Raises IntegrityError if a digest
+    differs from the locked digest.
     """
     layer_records = image_digests.layer_records(target_digests)
     layers = {layer.id: layer for layer in requested}
@@ -127,7 +128,10 @@ def _images(documents: dict[Arch, ImageDocuments], store: Store) -> dict[Arch, l
 
 
 def layer_blob(store: Store, digest: Digest) -> Path:
-    """The blob of a layer that this process built; IntegrityError if it was removed."""
+    """The blob of a layer that this process built.
+
+    Raises IntegrityError if the blob was removed.
+    """
     path = store.blob(digest)
     if path is None:
         message = f"layer {digest} was removed from the cache {store.root} while it was in use"

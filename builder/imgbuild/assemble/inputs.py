@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Inputs:
-    """The inputs of layers, fetched if missing and allowed.
+    """Provides the inputs of layers, and fetches missing inputs if this is allowed.
 
     `assemble.origins` defines the sources and their order.
     """
@@ -53,13 +53,13 @@ class Inputs:
         self._kept_files = kept_files
 
     def with_transfer(self, transfer: Transfer, *, kept_files: Collection[Sha256]) -> Inputs:
-        """A copy that counts downloads in `transfer` and does not drop `kept_files`."""
+        """A copy that counts downloads in `transfer`, and does not drop `kept_files`."""
         context = msgspec.structs.replace(self.context, transfer=transfer)
         return Inputs(self.matrix, context, mirror=self.mirror, kept_files=kept_files)
 
     @property
     def store(self) -> Store:
-        """The cache that the inputs are read from."""
+        """The cache from which inputs are read."""
         return self.context.store
 
     @property
@@ -68,15 +68,15 @@ class Inputs:
         return self.context.http.offline
 
     def fetch_inputs(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
-        """Fetch every input of `layers` into the store; returns the hashes of the fetched files."""
+        """Fetch all inputs of `layers` into the store. Returns the hashes of the fetched files."""
         hashes = {file.sha256 for layer in layers for file in layer.recipe.inputs}
         return [item.sha256 for item in self.fetch_missing(lock, hashes) if not item.layer]
 
     def fetch_missing(self, lock: Lock, hashes: Collection[Sha256]) -> list[Input]:
-        """Fetch the inputs of `lock` with these hashes into the store; returns those fetched.
+        """Fetch the inputs of `lock` with these hashes into the store.
 
-        Raises FetchFailed if an input is not available. Offline, it is raised before any request if
-        an input needs a server.
+        Returns the hashes of fetched files. Raises FetchFailed if an input is not available, and
+        offline before the first request if an input needs a server.
         """
         named = inputs_by_hash(lock)
         lacked = missing_inputs((named[key] for key in sorted(hashes) if key in named), self.store)
@@ -86,9 +86,9 @@ class Inputs:
     def link_published_layers(self, lock: Lock, records: Mapping[Digest, LayerRecord]) -> None:
         """Fetch the published layers `records` (by id) that `lock` extends into the store.
 
-        Layers without a location in the matrix are built from their inputs instead, as are layers
-        that are missing from a mirror which is the only source. FetchFailed if a layer is missing
-        at its origin, IntegrityError if it has other content.
+        Layers are built from their inputs instead if the matrix defines no location, or if a mirror
+        that is the only source does not have them. Raises FetchFailed if a layer is missing at its
+        origin, and IntegrityError if it has other content.
         """
         overlay = published.find_overlay(self.matrix, lock.target)
         ids = published_layers(lock) & records.keys()
@@ -101,7 +101,7 @@ class Inputs:
         return Origins(self.matrix, self.context, self.mirror)
 
     def sources(self, lock: Lock) -> LockSources:
-        """The sources of the files of `lock` according to the current matrix."""
+        """The sources of the files of `lock`, according to the current matrix."""
         return LockSources(lock, self.matrix, self.context)
 
     def drop_files(self, hashes: Iterable[Sha256]) -> None:
@@ -113,7 +113,10 @@ class Inputs:
     def file_tables(
         self, lock: Lock, layers: Sequence[Layer]
     ) -> dict[str, tuple[conflicts.InstalledFile, ...]]:
-        """Package → installed files with CRC and size, cached by the wheel's hash."""
+        """The installed files of each package with CRC and size.
+
+        Cached by the hash of the wheel.
+        """
         tables = {}
         for layer in layers:
             recipe = layer.recipe
@@ -132,7 +135,10 @@ class Inputs:
         return tables
 
     def read(self, layer: Layer) -> bool:
-        """Whether the file tables of all wheels in `layer` are known; True if it has no wheels."""
+        """Whether the file tables of all wheels in `layer` are known.
+
+        True if the layer has no wheels.
+        """
         recipe = layer.recipe
         return not isinstance(recipe, WheelsRecipe) or all(
             self._stored_table(recipe, wheel) is not None for wheel in recipe.wheels
@@ -141,7 +147,7 @@ class Inputs:
     def _stored_table(
         self, recipe: WheelsRecipe, wheel: Wheel
     ) -> tuple[conflicts.InstalledFile, ...] | None:
-        """The file table of a wheel, from the store or the published facts."""
+        """The file table of a wheel, from the store or from published facts."""
         stored = self.store.fact(TABLES, _table_key(recipe, wheel))
         if stored is not None:
             return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
@@ -175,7 +181,7 @@ class Inputs:
 def split_into_batches(
     items: Iterable[T], size: Callable[[T], int], *, bounded: bool
 ) -> Iterator[list[T]]:
-    """The items in batches of at most BATCH_BYTES (larger items alone), or all in one batch."""
+    """Split items into batches of at most BATCH_BYTES (larger items alone), or return one batch."""
     batch: list[T] = []
     total = 0
     for item in items:

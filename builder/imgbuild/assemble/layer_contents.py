@@ -1,6 +1,6 @@
 """Builds one layer of a plan, and writes it as a blob to the cache.
 
-It can also compute only the record of a layer. `workers` builds several layers in parallel.
+The record of a layer can also be computed without a blob. `workers` builds layers in parallel.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ FACT = "base-record"
 class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
     """One layer to build.
 
-    With a record, the bytes of the layer must match the record. With `keep`, the blob is added to
-    the store, otherwise only the digests are computed. `verify` decompresses and checks content
-    even if a record makes this unnecessary.
+    If `record` is set, the bytes of the layer must match the record. If `keep` is set, the blob is
+    added to the store. Otherwise, only the digests are computed. If `verify` is set, content is
+    decompressed and checked even if a record makes this unnecessary.
     """
 
     layer: Layer
@@ -63,7 +63,10 @@ class BuiltLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> BuiltLayer:
-    """Build one layer in this process; `advance` is called with the number of bytes read."""
+    """Build one layer in this process.
+
+    `advance` is called with the numbers of bytes that are read.
+    """
     recipe = job.layer.recipe
     if isinstance(recipe, RegistryRecipe):
         layer = recipe.layer
@@ -82,12 +85,13 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> B
             job.record.diff_id,
         ):
             message = (
-                f"layer {job.layer.name}: {record.digest} was built, but images/layers.json has"
-                f" {job.record.digest}"
+                f"layer {job.layer.name}: {record.digest} was built, but the digest in "
+                f"images/layers.json is {job.record.digest}"
             )
             hint = (
-                "run `imgbuild cache verify` to check the inputs for damage; if a change of "
-                "imgbuild altered the bytes, increase the layer's format number"
+                "to check the inputs for damage, run `imgbuild cache verify`; if you changed "
+                "imgbuild and the bytes differ as intended, increase the format number of "
+                "the layer"
             )
             raise IntegrityError(message, hint=hint)
         if sink is not None:
@@ -100,7 +104,7 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> B
 
 
 def base_record(layer: Layer, store: Store) -> LayerRecord | None:
-    """The record that `make_layer` stored in this cache for a Debian base; None for other layers.
+    """The record that `make_layer` cached for a Debian base, or None for other layers.
 
     Building the base takes longest, and the base is the same in every project.
     """
@@ -142,7 +146,7 @@ def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[LayerMembe
 
 
 def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
-    """The records of the wheels whose contents were checked."""
+    """The records of the wheels whose contents this build checked."""
     facts = {}
     for wheel in recipe.wheels:
         read = archive.read_wheel(require_file(store, wheel.sha256, wheel.file), label=wheel.file)
@@ -155,7 +159,7 @@ def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
 
 
 def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[LayerMember, ...]:
-    """The files that one wheel adds to a layer, without files that the recipe excludes."""
+    """The files that a wheel adds to a layer, without files that the recipe excludes."""
     path = require_file(store, wheel.sha256, wheel.file)
     install_ = functools.partial(
         install.installed_members,
@@ -178,12 +182,12 @@ def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Lay
 
 
 def input_paths(recipe: Recipe, store: Store) -> dict[Sha256, Path]:
-    """The files in the store that a recipe reads; FetchFailed if one is missing."""
+    """The files in the store that a recipe reads. Raises FetchFailed if a file is missing."""
     return {file.sha256: require_file(store, file.sha256, file.file) for file in recipe.inputs}
 
 
 def require_file(store: Store, sha256: Sha256, name: str) -> Path:
-    """The file in the store; FetchFailed if it is missing."""
+    """The path of the file in the store. Raises FetchFailed if the file is missing."""
     path = store.file(sha256)
     if path is None:
         message = f"{name} (sha256 {sha256}) is not in the cache {store.root}"

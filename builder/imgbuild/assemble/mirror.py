@@ -1,10 +1,10 @@
-"""Finds the mirror of inputs in a private registry (IMGBUILD_MIRROR), and downloads from it.
+"""Finds the mirror of inputs in a private registry (IMGBUILD_MIRROR), and downloads inputs.
 
-Files from a mirror are checked against the hashes of the lock like all other files. A mirror
-changes the source of files, but neither their content nor locks and digests.
+Files from a mirror are checked against the hashes in the lock. A mirror changes where files are
+downloaded from, but does not change the files, locks or digests.
 
 A mirror is set by an option, $IMGBUILD_MIRROR, mirror.json next to the matrix, or the user's
-mirror.json, in this order; `off` disables it.
+mirror.json, in this order. The value `off` disables the mirror.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ OFF_VALUE = "off"
 class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The setting that `imgbuild registry mirror use` writes.
 
-    With `only`, missing files are not requested from an index.
-    `plain_http` allows a registry on another machine without TLS.
+    If `only` is set, files that the mirror lacks are not requested from an index. `plain_http`
+    allows a registry without TLS on another machine.
     """
 
     mirror: str
@@ -61,7 +61,7 @@ class MirrorOrigin(enum.StrEnum):
 
 
 class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting and its origin; `place` is its file, if any."""
+    """A setting and its origin. `place` is the file with the setting, if any."""
 
     setting: MirrorSetting
     origin: MirrorOrigin
@@ -74,10 +74,10 @@ def user_file() -> Path:
 
 
 def find_mirror(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:
-    """The mirror setting for the project in `root`; None if no mirror is used.
+    """The mirror setting for the project in `root`, or None if no mirror is used.
 
-    `text` and `only` are values of command-line options. InputError if a setting cannot be read, or
-    `only` is set without a mirror.
+    `text` and `only` are values of command-line options. Raises InputError if a setting cannot be
+    read, or if `only` is set without a mirror.
     """
     named_mirror = _read_setting(root, text)
     if named_mirror is not None and named_mirror.setting.mirror == OFF_VALUE:
@@ -100,10 +100,10 @@ def find_mirror(root: Path, text: str | None = None, *, only: bool = False) -> N
 
 
 def parse_mirror_repository(text: str, place: str) -> Repository:
-    """The mirror named by `text`, HOST/REPOSITORY.
+    """Parse the mirror `text` (HOST/REPOSITORY).
 
-    InputError with the `place` of the text if it is invalid. A name without a host would refer to
-    Docker Hub.
+    Raises InputError, with the `place` of the text, if it is invalid or has no host. Without a
+    host, the name would refer to Docker Hub.
     """
     try:
         parsed = parse_repository(text)
@@ -140,7 +140,7 @@ def _read_setting(root: Path, text: str | None) -> NamedMirror | None:
 class Mirror:
     """A repository from which inputs are downloaded.
 
-    Nothing is requested or loaded before its first use.
+    No request is sent before the first download.
     """
 
     def __init__(
@@ -166,7 +166,10 @@ class Mirror:
         any_source: bool = False,
         plain_http: Collection[str] = (),
     ) -> Mirror | None:
-        """The mirror of a setting, if any; `any_source` always allows other sources."""
+        """The mirror of a setting, if any.
+
+        If `any_source` is set, other sources are always allowed.
+        """
         if named is None:
             return None
         repository, setting = parse_repository(named.setting.mirror), named.setting
@@ -190,9 +193,9 @@ class Mirror:
     ) -> set[Digest]:
         """Fetch the `requested` files that exist in the mirror into the store.
 
-        Returns their digests. A mirror that does not respond or serves other bytes is skipped with
-        a warning and not used again. If it is the only source, FetchFailed or IntegrityError is
-        raised.
+        Returns their digests. If the mirror does not respond, or a file has the wrong hash, the
+        mirror is skipped with a warning and not used again. If the mirror is the only source,
+        FetchFailed or IntegrityError is raised instead.
         """
         store, reporter = context.store, context.reporter
         if not requested or self._given_up:
@@ -232,7 +235,7 @@ class Mirror:
     def _fetch(
         self, item: Input, context: Context, bar: ProgressBar, stop: StopFlag
     ) -> Digest | None:
-        """Fetch one file; None if it is not in the mirror."""
+        """Fetch one file, or return None if the mirror does not have the file."""
         request = self.client.file_request(self.repository, item.as_locked_file, layer=item.layer)
         try:
             fetch_file(request, self.client.context(context), bar.advance, stop)

@@ -1,7 +1,7 @@
 """Describes the inputs of a lock as artifacts of a private registry.
 
-Every file that a build from the lock downloads is a blob named by the sha256 in the lock; one
-artifact references them all, which prevents the registry from deleting them and lets users list
+Every file that a build from the lock downloads is a blob whose digest is the SHA-256 in the lock.
+One artifact references all blobs, so that the registry does not delete them, and users can list
 them. The artifact contains no timestamp and no property of the machine.
 """
 
@@ -36,7 +36,7 @@ DIGITS = 12  # of the artifact's digest in the permanent tag
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a build from a lock reads. With `layer` it is stored among the blobs."""
+    """A file that a build from a lock reads. If `layer` is set, the store keeps it as a blob."""
 
     file: str
     digest: Digest
@@ -63,8 +63,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 def collect_inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
     """Every input of `lock` on `arch`, without duplicates, sorted by name.
 
-    For a wheel built from an sdist, the sdist and its build requirements are included. The wheel
-    makes a rebuild unnecessary, and the other files make it possible.
+    A wheel built from an sdist, its sdist and its build requirements are all included: a build uses
+    the wheel, and the other files allow to build the wheel again.
     """
     by_digest: dict[Digest, Input] = {}
     for item in _iterate_inputs(lock, arch):
@@ -73,7 +73,7 @@ def collect_inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
 
 
 def inputs_by_hash(lock: Lock) -> dict[Sha256, Input]:
-    """The inputs of `lock` on all its architectures, by hash."""
+    """The inputs of `lock` on all architectures, by hash."""
     return {item.sha256: item for arch in lock.arch for item in collect_inputs(lock, arch)}
 
 
@@ -120,7 +120,7 @@ def _files(items: Iterable[LockedFile], media_type: str, *, folder: str = "") ->
 
 
 def artifact_manifest(lock: Lock, arch: Arch) -> bytes:
-    """The manifest that references every input of `lock` on `arch`: a pure function of the lock."""
+    """The manifest that references every input of `lock` on `arch`. It depends only on the lock."""
     layers = [
         Descriptor(
             media_type=item.media_type,
@@ -139,11 +139,11 @@ def artifact_manifest(lock: Lock, arch: Arch) -> bytes:
 
 
 def artifact_tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
-    """The tags of the artifact `data`: a permanent tag, and one of the target's latest inputs."""
+    """The tags of the artifact `data`: a permanent tag, and the tag for the latest inputs."""
     moved = latest_tag(lock.target, arch)
     return f"{moved}-{sha256(data)[:DIGITS]}", moved
 
 
 def latest_tag(target: str, arch: Arch) -> str:
-    """The tag of a target's latest inputs; it differs from TARGET-ARCH, the tag of an image."""
+    """The tag of a target's latest inputs. It differs from TARGET-ARCH, the tag of an image."""
     return f"{target}-{arch}-inputs"

@@ -2,8 +2,8 @@
 
 The sources of a lock's inputs are the user's files, the mirror, indexes and Debian archives, the
 base image's registry, and builds of sdists. The sources of a published target's layers are its
-layout, or the mirror and its registry. If servers must not be used, inputs that need a server are
-refused before any request.
+layout, or the mirror and its registry. Offline, inputs that need a server are rejected before the
+first request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Origin = Callable[[Sequence[Input]], object]
 
 
 def fetch_from(items: Sequence[Input], origins: Iterable[Origin], store: Store) -> None:
-    """Fetch the `items` missing from `store` from `origins` in turn, until none is missing."""
+    """Fetch the `items` that `store` lacks from `origins` in turn, until none is missing."""
     for origin in origins:
         items = missing_inputs(items, store)
         if not items:
@@ -44,7 +44,7 @@ def fetch_from(items: Sequence[Input], origins: Iterable[Origin], store: Store) 
 
 
 class Origins:
-    """The origins of a project. If the context is offline, `mirror` must be None."""
+    """The origins of inputs for a project. If the context is offline, `mirror` must be None."""
 
     def __init__(self, matrix: Matrix, context: Context, mirror: Mirror | None) -> None:
         self._matrix = matrix
@@ -67,7 +67,7 @@ class Origins:
         yield sources.rebuild_wheels
 
     def published_layer_origins(self, overlay: TargetOverlay) -> Iterator[Origin]:
-        """The origins of the published layers; empty if the matrix defines none."""
+        """The origins of the published layers. Empty if the matrix defines none."""
         target = overlay.published
         if overlay.published_layout is not None:
             yield partial(self._copy_from_layout, overlay.published_layout, target.name)
@@ -82,7 +82,7 @@ class Origins:
                 yield partial(self._fetch_from_image, place)
 
     def _copy_added_files(self, lock: Lock, items: Sequence[Input]) -> None:
-        """The user's files that `lock` adds; IntegrityError if one has changed."""
+        """Copy the user's files that `lock` adds. Raises IntegrityError if a file has changed."""
         files = lock.extends.files if lock.extends is not None else {}
         if {item.sha256 for item in items} & {file.sha256 for file in files.values()}:
             for path, data in extension.added_contents(lock, self._matrix).items():
@@ -99,9 +99,9 @@ class Origins:
     def _fetch_from_mirror(
         self, mirror: Mirror, lock: Lock, sources: LockSources, items: Sequence[Input]
     ) -> None:
-        """Fetch the `items` in the mirror, and the inputs of wheels that have to be built.
+        """Fetch `items` from the mirror, and the inputs of wheels that must be built.
 
-        Files of the user's folders are included, because other machines may lack them.
+        Files in folders of the user are included, because other machines may not have the folders.
         """
         mirror.fetch_missing(items, self._context, title=lock.target)
         left = missing_inputs(items, self._store)
@@ -112,7 +112,7 @@ class Origins:
             root = (*host_debs(lock), *([python] if python is not None else []))
             every = sorted(parts | {file.sha256 for file in root})
             missing = missing_inputs((named[key] for key in every), self._store)
-            mirror.fetch_missing(missing, self._context, title=f"inputs of sdists of {lock.target}")
+            mirror.fetch_missing(missing, self._context, title=f"build inputs of {lock.target}")
 
     def _fetch_from_image(self, image: str, items: Sequence[Input]) -> None:
         """Fetch layers of an image in a registry."""
@@ -125,16 +125,19 @@ class Origins:
         for item in items:
             path = layout / "blobs/sha256" / item.sha256
             if not path.is_file():
-                message = f"{layout} has no layer {item.digest}, a layer of {name}"
-                hint = "set the layout of the published image, or remove `image` from the matrix"
+                message = f"{layout} lacks the layer {item.digest} of {name}"
+                hint = (
+                    "set `image` to the layout of the published image, or remove `image` from "
+                    "the matrix"
+                )
                 raise FetchFailed(message, hint=hint)
             with self._store.scratch() as scratch:
                 copy = Path(shutil.copyfile(path, scratch / "blob"))
                 with copy.open("rb") as file:
                     digest = digest_of_file(file)
                 if digest != item.digest:
-                    message = f"{path} has the digest {digest}"
-                    hint = "the layout is damaged; copy the image again"
+                    message = f"{path} is damaged: its digest is {digest}"
+                    hint = "copy the image again"
                     raise IntegrityError(message, hint=hint)
                 self._store.add_blob(copy, digest)
 
@@ -143,7 +146,7 @@ class Origins:
         raise FetchFailed(message, hint="run once without --offline")
 
     def _refuse_servers(self, lock: Lock, sources: LockSources, items: Sequence[Input]) -> None:
-        """Raise FetchFailed if an input needs a server that must not be used."""
+        """Raise FetchFailed if an input needs a server that is not allowed."""
         remote = sources.locate({item.sha256 for item in items if not item.layer}).remote
         far = [item for item in items if item.layer or item.sha256 in remote]
         if not far:
@@ -154,8 +157,8 @@ class Origins:
         names = sorted(item.file for item in far)
         some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         message = (
-            f"the mirror {self._mirror.repository} lacks {len(far)} inputs of {lock.target}"
-            f" ({some}), and no other source is allowed"
+            f"the mirror {self._mirror.repository} lacks {len(far)} inputs of {lock.target} "
+            f"({some}), and other sources are not allowed"
         )
         place = f"imgbuild registry mirror push {lock.target} {self._mirror.repository}"
         raise FetchFailed(

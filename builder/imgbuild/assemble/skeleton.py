@@ -1,4 +1,4 @@
-"""Makes the layers without packages: the virtual environment, imgbuild's files, user files."""
+"""Creates the layers without packages: the virtual environment, imgbuild's files, user files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ export PATH="{prefix}/bin:$PATH"
 
 
 def venv_members(recipe: VenvRecipe) -> tuple[LayerMember, ...]:
-    """An empty virtual environment on the base's interpreter, with links instead of copies."""
+    """An empty virtual environment with links to the interpreter of the base."""
     prefix = recipe.prefix.strip("/")
     home, _, _ = recipe.interpreter.rpartition("/")
     config = (
@@ -60,7 +60,7 @@ def venv_members(recipe: VenvRecipe) -> tuple[LayerMember, ...]:
 
 
 def files_members(recipe: FilesRecipe) -> tuple[LayerMember, ...]:
-    """The entry point, and the home, work and cache folders; on a registry base also accounts."""
+    """The entry point, the home, work and cache folders, and on a registry base the accounts."""
     user = recipe.user
     private = recipe.private is True
     words = {
@@ -104,9 +104,9 @@ def files_members(recipe: FilesRecipe) -> tuple[LayerMember, ...]:
 
 
 def _user_packages(recipe: UserPackages) -> Iterator[LayerMember]:
-    """The files of pip and uv for users without write access to the environment.
+    """The files that let users without write access to the environment add packages.
 
-    `pip.conf` also applies to root. Environments created with system site packages include the
+    `pip.conf` also applies to root. Virtual environments with system site packages include the
     packages of the image.
     """
     prefix = recipe.prefix.strip("/")
@@ -130,7 +130,7 @@ def _user_packages(recipe: UserPackages) -> Iterator[LayerMember]:
 
 
 def _constraints(recipe: UserPackages) -> LayerMember:
-    """The packages of the image and their versions, which pip keeps for every user."""
+    """The constraints file with the packages of the image, whose versions pip keeps."""
     versions = sorted(item for item in recipe.versions.items() if item[0] not in UNCONSTRAINED)
     lines = "".join(f"{name}=={version}\n" for name, version in versions)
     return _file(f"{HOME}/constraints.txt", lines)
@@ -139,7 +139,7 @@ def _constraints(recipe: UserPackages) -> LayerMember:
 def added_members(
     recipe: AddedFilesRecipe, contents: Mapping[str, bytes]
 ) -> tuple[LayerMember, ...]:
-    """A user's files and links; `contents` has each file's bytes by path.
+    """The files and links that a user adds. `contents` maps paths to the bytes of files.
 
     Parent folders of imgbuild and parent folders in the recipe are included, because their owners
     and modes are not the default.

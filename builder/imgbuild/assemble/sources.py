@@ -1,7 +1,7 @@
 """Locates the files of a lock. URLs are looked up for each fetch and not stored in the lock.
 
-A wheel is looked up by name and sha256 on its package's page in the locked index, a Debian package
-on the mirrors. A wheel built from an sdist is rebuilt.
+Wheels are looked up by name and SHA-256 on the page of the package on the locked index, and Debian
+packages on the mirrors. Wheels that were built from an sdist are built again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from imgbuild.values import Sha256
 
 
 def is_near(file: IndexFile) -> bool:
-    """Whether a URL refers to the local file system or to a repository on it."""
+    """Whether `file` is in the local file system, or in a repository on the local file system."""
     return file.url.removeprefix(GIT_ADDRESS).startswith("file:")
 
 
 class LocatedFiles(msgspec.Struct, frozen=True):
     """The sources of a lock's files according to the lock and the matrix.
 
-    `remote` are downloaded from a server; `ingredients` are the sdists and build requirements of
+    `remote` are downloaded from a server. `ingredients` are the sdists and build requirements of
     wheels to build.
     """
 
@@ -54,15 +54,19 @@ class LockSources:
 
     @cached_property
     def indexes(self) -> IndexLookup:
-        """The indexes referenced by the lock; LockStale if the matrix no longer has its target."""
+        """The indexes that the lock references.
+
+        Raises LockStale if the matrix no longer has the target.
+        """
         return open_indexes(self._lock, self._matrix, self._context.http)
 
     def locate(self, requested: Collection[Sha256]) -> LocatedFiles:
-        """The sources of the files with the hashes `requested`; sends no request.
+        """The sources of the files with the hashes `requested`. No request is sent.
 
-        No server is needed for a wheel in a folder of the matrix, nor for a wheel whose sdist,
-        build requirements and packages of the root folder are all in such folders or in the cache.
-        An index whose URL is configured in uv counts as a server. LockStale as for `indexes`.
+        A wheel needs no server if it is in a folder of the matrix, or if its sdist, its build
+        requirements and the packages of the root folder are in such a folder or in the cache. An
+        index whose URL is configured in uv counts as a server. Raises Raises LockStale like
+        `indexes`.
         """
         if not requested:
             return LocatedFiles()
@@ -94,16 +98,16 @@ class LockSources:
     def fetch_files(self, items: Sequence[Input]) -> None:
         """Fetch files of indexes and archives into the store, for all architectures.
 
-        The files may include sdists and their build requirements. FetchFailed if a file is not
-        available, IntegrityError if it does not match the lock.
+        The files can include sdists and build requirements. Raises FetchFailed if a file is not
+        available, and IntegrityError if a file does not match the lock.
         """
         if all(item.layer for item in items):
             return
         lock, indexes = self._lock, self.indexes
         base = matrix_base(lock, self._matrix)
         hint = (
-            "Debian's archives remove superseded files; add a permanent archive to matrix.yaml,"
-            f" such as a dated snapshot, or run: imgbuild lock {lock.target}"
+            "Debian's archives remove superseded files; add a permanent archive, such as a "
+            f"dated snapshot, to matrix.yaml, or run: imgbuild lock {lock.target}"
         )
         requests: dict[Sha256, FileRequest] = {}
         for resolution in lock.arch.values():
@@ -125,7 +129,7 @@ class LockSources:
         fetch_all(files, self._context, title=f"fetching {lock.target}")
 
     def rebuild_wheels(self, items: Sequence[Input]) -> None:
-        """Rebuild wheels from locked inputs; raises the errors of `sdists.rebuild_wheel`."""
+        """Rebuild wheels from locked inputs. Raises the errors of `sdists.rebuild_wheel`."""
         lock, context = self._lock, self._context
         hashes = {item.sha256 for item in items}
         lost = {
@@ -135,7 +139,7 @@ class LockSources:
             if built.wheel.sha256 in hashes
         }
         base, user, arch = matrix_base(lock, self._matrix), lock.settings.user, sdists.host_arch()
-        hint = "lock the target again: the build is not reproducible, or used a different Python"
+        hint = "lock the target again; the build is not reproducible, or used a different Python"
         root = host_root(base, user, arch, context, host_debs(lock), host_python(lock))
         for built in lost.values():
             sdists.rebuild_wheel(built, self.indexes, root(), lock.base.python, context, hint=hint)
@@ -147,20 +151,20 @@ class LockSources:
 def host_debs(lock: Lock) -> tuple[Deb, ...]:
     """The Debian packages of `lock` for this machine's architecture.
 
-    The result is empty if the lock lacks this architecture.
+    Empty if the lock does not cover this architecture.
     """
     resolution = lock.arch.get(sdists.host_arch())
     return resolution.debs if resolution is not None else ()
 
 
 def host_python(lock: Lock) -> PythonArchive | None:
-    """The standalone Python of `lock` for this machine's architecture; None if it has none."""
+    """The standalone Python of `lock` for this machine's architecture, or None if there is none."""
     resolution = lock.arch.get(sdists.host_arch())
     return resolution.python or None if resolution is not None else None
 
 
 def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[str]]]:
-    """The Python archives of `lock`, each with its URLs from the matrix and the lock."""
+    """The Python archives of `lock`, each with the URLs in the matrix and the lock."""
     source = base.standalone_python if isinstance(base, DebianBase) else None
     named = source.archives if source is not None else {}
     archives = ((arch, resolution.python) for arch, resolution in lock.arch.items())
@@ -173,14 +177,14 @@ def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[st
 
 
 def open_indexes(lock: Lock, matrix: Matrix, http: HttpClient) -> IndexLookup:
-    """The indexes referenced by `lock`; LockStale if the matrix no longer has its target."""
+    """Open the indexes that `lock` references. Raises LockStale if the matrix lacks the target."""
     located = index_addresses(matrix, _target(lock, matrix), uv.default_index)
     files = direct_files(lock, matrix)
     return IndexLookup(located, lock.indexes, matrix.default_index, http, files)
 
 
 def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]:
-    """Package → the files that `lock` references by URL: wheels and archives of git trees."""
+    """The files that `lock` references by URL (wheels and archives of git trees), by package."""
     if lock.project is None:
         return {}
     locked = [
@@ -195,7 +199,7 @@ def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]
 
 
 def project_folder(lock: Lock, matrix: Matrix) -> Path | None:
-    """The folder of the project of `lock`; None if the matrix does not define it."""
+    """The folder of the project of `lock`, or None if the matrix does not define it."""
     item = published.project_row(matrix, lock.target)
     return item.folder if item is not None else None
 
@@ -203,11 +207,14 @@ def project_folder(lock: Lock, matrix: Matrix) -> Path | None:
 def _target(lock: Lock, matrix: Matrix) -> Target:
     target = matrix.targets.get(lock.target)
     if target is None:
-        message = f"the matrix has no target {lock.target}, so its indexes are unknown"
+        message = (
+            f"the indexes of {lock.target} are unknown, because the matrix does not have this "
+            "target"
+        )
         raise LockStale(message, hint="add the target again, or remove its folder from images/")
     return target
 
 
 def matrix_base(lock: Lock, matrix: Matrix) -> Base:
-    """The base of `lock` in the matrix, whose name may differ."""
+    """The base of `lock` in the matrix. The name of the target's base can have changed."""
     return matrix.bases[_target(lock, matrix).base]

@@ -1,4 +1,4 @@
-"""Builds layers in parallel in worker processes (`--jobs`), the largest first."""
+"""Builds layers in parallel in worker processes (`--jobs`), largest layers first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARALLEL_MINIMUM = 2_000_000
 
 
 def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[BuiltLayer]:
-    """Build every layer of `jobs`. Finished layers stay in the store, even after an error."""
+    """Build the layers of `jobs`. Finished layers stay in the store, even after an error."""
     if not jobs:
         return []
     total = sum(job.layer.recipe.input_size for job in jobs)

@@ -131,8 +131,8 @@ def run_in_sandbox(
     `/sys`, a new `/tmp` and `/dev/shm`, and only `env` as environment. Without `network`, it has
     only a loopback interface.
 
-    Raises ToolMissing if namespaces are not allowed on this machine, WorkFailed if the setup fails,
-    and InputError if `root`, a bind or its path in the image cannot be used.
+    Raises ToolMissing if namespaces are not allowed on this machine, and WorkFailed if the setup
+    fails, and InputError if `root`, a bind or its path in the image cannot be used.
     """
     if not command:
         message = "no command to run"

@@ -1,1 +1,1 @@
-"""Reads and checks archives of standalone builds of CPython, and makes their layers."""
+"""Reads and checks archives of standalone builds of CPython, and creates their layers."""

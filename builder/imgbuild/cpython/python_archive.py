@@ -1,9 +1,9 @@
-"""Reads the archive of a standalone build of CPython and creates the members of its layer.
+"""Reads the archive of a standalone build of CPython, and creates the members of its layer.
 
 The archives have the layout of `install_only` archives of python-build-standalone: all files are
 below `python/`, with bin, lib, include and licences. Only regular files, folders and symbolic links
-inside this folder are accepted. Like Debian's package, the layer excludes tests, IDLE, Tk, static
-libraries, pip and its bytecode. Owners, modes and times are constant.
+inside this folder are accepted. As in Debian's package, tests, IDLE, Tk, static libraries, pip and
+its bytecode are excluded from the layer. Owners, modes and times are constant.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROGRAM_LIMIT = 256 << 20  # bytes of the interpreter, about 30 MB if nothing is
 PATH_LIMIT = 1024
 HINT = "use an `install_only` archive of python-build-standalone for Linux with glibc"
 OTHER_ARCHIVE_HINT = (
-    "correct `version` or `archives` of the base in matrix.yaml, which are for different releases"
+    "correct `version` or `archives` of the base in matrix.yaml: they are for different releases"
 )
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # the first bytes of such files
 _MUSL_MESSAGE = "is a build for musl, but the base uses glibc"
@@ -71,10 +71,10 @@ class StandaloneBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_archive(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBuild:
-    """Check the archive at `path`; `label` is its name in errors.
+    """Check the archive at `path`.
 
-    IntegrityError if it is damaged or unsafe, has another layout, or is not Python `python`
-    ("3.12") for `arch`.
+    `label` is the name of the archive in errors. Raises IntegrityError if the archive is damaged or
+    unsafe, has another layout, or does not contain Python `python` ("3.12") for `arch`.
     """
     headers, interpreter, paths = b"", b"", set[str]()
     header, program = f"include/python{python}/patchlevel.h", f"bin/python{python}"
@@ -91,7 +91,7 @@ def describe_archive(path: Path, label: str, *, python: str, arch: Arch) -> Stan
             _refuse_archive(label, f"has no {TOP}/{name}")
     if not any(map(_LICENCE.fullmatch, paths)):
         _refuse_archive(
-            label, "has no license: neither LICENSE.txt in the standard library nor licenses/"
+            label, "has no license: LICENSE.txt in the standard library and licenses/ are missing"
         )
     if not any(map(_SYSCONFIG.fullmatch, paths)):
         _refuse_archive(label, f"has no {TOP}/lib/python{python}/_sysconfigdata_*.py")
@@ -106,7 +106,7 @@ def describe_archive(path: Path, label: str, *, python: str, arch: Arch) -> Stan
 
 
 def _refuse_other_builds(paths: set[str], python: str, label: str) -> None:
-    """Raise IntegrityError if `paths` belong to a different release, ABI or C library."""
+    """Raise IntegrityError if `paths` are those of a different release, ABI or C library."""
     programs = [match for match in map(_PROGRAM.fullmatch, sorted(paths)) if match is not None]
     others = sorted({match[1] for match in programs})
     if others and python not in others:
@@ -126,10 +126,10 @@ def _refuse_other_builds(paths: set[str], python: str, label: str) -> None:
 def _refuse_unusable(
     interpreter: bytes, program: str, paths: set[str], label: str, arch: Arch
 ) -> None:
-    """Raise IntegrityError if `interpreter` is for another architecture or lacks a libpython."""
+    """Raise IntegrityError if `interpreter` is for another architecture or lacks libpython."""
     machine = int.from_bytes(interpreter[18:20], "little")
     if not interpreter.startswith(b"\x7fELF\2\1") or machine != MACHINES[arch]:
-        _refuse_archive(label, f"has a {TOP}/{program} that is not a program for {arch}")
+        _refuse_archive(label, f"has {TOP}/{program}, which is not a program for {arch}")
     linker, libraries = _linked_libraries(interpreter, f"{label}: {TOP}/{program}")
     if _MUSL in linker:
         _refuse_archive(label, _MUSL_MESSAGE)
@@ -139,7 +139,7 @@ def _refuse_unusable(
 
 
 def _linked_libraries(program: bytes, place: str) -> tuple[str, list[str]]:
-    """The dynamic linker of `program`, an ELF file, and the names of libraries that it loads."""
+    """The dynamic linker of the ELF file `program`, and the libraries that it loads."""
     from elftools.elf.elffile import ELFFile  # imports fifty modules that few commands need
 
     linker, names = "", []
@@ -156,10 +156,10 @@ def _linked_libraries(program: bytes, place: str) -> tuple[str, list[str]]:
 def archive_members(
     path: Path, label: str, *, prefix: str, python: str, spool: Path
 ) -> list[LayerMember]:
-    """The members of the layer with the archive at `path` below `prefix`, an absolute path.
+    """The members of the layer of the archive at `path`, placed below the absolute path `prefix`.
 
-    Contents of files are written to the new file `spool`, which must exist until the layer is
-    written. IntegrityError as for `describe_archive`.
+    The contents of files are written to the new file `spool`, which must exist until the layer is
+    written. Raises IntegrityError like `describe_archive`.
     """
     by_path: dict[str, LayerMember] = {}
     with spool.open("wb") as sink:
@@ -185,10 +185,10 @@ def archive_members(
 def archive_programs(
     path: Path, label: str, python: str
 ) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """The interpreter, its shared libraries and the extension modules of the standard library.
+    """Yield the interpreter, shared libraries, and extension modules of the standard library.
 
-    Yields paths in the layer, and functions that read the contents, each valid until the next
-    item. IntegrityError as for `describe_archive`.
+    Each item is the path in the layer and a function that reads the content, and is valid until the
+    next item. Raises IntegrityError like `describe_archive`.
     """
     version = re.escape(python)
     libraries = re.compile(
@@ -205,12 +205,12 @@ _Content = Callable[[], Iterator[bytes]]
 
 
 def _entries(path: Path, label: str) -> Iterator[tuple[LayerMember, _Content]]:
-    """The members without the folder `python/`, each with a reader valid until the next one."""
+    """Yield members below `python/`, each with a reader that is valid until the next member."""
     with path.open("rb") as file:
         start = file.read(4)
     if start == _ZSTD:
         _refuse_archive(
-            label, "is compressed with zstd, as `full` archives are; only gzip is supported"
+            label, "is compressed with zstd, like `full` archives, but only gzip is supported"
         )
     if not start.startswith(_GZIP):
         _refuse_archive(label, "is not a gzip file")
@@ -248,12 +248,12 @@ def _entries(path: Path, label: str) -> Iterator[tuple[LayerMember, _Content]]:
                 yield LayerMember(path=name, mode=mode, size=entry.size, pack=True), reader.content
             else:
                 _refuse_archive(
-                    label, f"contains {shown}, which is not a file, a folder or a symbolic link"
+                    label, f"contains {shown}, which is not a file, folder or symbolic link"
                 )
 
 
 def _target(name: str, target: str, label: str) -> str:
-    """The `target` of the link `name`; IntegrityError if it is outside the folder."""
+    """Return the `target` of the link `name`. Raises IntegrityError if it is outside the folder."""
     led = posixpath.normpath(posixpath.join(TOP, posixpath.dirname(name), target))
     if target.startswith("/") or not target.isprintable() or not led.startswith(f"{TOP}/"):
         _refuse_archive(label, f"has a link {name!r} to {target[:PATH_LIMIT]!r}, outside of {TOP}/")
@@ -280,7 +280,7 @@ def _store_content(
 
 
 def _refuse_misplaced(by_path: dict[str, LayerMember], label: str) -> None:
-    """Raise IntegrityError for a member below a file or a link."""
+    """Raise IntegrityError if a member is below a file or a link."""
     for name in by_path:
         above = posixpath.dirname(name)
         while above:
@@ -296,7 +296,7 @@ def _link(by_path: dict[str, LayerMember], path: str, target: str) -> None:
 
 
 def _relocate_texts(by_path: dict[str, LayerMember], prefix: str) -> None:
-    """Replace the build's folder by `prefix` in text files, and its compilers by the image's."""
+    """Replace, in text files, the build folder by `prefix`, and the compilers by the image's."""
     built_at = sysconfig_data.INSTALL_PREFIX
     for name in filter(_SYSCONFIG.fullmatch, sorted(by_path)):
         source = by_path[name].content

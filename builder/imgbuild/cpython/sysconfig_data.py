@@ -1,8 +1,8 @@
 """Adapts `_sysconfigdata_*.py` of a standalone build to images (separate: a file format).
 
-The module assigns a dictionary to `build_time_vars`. Its values contain the folder and the
-compilers of the build, which an image does not have. Sources: Lib/sysconfig of CPython, and
-python-build-standalone's relocatable form, whose values are f-strings of `installed_base`.
+The module assigns a dictionary to `build_time_vars`. The values contain the folder and the
+compilers of the build, and an image has neither. Sources: Lib/sysconfig of CPython, and
+python-build-standalone's relocatable form, in which values are f-strings with `installed_base`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SysconfigValues = dict[str, str | int]
 
 
 def read_sysconfig(source: bytes) -> tuple[SysconfigValues, str]:
-    """The values of the module `source`, and the Python folder that they contain.
+    """Read the values in the module `source`, and the Python folder that the values contain.
 
-    Raises ValueError if `source` is not such a module, and errors from the parser.
+    Raises ValueError if `source` is another module, and errors of the parser.
     """
     for statement in parse_source(source).body:
         match statement:
@@ -73,12 +73,12 @@ def _part(name: str, part: ast.expr) -> str:
             return text
         case ast.FormattedValue(value=ast.Name(id=variable), format_spec=None) if variable == BASE:
             return INSTALL_PREFIX
-    message = f"the value of {name} has an expression other than {BASE}"
+    message = f"the value of {name} contains an expression other than {BASE}"
     raise ValueError(message)
 
 
 def encode_sysconfig(values: Mapping[str, str | int], built_at: str, prefix: str) -> bytes:
-    """The module with `values` for Python in the folder `prefix`, with the image's compilers."""
+    """Write the module with `values`, for Python in `prefix` and the image's compilers."""
     lines = [
         f"    {name!a}: {_adapt_value(name, value, built_at, prefix)!a},"
         for name, value in sorted(values.items())
@@ -102,13 +102,13 @@ def _adapt_value(name: str, value: str | int, built_at: str, prefix: str) -> str
 
 
 def relocate_text(text: str, built_at: str, prefix: str) -> str:
-    """`text` with the folder `built_at` replaced by `prefix` at the start of paths."""
+    """Replace the folder `built_at` by `prefix` at the start of paths in `text`."""
     pattern = rf"(^|[\s=,:'\"]|-[LI]){re.escape(built_at)}(?=[/\s,:'\"]|$)"
     return re.sub(pattern, lambda match: f"{match[1]}{prefix}", text, flags=re.MULTILINE)
 
 
 def _compiler(word: str) -> str:
-    """Replace a compiler by the image's: every base with headers has cc and c++."""
+    """Replace a compiler by the image's. Every base with headers has cc and c++."""
     program = word.rpartition("/")[2]
     if re.fullmatch(r"(.*-)?(clang|gcc)(-[0-9.]+)?", program):
         return "cc"

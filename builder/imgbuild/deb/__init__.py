@@ -1,1 +1,1 @@
-"""Reads Debian's archive and packages, and builds root file systems without maintainer scripts."""
+"""Reads Debian's archive and packages, and builds root file systems without running scripts."""

@@ -1,7 +1,7 @@
 """Creates the users and groups of the base in /etc (separate: file formats).
 
-The files are passwd, group, shadow and gshadow. The sources are base-passwd's master files, the
-groups that packages add, and the image's user. No account has a password.
+The files are passwd, group, shadow and gshadow. They list the accounts of base-passwd, the groups
+that packages add, and the image's user. No account has a password.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAY = MTIME // 86400  # passwords were "last changed" at the constant time, not 
 def install_accounts(tree: DebTree, groups: Sequence[DebGroup], user: User) -> None:
     """Write the four account files.
 
-    InputError if the image's user has a name or ID of an account in the base.
+    Raises InputError if the name or an ID of the image's user already exists in the base.
     """
     passwd = [
         line.split(":") for line in tree.read(f"{MASTER}/passwd.master").decode().splitlines()

@@ -1,11 +1,12 @@
-"""Reads Debian's archive: mirrors, signed indexes, packages with hashes, security updates.
+"""Reads signed indexes of Debian's archive, resolves packages, and finds updates.
 
-Debian's archive keyring signs `InRelease`, which has the hash of `Packages.xz`, which has the hash
-of each package.
+Debian's archive keyring signs `InRelease`. `InRelease` contains the hash of `Packages.xz`, and
+`Packages.xz` contains the hash of each package.
 
-The archive keeps files of a point release until the next one, and files of the last one
-permanently. The security suite, which only a base with `security` reads, removes superseded files.
-Locked files are then available in a dated snapshot or on a private mirror.
+The archive keeps the files of a point release until the next point release, and the files of the
+last point release permanently. The security suite, which is only used for a base with `security`,
+removes superseded files. Locked files are then available only in a dated snapshot or on a private
+mirror.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ SECURITY_FILES = "pool/updates/"  # where the security archive stores its files
 
 
 class Suite(msgspec.Struct, frozen=True):
-    """A suite (by code name), and its possible archives in the order of requests."""
+    """A suite by code name, and the archives that can have the suite, in the order of requests."""
 
     name: str
     mirrors: tuple[str, ...]
 
 
 class SuiteIndex(msgspec.Struct, frozen=True):
-    """The packages of a suite, and the date of its release file: "2026-11-22".
+    """The packages of a suite, and the date of the release file ("2026-11-22").
 
     `files` are the hashes of the suite's `Packages` files.
     """
@@ -79,9 +80,9 @@ class SuiteIndex(msgspec.Struct, frozen=True):
 
 
 class ResolvedDebs(msgspec.Struct, frozen=True):
-    """Packages sorted by name; `security` is the date of the security suite, None if unread.
+    """Packages sorted by name. `security` is the date of the security suite, or None if not used.
 
-    `tools` are the names of packages needed only by the base's tools.
+    `tools` are the names of packages that only the base's tools need.
     """
 
     debs: tuple[Deb, ...]
@@ -90,7 +91,7 @@ class ResolvedDebs(msgspec.Struct, frozen=True):
 
 
 class SecurityUpdate(msgspec.Struct, frozen=True):
-    """A package that the security suite, or a later point release, has in a newer version."""
+    """A package with a newer version in the security suite or in a later point release."""
 
     package: str
     version: str
@@ -98,11 +99,11 @@ class SecurityUpdate(msgspec.Struct, frozen=True):
 
 
 def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs:
-    """The base's packages and tools with all dependencies on `arch`.
+    """Resolve the base's packages and tools with all dependencies on `arch`.
 
-    FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
-    ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
-    if a dependency cannot be satisfied.
+    Raises FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
+    ToolMissing if gpgv or Debian's keyring is not installed, and InputError for an unknown package,
+    and NoSolution if a dependency cannot be satisfied.
     """
     stored = context.store.fact(
         RESOLVED_FACT, _resolution_key(base, _suites(base, arch, context, read=_read_nothing))
@@ -126,7 +127,7 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
 
 
 def _resolution_key(base: DebianBase, indexes: Sequence[SuiteIndex]) -> str:
-    """The inputs that determine the packages of `base`: the indexes, the names, and the code."""
+    """The inputs that determine the packages of `base`: the indexes, the names and the code."""
     code = code_digest("imgbuild.deb.closure", "imgbuild.lock.resolution", alone=__name__)
     parts = (code, base.packages, base.tools, *((index.date, index.files) for index in indexes))
     return sha256(msgspec.json.encode(parts))
@@ -135,7 +136,7 @@ def _resolution_key(base: DebianBase, indexes: Sequence[SuiteIndex]) -> str:
 def unknown_packages(
     base: DebianBase, arch: Arch, names: Iterable[str], context: Context
 ) -> dict[str, str]:
-    """The `names` that are not in the suite of `base` → a similar name, or "".
+    """The `names` that the suite of `base` does not have, each with a similar name or "".
 
     A similar name starts with the same two letters. Raises the errors of `resolve_debs`.
     """
@@ -155,7 +156,7 @@ def unknown_packages(
 def security_updates(
     base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
 ) -> tuple[str, tuple[SecurityUpdate, ...]]:
-    """The date of the security suite of `base`, and its packages newer than `debs`, by name.
+    """The date of the security suite of `base`, and its packages that are newer than `debs`.
 
     The suite is read even if the base does not use it. Raises the errors of `resolve_debs`.
     """
@@ -166,9 +167,9 @@ def security_updates(
 def archive_updates(
     base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
 ) -> tuple[SecurityUpdate, ...]:
-    """The packages of the suite of `base` that are newer than `debs`, as after a point release.
+    """The packages of the suite of `base` that are newer than `debs`, sorted by name.
 
-    They are sorted by name. Raises the errors of `resolve_debs`.
+    There are such packages after a point release. Raises the errors of `resolve_debs`.
     """
     index = _suite_index(Suite(base.suite, archive_mirrors(base)), base, arch, context)
     return _newer_versions(index, debs)
@@ -195,10 +196,10 @@ def added_debs(
     control: Callable[[Deb], dict[str, str]],
     context: Context,
 ) -> tuple[Deb, ...]:
-    """The packages that `requested` needs in addition to the present ones, sorted by name.
+    """The packages that `requested` needs in addition to the present packages, sorted by name.
 
-    Versions of present packages do not change. `control` reads the control fields of such a package
-    if the archive has a different version. Raises the errors that `resolve_debs` raises.
+    Versions of present packages do not change. `control` reads the control fields of a present
+    package if the archive has a different version. Raises the errors of `resolve_debs`.
     """
     listed = _listed_packages(base, arch, context)
     newest = DebianArchive(listed).packages
@@ -230,14 +231,14 @@ def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
 
 
 def _listed_packages(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, str]]:
-    """Every package available to `base`."""
+    """All packages that `base` can use."""
     return [package for index in _suites(base, arch, context) for package in index.packages]
 
 
 def _suites(
     base: DebianBase, arch: Arch, context: Context, *, read: IndexReader | None = None
 ) -> list[SuiteIndex]:
-    """The suite of `base`, and its security suite if used; `read` reads a `Packages` file."""
+    """The suite of `base`, and the security suite if used. `read` reads a `Packages` file."""
     suites = [Suite(base.suite, archive_mirrors(base))]
     if base.security is not None:
         suites.append(_security_suite(base))
@@ -247,7 +248,7 @@ def _suites(
 def _suite_index(
     suite: Suite, base: DebianBase, arch: Arch, context: Context, *, read: IndexReader | None = None
 ) -> SuiteIndex:
-    """Every package of `suite`, from the first mirror that responds."""
+    """All packages of `suite`, from the first mirror that responds."""
     if not suite.mirrors:
         message = f"no Debian mirror is known for {suite.name}"
         hint = "add a mirror to the base in matrix.yaml, such as a dated snapshot"
@@ -268,7 +269,7 @@ def _suite_index(
 
 
 def archive_mirrors(base: DebianBase) -> tuple[str, ...]:
-    """The archives to try in order: this machine's apt mirrors, then the base's archives."""
+    """The archives to try, in order: this machine's apt mirrors, then the base's archives."""
     return _sites(base.suite, "/debian", base.mirrors)
 
 
@@ -289,7 +290,7 @@ def _used_fields(paragraph: dict[str, str]) -> dict[str, str]:
 
 
 def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...]:
-    """The sites of apt with `suite`, the ones with Debian's path first, then `base_sites`."""
+    """The sites of apt with `suite` (first those with Debian's path), and then `base_sites`."""
     sites = _apt_sites()
     same = [site for codename, site in sites if codename == suite]
     # A machine with a different release may still have a mirror of the whole archive.
@@ -334,7 +335,7 @@ def _indexes(
     context: Context,
     read: IndexReader,
 ) -> SuiteIndex:
-    """The packages of the `Packages` index of each component, verified."""
+    """The packages of each component, from verified `Packages` indexes."""
     place = f"{mirror}/dists/{suite}"
     release = _verified_release(
         context.http.fetch_bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
@@ -356,7 +357,7 @@ def _indexes(
         name = f"{component}/binary-{arch.debian}/Packages.xz"
         if name not in hashes:
             message = f"{place}/InRelease does not list {name}"
-            raise IntegrityError(message, hint="check the base's `components` in matrix.yaml")
+            raise IntegrityError(message, hint="check `components` of the base in matrix.yaml")
         files.append(hashes[name])
         packages += read(f"{place}/{name}", hashes[name], context)
     try:
@@ -368,7 +369,7 @@ def _indexes(
 
 
 def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """The packages of an index, which are cached because parsing takes seconds."""
+    """The packages of an index. They are cached, because parsing an index takes seconds."""
     store = context.store
     if (parsed := store.fact(INDEX_FACT, digest)) is not None:
         return msgspec.msgpack.decode(parsed, type=list[dict[str, str]])
@@ -380,7 +381,7 @@ def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
 
 
 def _read_package_names(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """The names of the packages of an index; the other fields are not kept in memory."""
+    """The names of the packages of an index. Other fields are not kept in memory."""
     store = context.store
     stored = store.fact(NAMES, digest)
     names = stored.decode().splitlines() if stored is not None else []
@@ -402,7 +403,7 @@ def _read_nothing(url: str, digest: str, context: Context) -> list[dict[str, str
 
 
 def _text(url: str, digest: str, context: Context) -> str:
-    """The unpacked index at `url`."""
+    """The decompressed index at `url`."""
     return lzma.decompress(_packed_index(url, digest, context)).decode()
 
 

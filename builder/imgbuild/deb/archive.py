@@ -1,6 +1,6 @@
 """Reads the control files and files of a .deb, which is an `ar` of control.tar and data.tar.
 
-The contents of files are written to a spool file. Only the compressed package is in memory.
+The contents of files are written to a spool file. Only the compressed package is kept in memory.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CONTROL_LIMIT = 16 << 20  # bytes of one control file, or of a copyright file
 
 
 class DebContents(msgspec.Struct, frozen=True):
-    """One unpacked package.
+    """An unpacked package.
 
-    `listing` has every path as shipped, in archive order, including skipped ones.
+    `listing` has all paths in the order of the archive, including skipped paths.
     """
 
     name: str
@@ -52,10 +52,11 @@ class DebContents(msgspec.Struct, frozen=True):
 
 @reads_untrusted("path", hint=DAMAGE_REMEDY)
 def read_deb(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> DebContents:
-    """Unpack the .deb at `path`; contents of kept members are appended to the new file `spool`.
+    """Unpack the .deb at `path`. Contents of kept members are appended to the new file `spool`.
 
-    `keep` is called with each member's path (no leading slash) and type. IntegrityError for a
-    damaged file, an unsafe path, a device, or a compression that Debian 12 does not use.
+    `keep` is called with the path (without leading slash) and the type of each member. Raises
+    IntegrityError for a damaged file, an unsafe path, a device, or a compression that Debian 12
+    does not use.
     """
     parts = dict(_parts(path))
     if parts.get("debian-binary", b"")[:2] != b"2.":
@@ -87,7 +88,7 @@ def read_deb(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -
 
 @reads_untrusted("path", hint=DAMAGE_REMEDY)
 def read_control(path: Path) -> dict[str, str]:
-    """The control fields of the .deb at `path`; IntegrityError for a damaged file."""
+    """Read the control fields of the .deb at `path`. Raises IntegrityError for a damaged file."""
     with _open_tar(path, dict(_parts(path)), "control.tar") as members:
         for info in members:
             if info.isfile() and info.name.removeprefix("./") == "control":
@@ -97,7 +98,7 @@ def read_control(path: Path) -> dict[str, str]:
 
 
 class CopyrightNotice(msgspec.Struct, frozen=True):
-    """The Debian copyright file of a package, or the name of the package that contains it."""
+    """The copyright file of a Debian package, or the name of the package that contains the file."""
 
     text: str = ""
     package: str = ""
@@ -105,7 +106,7 @@ class CopyrightNotice(msgspec.Struct, frozen=True):
 
 @reads_untrusted("path", hint=DAMAGE_REMEDY)
 def read_notice(path: Path, package: str) -> CopyrightNotice:
-    """The copyright file in the .deb of `package` at `path`; an empty notice if it has none."""
+    """Read the copyright file of `package` in the .deb at `path`. Empty if it does not exist."""
     folder = f"usr/share/doc/{package}"
     with _open_tar(path, dict(_parts(path)), "data.tar") as members:
         for info in members:
@@ -139,7 +140,7 @@ def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 class _TarStream:
-    """A tar archive read as a stream; damage raises IntegrityError."""
+    """A tar archive that is read as a stream. Raises IntegrityError if the archive is damaged."""
 
     def __init__(self, path: Path, name: str, source: IO[bytes]) -> None:
         self._path, self._name = path, name
@@ -163,11 +164,11 @@ class _TarStream:
             raise self._damage_error(error) from error
 
     def extractfile(self, info: tarfile.TarInfo) -> IO[bytes] | None:
-        """The content of `info`, to be read before the next member."""
+        """The content of `info`. It must be read before the next member."""
         return self._tar.extractfile(info)
 
     def content(self, info: tarfile.TarInfo) -> bytes:
-        """The content of the small file `info`; IntegrityError if it is larger."""
+        """The content of the small file `info`. Raises IntegrityError if the file is too large."""
         if not 0 <= info.size <= CONTROL_LIMIT:
             message = f"{self._path}: {info.name} has {info.size} bytes (limit {CONTROL_LIMIT})"
             raise IntegrityError(message, hint=DAMAGE_REMEDY)
@@ -232,7 +233,7 @@ def _member(path: Path, info: tarfile.TarInfo, name: str) -> LayerMember:
         return LayerMember(
             path=name, mode=mode, uid=uid, gid=gid, mtime=time, size=info.size, pack=True
         )
-    message = f"{path}: {name} is a sparse file, or is not a file, folder or link"
+    message = f"{path}: {name} is sparse, or not a file, folder or link"
     raise IntegrityError(message, hint="remove the package from the base")
 
 

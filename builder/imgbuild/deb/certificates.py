@@ -1,7 +1,7 @@
 """Creates the bundle and the hash links of the base's CA certificates (separate: a file format).
 
-`etc/ssl/certs` and `etc/ca-certificates.conf` are made from `usr/share/ca-certificates`, like
-`update-ca-certificates` and `openssl rehash` do.
+Like `update-ca-certificates` and `openssl rehash`, this module creates `etc/ssl/certs` and
+`etc/ca-certificates.conf` from `usr/share/ca-certificates`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TEXT = {UTF8: "utf-8", 0x13: "latin-1", 0x14: "latin-1", 0x16: "latin-1", 0x1A: 
 
 
 def install_certificates(tree: DebTree) -> None:
-    """Trust all certificates that the package ships, in byte order of their paths."""
+    """Trust all certificates that the package ships, in byte order of the paths."""
     files = _certificates(tree)
     names = [member.path.removeprefix(f"{SOURCE}/") for member in files]
     tree.file("etc/ca-certificates.conf", (CONFIGURATION + "\n".join(names) + "\n").encode())
@@ -61,7 +61,10 @@ def install_certificates(tree: DebTree) -> None:
 
 
 def certificate_der(pem: bytes, name: str) -> bytes:
-    """The certificate in `pem` as DER; IntegrityError with `name` if there is none."""
+    """Convert the certificate in `pem` to DER.
+
+    Raises IntegrityError with `name` if there is none.
+    """
     match = re.search(rb"-----BEGIN CERTIFICATE-----(.+?)-----END", pem, re.DOTALL)
     if match is None:
         message = f"/{name} does not contain a certificate"
@@ -70,7 +73,7 @@ def certificate_der(pem: bytes, name: str) -> bytes:
 
 
 def subject_hash(certificate: bytes) -> str:
-    """OpenSSL's X509_NAME_hash of the subject of a DER certificate, as eight hex digits."""
+    """Compute OpenSSL's X509_NAME_hash of the subject of a DER certificate, as eight hex digits."""
     # A Certificate begins with its TBSCertificate: a version or none, serial, algorithm, issuer,
     # validity, subject.
     body = _children(_children(certificate)[0][1])[0][1]
@@ -81,7 +84,7 @@ def subject_hash(certificate: bytes) -> str:
 
 
 def _canonical_name(name: bytes) -> bytes:
-    """OpenSSL's canonical form of a Name: UTF-8, lower case, single spaces; no outer header."""
+    """OpenSSL's canonical form of a Name: UTF-8 in lower case, single spaces, no outer header."""
     result = b""
     for _, names in _children(name):
         attributes = []

@@ -1,6 +1,6 @@
 """Resolves dependencies of Debian packages (separate: a pure function).
 
-The result is sorted by name and depends only on the inputs. Recommends are not followed.
+The result is sorted by name and depends only on the arguments. Recommends are ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Paragraph = Mapping[str, str]
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """A package that satisfies a name, its own or one in Provides (with or without a version)."""
+    """A package that satisfies a name: its own, or a name in Provides (with or without version)."""
 
     package: Paragraph
     version: str
@@ -31,7 +31,10 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class DebianArchive:
-    """A package index by name, with the names that packages provide. The newest version is used."""
+    """Looks up packages of an index by their names and by the names that they provide.
+
+    If the index has several versions of a package, the newest version is used.
+    """
 
     def __init__(self, paragraphs: Iterable[Paragraph]) -> None:
         self.packages: dict[str, Paragraph] = {}
@@ -50,7 +53,7 @@ class DebianArchive:
                     self._provided.setdefault(name, []).append((paragraph, part))
 
     def providers(self, relation: DebRelation) -> list[Provider]:
-        """Packages that satisfy `relation`: the named one, then providers by priority and name."""
+        """The packages that satisfy `relation`: the named one, then others by priority and name."""
         package = self.packages.get(relation.name)
         real = [Provider(package, package["Version"], real=True)] if package is not None else []
         provided = (
@@ -65,12 +68,12 @@ class DebianArchive:
 def resolve_dependencies(
     archive: DebianArchive, requested: Sequence[str], *, file: str, have: Sequence[str] = ()
 ) -> list[Paragraph]:
-    """The requested packages, the essential ones and their dependencies, sorted by name.
+    """Resolve the requested and the essential packages with dependencies, sorted by name.
 
-    Present packages are included; their dependencies are not followed again.
+    Present packages (`have`) are included, but their dependencies are not resolved again.
 
-    Raises InputError with `file` for a requested name that is not in the archive, and NoSolution
-    with the reasons for an unsatisfiable dependency or for conflicting packages.
+    Raises InputError with `file` if the archive does not have a requested package, and NoSolution
+    with the reasons if a dependency is unsatisfiable or packages conflict.
     """
     _check_names(archive, requested, file)
     essential = sorted(
@@ -106,7 +109,7 @@ def resolve_dependencies(
 
 
 def package_dependencies(package: Paragraph) -> list[Clause]:
-    """The dependencies of `package`: its Pre-Depends, then its Depends."""
+    """The dependencies of `package`: first Pre-Depends, then Depends."""
     return [clause for field in NEEDS for clause in parse_clauses(package.get(field, ""))]
 
 
@@ -139,7 +142,7 @@ def _check_names(archive: DebianArchive, requested: Sequence[str], file: str) ->
             problems.append(
                 InputProblem(
                     file=file,
-                    message="no such package in the Debian archive",
+                    message="the Debian archive has no such package",
                     value=name,
                     nearest=near[0] if near else None,
                 )
@@ -166,13 +169,13 @@ def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) ->
     if reasons:
         message = "the base's Debian packages conflict with each other"
         raise NoSolution(
-            message, reasons=tuple(reasons), hint="remove one of them from the base's packages"
+            message, reasons=tuple(reasons), hint="remove one of these packages from the base"
         )
 
 
 def _no_solution(name: str, clause: Clause, because: Mapping[str, str]) -> NoSolution:
     text = " | ".join(str(relation) for relation in clause)
-    reasons = [f"{name} depends on {text}, which no package of the archive satisfies"]
+    reasons = [f"{name} depends on {text}, but no package in the archive satisfies this dependency"]
     while because.get(name, "") in because:
         reasons.append(f"{name} is required by {because[name]}")
         name = because[name]
@@ -181,5 +184,5 @@ def _no_solution(name: str, clause: Clause, because: Mapping[str, str]) -> NoSol
     return NoSolution(
         message,
         reasons=tuple(reasons),
-        hint="add a package that provides it to the base's packages",
+        hint="add a package that satisfies the dependency to the base's packages",
     )

@@ -1,7 +1,7 @@
 """Parses Debian's control format: paragraphs of fields, and relations between packages.
 
-`Packages`, `Release` and a package's `control` have this format. Field names keep their spelling,
-and continuation lines their newlines.
+`Packages`, `Release` and the `control` of a package have this format. The case of field names and
+the newlines of continuation lines are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GAP = re.compile(r"\n[ \t]*\n+")
 
 
 class DebRelation(msgspec.Struct, frozen=True):
-    """One package in a relation field: its name, and a bound on its version, if any."""
+    """A package in a relation field: the name, and a bound on the version, if any."""
 
     name: str
     relation: str = ""
@@ -33,7 +33,7 @@ Clause = tuple[DebRelation, ...]  # alternatives, in order of preference
 
 
 def parse_paragraphs(text: str) -> Iterator[dict[str, str]]:
-    """Each paragraph of `text` as a mapping of its fields, in their order."""
+    """Yield each paragraph of `text` as a mapping of fields in their order."""
     start = 0
     for match in GAP.finditer(text):  # one at a time: a Debian index has 60,000
         block, start = text[start : match.start()], match.end()
@@ -44,7 +44,10 @@ def parse_paragraphs(text: str) -> Iterator[dict[str, str]]:
 
 
 def parse_fields(block: str) -> dict[str, str]:
-    """The fields of one paragraph; ValueError for a line that is neither field nor continuation."""
+    """Parse the fields of a paragraph.
+
+    Raises ValueError for a line that is neither field nor continuation.
+    """
     result: dict[str, str] = {}
     name = ""
     for line in block.strip("\n").split("\n"):

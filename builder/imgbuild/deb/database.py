@@ -1,8 +1,8 @@
 """Writes dpkg's database of installed packages (separate: a file format).
 
 `var/lib/dpkg` has the files that dpkg would write: status, info/*, triggers, diversions and
-alternatives. The database is complete instead of entries in status.d: scanners read both, but
-`apt-get install` in a derived image needs the database.
+alternatives. A complete database is written instead of entries in status.d, because `apt-get
+install` in a derived image needs the database.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def install_database(
 
 
 def alternative_state(choices: Sequence[AlternativeEffect]) -> bytes:
-    """The state file of one alternative, in automatic mode."""
+    """The state file of an alternative in automatic mode."""
     slaves = {slave.name: slave.link for choice in choices for slave in choice.slaves}
     lines = ["auto", choices[0].link]
     for name in sorted(slaves):
@@ -85,7 +85,7 @@ def _status(tree: DebTree, package: DebContents) -> bytes:
 
 
 def _conffile(tree: DebTree, line: str) -> str:
-    """The entry in status for a line of `conffiles`, with a flag if the file is not shipped."""
+    """The entry in `status` for a line of `conffiles`, with a flag if the file is not shipped."""
     if not line.startswith("/"):
         flag, _, path = line.partition(" ")
         return f"{path} newconffile {flag}"

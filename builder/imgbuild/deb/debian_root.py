@@ -1,10 +1,10 @@
 """Builds the root file system of a Debian base, and applies the effects of maintainer scripts.
 
-The members of the base layer, in byte order, depend only on the packages, the reviewed table of
-effects, the architecture and the image's user.
+The members of the base layer are in byte order, and depend only on the packages, the reviewed table
+of effects, the architecture and the image's user.
 
-Files and links of a package keep their times, because programs use them to detect new versions.
-Folders and files of effects have a constant time.
+Files and links of a package keep their times, because programs detect new versions by these times.
+Folders, and files created by effects, have a constant time.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
 
 
 def base_members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> list[LayerMember]:
-    """All members of the base layer except default parent folders, which the layer writer adds.
+    """The members of the base layer, without default parent folders, which the layer writer adds.
 
-    `paths` has each package's file by sha256; the contents of files are written below the folder
-    `spool` and must remain there until the layer is written. IntegrityError for a damaged or unsafe
-    package, two packages that ship one path, or a maintainer script that is not in the table;
-    InputError if the suite has no table or the user name already exists.
+    `paths` maps the SHA-256 of each package to its file. The contents of files are written below
+    the folder `spool`, and must remain there until the layer is written. Raises IntegrityError for
+    a damaged or unsafe package, two packages that ship one path, or a maintainer script that is not
+    in the table. Raises InputError if the suite has no table or the user name already exists.
     """
     table = load_table(recipe.suite)
     packages = _unpack_debs(recipe.debs, table, paths, spool)
@@ -69,9 +69,9 @@ def added_members(
 ) -> list[LayerMember]:
     """The members that differ between the roots with and without the added packages.
 
-    Parent folders of a member are included, because the layer writer would give them the default
-    mode. `paths`, `spool` and errors are as for `base_members`. IntegrityError is also raised if a
-    path of the base would be removed.
+    The parent folders of members are included, because the layer writer would give them the default
+    mode. `paths`, `spool` and errors are the same as for `base_members`. IntegrityError is also
+    raised if a path of the base would be removed.
     """
     table = load_table(recipe.base.suite)
     packages = _unpack_debs((*recipe.base.debs, *recipe.debs), table, paths, spool)
@@ -97,7 +97,7 @@ def added_members(
 def _root(
     recipe: DebianRecipe, packages: Sequence[DebContents], table: EffectTable
 ) -> list[LayerMember]:
-    """The members of the root of `packages`, after a check that all scripts are known."""
+    """Check that all scripts of `packages` are known, and create the members of the root."""
     tree = DebTree()
     for package in packages:
         for member in package.members:
@@ -113,7 +113,7 @@ def _root(
 def _unpack_debs(
     debs: Sequence[Deb], table: EffectTable, paths: Mapping[str, Path], spool: Path
 ) -> list[DebContents]:
-    """Unpack all packages, sorted by name, with the contents of their files in `spool`."""
+    """Unpack all packages, sorted by name. The contents of files are written to `spool`."""
     needed, left_out, taken_back = (
         copied_paths(table),
         excluded_pattern(table),
@@ -145,7 +145,7 @@ def _unpack_debs(
 
 
 def _drop_excluded(tree: DebTree, table: EffectTable) -> list[LayerMember]:
-    """The tree's members without excluded files, their folders, and links to them."""
+    """Remove excluded files from the tree, and then their folders and links to them."""
     left_out, taken_back = excluded_pattern(table), included_pattern(table)
     all_members = tree.members()
 
@@ -180,7 +180,7 @@ def _drop_excluded(tree: DebTree, table: EffectTable) -> list[LayerMember]:
 
 
 def copied_paths(table: EffectTable) -> frozenset[str]:
-    """Paths (without a leading slash) that effects copy, so they are unpacked even if excluded."""
+    """The paths (without leading slash) that effects copy. They are unpacked even if excluded."""
     copies = (
         e for entry in table.packages.values() for e in entry.effects if isinstance(e, CopyEffect)
     )
@@ -231,7 +231,10 @@ def _apply_simple_effect(tree: DebTree, effect: AnyEffect) -> None:
         case OwnerEffect():
             member = tree.resolve_member(effect.path)
             if member is None:
-                message = f"an effect changes the owner of {effect.path}, which is not in the base"
+                message = (
+                    f"an effect changes the owner of {effect.path}, but this file is not in the "
+                    "base"
+                )
                 raise IntegrityError(message, hint="correct the effects in imgbuild/data/debian")
             mode = int(effect.mode, 8)
             tree.put(msgspec.structs.replace(member, gid=effect.gid, mode=mode))

@@ -24,7 +24,7 @@ EMPTY_PIECE: VersionPiece = (
 
 
 def compare_versions(left: str, right: str) -> int:
-    """Returns -1, 0 or 1 if `left` is older than, equal to, or newer than `right`."""
+    """Return -1, 0 or 1 if `left` is older than, equal to, or newer than `right`."""
     parts, other = _parts(left), _parts(right)
     for mine, theirs in zip(parts, other, strict=True):
         for first, second in itertools.zip_longest(mine, theirs, fillvalue=EMPTY_PIECE):
@@ -49,7 +49,10 @@ def satisfies_relation(version: str, relation: str, bound: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _parts(version: str) -> tuple[tuple[VersionPiece, ...], ...]:
-    """Epoch, upstream version and revision; ValueError for an epoch that is not a number."""
+    """Split a version into epoch, upstream version and revision.
+
+    Raises ValueError for an epoch that is not a number.
+    """
     epoch, colon, rest = version.partition(":")
     if not colon:
         epoch, rest = "0", version

@@ -1,7 +1,7 @@
-"""Creates `/etc/ld.so.cache`, byte for byte as `ldconfig` writes it (separate: a file format).
+"""Creates `/etc/ld.so.cache` with the same bytes as `ldconfig` (separate: a file format).
 
-Missing links from SONAMEs are also created. Layout and order are as in glibc 2.33 and later
-(elf/cache.c). The dynamic linker uses binary search, so a wrong order would hide libraries.
+Missing links from SONAMEs are created, too. Layout and order are as in glibc 2.33 and later
+(elf/cache.c). The order is essential, because the dynamic linker uses binary search.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONFIGURATION = "etc/ld.so.conf"
 
 
 class FoundLibrary(msgspec.Struct, frozen=True):
-    """A library in a folder: the name for lookups, the file, and whether it is a link."""
+    """A library in a folder: the name for lookups, the file, and whether the file is a link."""
 
     name: str
     file: str
@@ -38,7 +38,10 @@ class FoundLibrary(msgspec.Struct, frozen=True):
 
 
 def library_cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[LayerMember]]:
-    """The cache for `tree`, and links that `ldconfig` would create. `version` is libc-bin's."""
+    """The cache for `tree`, and the links that `ldconfig` would create.
+
+    `version` is from libc-bin.
+    """
     entries: list[tuple[str, str]] = []
     links: list[LayerMember] = []
     for folder in library_folders(tree, arch):
@@ -56,7 +59,7 @@ def library_cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[
 
 
 def library_folders(tree: DebTree, arch: Arch) -> list[str]:
-    """Folders that `ldconfig` searches, in order: configured ones, then defaults; no aliases."""
+    """The folders that `ldconfig` searches, in order: configured, then default; no aliases."""
     configured = _configured_folders(tree, CONFIGURATION)
     builtin = [f"lib/{arch.triplet}", f"usr/lib/{arch.triplet}", "lib", "usr/lib"]
     result: dict[str, str] = {}
@@ -68,7 +71,7 @@ def library_folders(tree: DebTree, arch: Arch) -> list[str]:
 
 
 def encode_cache(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
-    """The cache file for `entries` (name, path), which are in the cache's order."""
+    """The cache file for `entries` (name and path), which have the order of the cache."""
     offsets, strings = _strings({text for entry in entries for text in entry})
     base = HEADER.size + len(entries) * ENTRY.size
     rows = b"".join(
@@ -86,7 +89,7 @@ def encode_cache(entries: list[tuple[str, str]], arch: Arch, version: str) -> by
 
 
 def compare_names(left: str, right: str) -> int:
-    """Glibc's order of library names: runs of digits count as numbers, above other characters."""
+    """Compare library names like glibc: digits are compared as numbers, and sort last."""
     name, other = left.encode() + b"\0", right.encode() + b"\0"
     i = j = 0
     while name[i]:
@@ -112,7 +115,7 @@ _order = functools.cmp_to_key(_compare_entries)
 
 
 def read_soname(data: bytes) -> str | None:
-    """The SONAME of the ELF file in `data`: "" without one, None if it is not a shared object."""
+    """The SONAME of the ELF file `data`, "" if it has none, or None if it is no shared object."""
     from elftools.common.exceptions import ELFError  # imports fifty modules that few commands need
     from elftools.elf.elffile import ELFFile
 
@@ -128,7 +131,7 @@ def read_soname(data: bytes) -> str | None:
 
 
 def _configured_folders(tree: DebTree, path: str) -> list[str]:
-    """The folders in an ld.so.conf, including files of `include` lines in the order of names."""
+    """The folders in an ld.so.conf and in the files of `include` lines, in the order of names."""
     if tree.resolve_member(path) is None:
         return []
     result = []
@@ -146,7 +149,7 @@ def _configured_folders(tree: DebTree, path: str) -> list[str]:
 
 
 def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
-    """The entries of `ldconfig` for one folder: one file for each SONAME."""
+    """The entries of `ldconfig` for a folder: one file for each SONAME."""
     chosen: dict[str, FoundLibrary] = {}
     for member in tree.members_below(folder):
         file = posixpath.basename(member.path)
@@ -177,7 +180,7 @@ def _has_library_name(file: str) -> bool:
 
 
 def _strings(texts: set[str]) -> tuple[dict[str, int], bytes]:
-    """Glibc's string table, in which a suffix of another string shares its bytes."""
+    """Create a string table as glibc does: a suffix of another string shares its bytes."""
     ends = sorted((text.encode() for text in texts), key=functools.cmp_to_key(_compare_by_end))
     offsets: dict[str, int] = {}
     table = bytearray()

@@ -1,7 +1,7 @@
-"""Reads `data/debian/SUITE.yaml`: the reviewed effects of maintainer scripts, excluded files.
+"""Reads the reviewed effects of maintainer scripts, and excluded files, of a suite.
 
-A package with a script that is not in the table is an error. If the data changes, the base changes:
-increase `plan.DEBIAN_FORMAT`.
+The file is `data/debian/SUITE.yaml`. A package with a script that is not in the table is an error.
+If you change the data, increase `plan.DEBIAN_FORMAT`, because the base changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FileMode = Annotated[str, msgspec.Meta(pattern="^[0-7]{4}$")]
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
-    """A change on disk made by a script: on both architectures, or only on `arch`."""
+    """A change on disk that a script makes, on both architectures or only on `arch`."""
 
     arch: Literal["", "amd64", "arm64"] = ""
 
@@ -50,7 +50,7 @@ class DebFile(Effect, frozen=True, kw_only=True, tag="file"):
 
 
 class CopyEffect(Effect, frozen=True, kw_only=True, tag="copy"):
-    """A copy of a package's file, or of its matching lines; `fill` replaces lines."""
+    """A copy of a package's file, or of the matching lines. `fill` replaces lines."""
 
     source: str
     path: str
@@ -74,14 +74,14 @@ class OwnerEffect(Effect, frozen=True, kw_only=True, tag="owner"):
 
 
 class DebGroup(Effect, frozen=True, kw_only=True, tag="group"):
-    """A system group with a fixed number; dpkg would assign the next free one."""
+    """A system group with a fixed ID, unlike with dpkg, which assigns the next free ID."""
 
     name: str
     gid: int
 
 
 class DiversionEffect(Effect, frozen=True, kw_only=True, tag="diversion"):
-    """An entry of dpkg's list of diversions; no file is moved."""
+    """An entry in dpkg's list of diversions. No file is moved."""
 
     path: str
     to: str
@@ -97,7 +97,7 @@ class SlaveLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class AlternativeEffect(Effect, frozen=True, kw_only=True, tag="alternative"):
-    """One choice of `update-alternatives`; the highest priority wins."""
+    """A choice of `update-alternatives`. The choice with the highest priority is used."""
 
     name: str
     link: str
@@ -107,7 +107,7 @@ class AlternativeEffect(Effect, frozen=True, kw_only=True, tag="alternative"):
 
 
 class ComputeEffect(Effect, frozen=True, kw_only=True, tag="compute"):
-    """A file that code computes from all packages together."""
+    """A file that code computes from all packages."""
 
     what: Literal["accounts", "certificates", "libraries"]
 
@@ -126,7 +126,7 @@ AnyEffect = (
 
 
 class DebEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The scripts of one package: known hashes, review notes, and effects."""
+    """The scripts of a package: known hashes, review notes and effects."""
 
     why: str
     scripts: dict[str, tuple[Sha256, ...]] = {}
@@ -134,16 +134,16 @@ class DebEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ExcludedPaths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Paths that are not unpacked, as patterns of dpkg, in which `*` also matches `/`."""
+    """Paths that are not unpacked, as patterns of dpkg. In these patterns, `*` also matches `/`."""
 
     path: str
     why: str
 
 
 class EffectTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole table of a suite. `include` restores parts excluded by `exclude`.
+    """The table of a suite. `include` restores parts that `exclude` excludes.
 
-    Without `set_id` no file has a setuid or setgid bit.
+    Unless `set_id` is set, the setuid and setgid bits of files are removed.
     """
 
     suite: str
@@ -155,12 +155,12 @@ class EffectTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def load_table(suite: str) -> EffectTable:
-    """The table of `suite`; InputError if it is missing or invalid."""
+    """Read the table of `suite`. Raises InputError if it is missing or invalid."""
     path = DATA / f"{suite}.yaml"
     if not path.exists():
         suites = ", ".join(sorted(item.stem for item in DATA.glob("*.yaml")))
-        message = f"no table of script effects for Debian {suite}"
-        raise InputError(message, hint=f"suites with a table: {suites}")
+        message = f"imgbuild has no table of script effects for Debian {suite}"
+        raise InputError(message, hint=f"use a suite with a table: {suites}")
     try:
         return msgspec.convert(yaml_data.parse_yaml(path.read_bytes()), EffectTable)
     except (msgspec.ValidationError, yaml.YAMLError) as error:
@@ -171,7 +171,7 @@ def load_table(suite: str) -> EffectTable:
 
 
 def check_scripts(table: EffectTable, packages: Iterable[DebContents]) -> None:
-    """Raise IntegrityError unless every script is known by hash, and every trigger by name."""
+    """Raise IntegrityError unless every script is known by its hash, and every trigger by name."""
     unknown = []
     for package in packages:
         entry = table.packages.get(package.name)
@@ -218,7 +218,7 @@ def _union(patterns: Iterable[str]) -> re.Pattern[str]:
 
 
 def _scripts(package: DebContents) -> list[tuple[str, bytes]]:
-    """The scripts that dpkg would run, and the declared triggers for which a postinst would run."""
+    """The scripts that dpkg would run, and the triggers for which it would run a postinst."""
     scripts = [(name, package.files[name]) for name in SCRIPTS if name in package.files]
     if any(verb.startswith("interest") for verb, _ in _triggers(package)):
         scripts.append(("triggers", package.files["triggers"]))
@@ -232,7 +232,7 @@ def _triggers(package: DebContents) -> list[tuple[str, str]]:
 
 
 def trigger_interests(package: DebContents) -> list[tuple[str, str]]:
-    """The triggers in which `package` is interested, each with dpkg's suffix for awaiting."""
+    """The triggers in which `package` is interested, each with dpkg's suffix ("/noawait" or "")."""
     return [
         (trigger, "/noawait" if verb.endswith("noawait") else "")
         for verb, trigger in _triggers(package)

@@ -1,6 +1,6 @@
 """Merges the files of Debian packages by path, with a merged /usr.
 
-The result is sorted, with each path once, and each hard link after the file that it refers to.
+The result is sorted and has each path once. Each hard link comes after the linked file.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ LINKS = 16  # links followed before a path counts as a loop
 
 
 def merge_usr(path: str) -> str:
-    """`path` under merged /usr: `bin/sh` is `usr/bin/sh`. Leading slashes are removed."""
+    """Move `path` below /usr: `bin/sh` becomes `usr/bin/sh`. Leading slashes are removed."""
     path = path.lstrip("/")
     return f"usr/{path}" if path.partition("/")[0] in ALIASES else path
 
 
 class DebTree:
-    """Members by path; IntegrityError if two packages have different members at one path."""
+    """The members by path.
+
+    Raises IntegrityError if two packages have different members at a path.
+    """
 
     def __init__(self) -> None:
         self._members: dict[str, LayerMember] = {}
@@ -36,9 +39,9 @@ class DebTree:
         return merge_usr(path) in self._members
 
     def add(self, member: LayerMember, owner: str) -> None:
-        """Add the member of package `owner`, moved below /usr.
+        """Add a member of package `owner`, moved below /usr.
 
-        Targets of symbolic links do not change.
+        The targets of symbolic links do not change.
         """
         if member.path in ALIASES and member.target == f"usr/{member.path}":
             return  # base-files ships the links since Debian 13: `members` creates them
@@ -52,12 +55,12 @@ class DebTree:
                 f"{owner} and {self._owners[path]} both contain /{path}: {member.kind}"
                 f" {member.mode:04o} and {existing.kind} {existing.mode:04o}"
             )
-            raise IntegrityError(message, hint="remove one of the two packages from the base")
+            raise IntegrityError(message, hint="remove one of these packages from the base")
         self._members[path] = member
         self._owners.setdefault(path, owner)
 
     def put(self, member: LayerMember) -> None:
-        """Add the member that an effect creates, or replace the one at its path."""
+        """Add a member that an effect creates. A member with the same path is replaced."""
         path = merge_usr(member.path)
         self._members[path] = msgspec.structs.replace(member, path=path)
         self._owners[path] = "an effect"
@@ -73,11 +76,11 @@ class DebTree:
         self.put(LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
 
     def get(self, path: str) -> LayerMember | None:
-        """The member at `path`, without following a link at its end."""
+        """The member at `path`. If it is a link, the link is returned."""
         return self._members.get(merge_usr(path))
 
     def resolve_member(self, path: str) -> LayerMember | None:
-        """The member at `path`, following all links; None if a link is broken."""
+        """The member at `path` after following all links, or None if a link is broken."""
         place = merge_usr(posixpath.normpath(path))
         for _ in range(LINKS):
             parts = place.split("/")
@@ -93,10 +96,13 @@ class DebTree:
         return None
 
     def read(self, path: str) -> bytes:
-        """The content of the file at `path`, following links; IntegrityError if there is none."""
+        """The content of the file at `path`, following links.
+
+        Raises IntegrityError if there is none.
+        """
         member = self.resolve_member(path)
         if member is None or member.content is None:
-            message = f"an effect reads /{path.lstrip('/')}, which is not in the base"
+            message = f"an effect reads /{path.lstrip('/')}, but this file is not in the base"
             raise IntegrityError(message, hint="correct the effects in imgbuild/data/debian")
         if isinstance(member.content, FileSlice):
             with member.content.path.open("rb") as file:
@@ -113,7 +119,7 @@ class DebTree:
                 )
 
     def members_below(self, folder: str, *, deep: bool = False) -> list[LayerMember]:
-        """The members in `folder`, sorted; with `deep`, also the members of its subfolders."""
+        """The sorted members in `folder`. If `deep` is set, members of subfolders are included."""
         prefix = merge_usr(folder).rstrip("/") + "/"
         members = [
             member
@@ -123,7 +129,7 @@ class DebTree:
         return sorted(members, key=sort_key)
 
     def members(self) -> list[LayerMember]:
-        """All members in byte order of their paths, with the links of merged /usr."""
+        """All members in byte order of the paths, including the links of merged /usr."""
         for alias in ALIASES:
             used = any(path.startswith(f"usr/{alias}/") for path in self._members)
             if alias in ALWAYS_LINKED or used:
@@ -139,9 +145,9 @@ class DebTree:
 
 
 def _hard_links(members: Iterable[LayerMember]) -> list[LayerMember]:
-    """`members`, in which a hard-linked file is at its first path, and links are at the others.
+    """Move each hard-linked file in `members` to its first path, and make the others links.
 
-    An unpacker can only link to files that it has already created.
+    A program that unpacks the archive can only link to files that it has already created.
     """
     result: dict[str, LayerMember] = {}
     groups: dict[str, list[str]] = {}
@@ -152,9 +158,9 @@ def _hard_links(members: Iterable[LayerMember]) -> list[LayerMember]:
     for target, links in groups.items():
         original = result.get(target)
         if original is None or original.kind is not MemberKind.FILE:
-            message = f"/{links[0]} is a hard link to /{target}, which is not a file of the base"
+            message = f"/{links[0]} is a hard link to /{target}, but the base has no such file"
             raise IntegrityError(
-                message, hint="an exclude pattern matches the file but not the link"
+                message, hint="change the exclude pattern that matches the file but not the link"
             )
         first, *others = sorted([target, *links], key=str.encode)
         result[first] = msgspec.structs.replace(original, path=first)

@@ -1,9 +1,9 @@
-"""Sends requests to servers: for pages, small files, parts of large files, and uploads.
+"""Sends requests for pages, small files, parts of large files, and uploads.
 
-URLs can contain `user:password@`. After status 408, 425, 429 and 5xx and dropped connections,
-requests are retried with increasing delays, or after the time in `Retry-After`. Redirects are
+URLs can contain `user:password@`. After status 408, 425, 429 or 5xx and after a dropped connection,
+a request is retried with increasing delays, or after the time in `Retry-After`. Redirects are
 followed with the credentials of each server, but never from https to http. Errors and logs contain
-no passwords or queries of URLs.
+no passwords and no queries of URLs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TextPage(msgspec.Struct, frozen=True):
 
 
 class RequestRefused(FetchFailed):
-    """The server rejected the request with a status that makes retries useless."""
+    """The server rejected the request, and a retry would fail, too."""
 
     def __init__(
         self, message: str, *, status: int, hint: str | None = None, total: int | None = None
@@ -78,22 +78,25 @@ class RequestRefused(FetchFailed):
 
     @property
     def is_denied(self) -> bool:
-        """Whether the server requires credentials, or more permissions."""
+        """Whether the server requires credentials or more permissions."""
         return self.status in DENIED_STATUSES
 
 
 class Authorizer:
     """Provides certificates and credentials for requests of `HttpClient`, and interprets responses.
 
-    This class uses the system's certificates and the credentials of the URL. Thread-safe.
+    This class uses the system's certificates and the credentials in the URL. Thread-safe.
     """
 
     def add_allowed_headers(self, request: Request) -> Request:
-        """Add the headers that are allowed for the URL to `request`, also after a redirect."""
+        """Add the headers that may be sent to the URL of `request`.
+
+        Also called after a redirect.
+        """
         return request
 
     def context(self, request: Request) -> ssl.SSLContext:
-        """The TLS context for `request`. Raises InputError for an invalid file."""
+        """The TLS context for `request`. Raises InputError if a certificate file is invalid."""
         from imgbuild.http import session
 
         return session.cached_trust(os.environ)
@@ -101,11 +104,11 @@ class Authorizer:
     def send_authorized(
         self, http: HttpClient, request: Request, login: LoginPair | None
     ) -> Response:
-        """Send `request`. The response can have any status. `login` is the login in the URL."""
+        """Send `request`. The response can have any status. `login` is from the URL."""
         return http.send_request(request, login)
 
     def refusal_error(self, http: HttpClient, request: Request, response: Response) -> Exception:
-        """The error for a failed response."""
+        """The error to raise for a failed response."""
         return http.refusal_error(request, response)
 
 
@@ -139,7 +142,7 @@ class HttpClient:
     # -- requests of stages
 
     def text(self, url: str, accept: str = "*/*") -> TextPage:
-        """The page at `url`. Raises FetchFailed (`RequestRefused` with the status) on failure."""
+        """Fetch the page at `url`. Raises FetchFailed, or `RequestRefused` with the status."""
 
         def _read_page(response: Response) -> TextPage:
             body = self.body(response, PAGE_LIMIT, decode=True)
@@ -159,13 +162,13 @@ class HttpClient:
         return self._retry_get(url, {"Accept": accept}, _read_page)
 
     def fetch_bytes(self, url: str) -> ByteString:
-        """The content of the file at `url`, requested without a content encoding."""
+        """Fetch the file at `url`. No content encoding is accepted."""
         return self._retry_get(
             url, IDENTITY_ENCODING, lambda response: self.body(response, FILE_LIMIT)
         )
 
     def hash_remote_file(self, url: str) -> tuple[str, int]:
-        """The SHA-256 in hex and the size of the file at `url`, which is not kept in memory."""
+        """Compute the SHA-256 (in hex) and the size of the file at `url`."""
 
         def _hash_body(response: Response) -> tuple[str, int]:
             hasher, size = hashlib.sha256(), 0
@@ -177,7 +180,7 @@ class HttpClient:
         return self._retry_get(url, IDENTITY_ENCODING, _hash_body)
 
     def save_file(self, url: str, path: Path, limit: int | None) -> tuple[str, int]:
-        """Write the file at `url` to `path`. Returns the SHA-256 in hex and the size.
+        """Download the file at `url` to `path`. Returns the SHA-256 (in hex) and the size.
 
         Raises FetchFailed if the file has more than `limit` bytes.
         """
@@ -190,13 +193,15 @@ class HttpClient:
                     size += file.write(chunk)
                     if limit is not None and size > limit:
                         message = f"{redact_url(url)}: the server sent more than {limit} bytes"
-                        raise FetchFailed(message, hint="the file has changed; run again")
+                        raise FetchFailed(
+                            message, hint="the file has changed; run the command again"
+                        )
             return hasher.hexdigest(), size
 
         return self._retry_get(url, IDENTITY_ENCODING, _write_body)
 
     def body(self, response: Response, limit: int, *, decode: bool = False) -> ByteString:
-        """The body of a response. Raises FetchFailed if it is longer than `limit`."""
+        """Read the body of a response. Raises FetchFailed if it is longer than `limit` bytes."""
         data = bytearray()
         for chunk in self.chunks(response, decode=decode):
             data += chunk
@@ -206,7 +211,7 @@ class HttpClient:
         return ByteString(data)
 
     def fetch_part(self, url: str, start: int, length: int) -> ByteString:
-        """Read `length` bytes at `start`, even if the server does not support ranges.
+        """Read `length` bytes from offset `start`, even if the server does not support ranges.
 
         Raises FetchFailed if the file is shorter.
         """
@@ -236,7 +241,7 @@ class HttpClient:
         )
 
     def part_end(self, url: str, length: int) -> tuple[ByteString, int]:
-        """Read the last `length` bytes (or all) and the size of the file."""
+        """Read the last `length` bytes (or all). Returns the bytes and the size of the file."""
 
         def _read_end(response: Response) -> tuple[ByteString, int]:
             first, total = content_range(response.headers)
@@ -262,9 +267,10 @@ class HttpClient:
 
     @contextlib.contextmanager
     def send_once(self, request: Request) -> Iterator[Response]:
-        """Send the request once. Returns a successful response with an unread body.
+        """Send the request once. Yields a successful response with an unread body.
 
-        Raises Transient or FetchFailed. The request's body is sent again after a redirect.
+        Raises TransientError or FetchFailed. After a redirect, the body of the request is sent
+        again.
         """
         request = self._authorizer.add_allowed_headers(request)
         login = self._login(request)
@@ -291,7 +297,10 @@ class HttpClient:
         raise FetchFailed(message)
 
     def chunks(self, response: Response, *, decode: bool = False) -> Iterator[ByteString]:
-        """The body in chunks. Raises Transient if the connection ends before the stated length."""
+        """Yield the body.
+
+        Raises TransientError if the connection ends before the announced length.
+        """
         from imgbuild.http import session
 
         pieces = response.raw.stream(_DECODED_CHUNK if decode else CHUNK, decode_content=decode)
@@ -305,7 +314,10 @@ class HttpClient:
             yield chunk
 
     def _count_body(self, response: Response) -> Iterator[ByteString]:
-        """The body in chunks. Raises FetchFailed if an unannounced length exceeds the limit."""
+        """Yield the body.
+
+        Raises FetchFailed if it exceeds the limit and no length was announced.
+        """
         announced = parse_integer(response.headers.get("Content-Length", ""))
         limit = FILE_LIMIT if announced is None else LARGEST_BODY
         seen = 0
@@ -319,7 +331,7 @@ class HttpClient:
     def wait_before_retry(
         self, tries: int, wait: float | None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
-        """Wait before the next attempt, for the requested time or with a doubled delay."""
+        """Wait before the next attempt: the time that the server requests, or a doubled delay."""
         if wait is not None and wait > 3:
             self._reporter.info(f"a server is busy and requests a delay of {wait:.0f} s")
         spread = random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not come back at once
@@ -331,7 +343,7 @@ class HttpClient:
     def send_request(self, request: Request, login: LoginPair | None) -> Response:
         """Send `request` unchanged with `login`. The response can have any status.
 
-        Without a response, raises Transient, or FetchFailed if a retry is useless.
+        If there is no response, raises TransientError, or FetchFailed if a retry cannot help.
         """
         from imgbuild.http import session
 
@@ -353,7 +365,7 @@ class HttpClient:
             raise self._convert_error(error, request.place) from None
 
     def refusal_error(self, request: Request, response: Response) -> Exception:
-        """The error for a failed response: Transient if a retry can help, else `RequestRefused`."""
+        """The error for a failed response: TransientError if a retry can help, else a refusal."""
         from imgbuild.http.session import TransientError
 
         status, reason = response.status_code, self.credentials.scrub_text(response.reason or "")
@@ -387,7 +399,10 @@ class HttpClient:
         return self.retry_request(Request(url, headers, method), read)
 
     def retry_request(self, request: Request, read: Callable[[Response], T]) -> T:
-        """Send `request`, and return the result of `read`. Retries until it is complete."""
+        """Send `request`, and return the result of `read`.
+
+        Both are retried until `read` succeeds.
+        """
         from imgbuild.http.session import TransientError
 
         tries = 0
@@ -404,14 +419,14 @@ class HttpClient:
                 self.wait_before_retry(tries, transient.wait)
 
     def give_up(self, url: str, tries: int, reason: str, wait: float | None) -> None:
-        """Raise FetchFailed if all attempts have failed or the requested delay is too long."""
+        """Raise FetchFailed if all attempts have failed, or if the requested delay is too long."""
         message = self.credentials.scrub_text(f"{redact_url(url)}: {reason}")
         if wait is not None and wait > _LONGEST_WAIT:
             hint = f"the server requests a delay of {wait:.0f} s; run the command again later"
             raise FetchFailed(message, hint=hint)
         if tries >= self.attempts:
             raise FetchFailed(
-                message, hint="check the network and the proxy, then run the command again"
+                message, hint="check the network and the proxy, and run the command again"
             )
 
     def _convert_error(self, error: Exception, place: str) -> Exception:
@@ -435,7 +450,7 @@ class HttpClient:
             raise FetchFailed(message) from None
 
     def _session(self, request: Request) -> Session:
-        """The session of this thread with the TLS context for `request`."""
+        """The session of this thread for the TLS context of `request`."""
         from imgbuild.http import session
 
         context = self._authorizer.context(request)
@@ -473,6 +488,6 @@ class HttpClient:
 def _length(response: Response) -> int:
     length = parse_integer(response.headers.get("Content-Length", ""))
     if length is None:
-        message = f"{redact_url(response.url)}: the server did not send the size"
+        message = f"{redact_url(response.url)}: the server did not send the size of the file"
         raise FetchFailed(message)
     return length

@@ -1,8 +1,8 @@
-"""Finds credentials for servers in URLs, netrc or keyring, and redacts messages.
+"""Finds credentials for servers in URLs, netrc or keyring, and removes them from messages.
 
-Credentials are looked up in this order: `user:password@` in the URL, or in an earlier URL of the
-same server; the netrc file ($NETRC, ~/.netrc); and after a response with status 401, the `keyring`
-module or program.
+Credentials are looked up in this order: `user:password@` in the URL or in an earlier URL of the
+same server, then the netrc file ($NETRC, ~/.netrc), and after a response with status 401 the
+`keyring` module or program.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ LoginPair = tuple[str, str]
 
 
 def strip_login(url: str) -> str:
-    """`url` without user and password, as used for requests."""
+    """Remove user and password from `url`."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def redact_url(url: str) -> str:
-    """`url` for display, without credentials, fragment and query, which can contain a signature."""
+    """Remove credentials, fragment and query, which can contain a signature, from `url`."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def url_host(url: str) -> str:
-    """The host of `url`, with its port, if any."""
+    """The host of `url`, with the port if there is one."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def url_origin(url: str) -> str:
-    """The scheme, host and port of `url`, which are the scope of credentials."""
+    """The scheme, host and port of `url`. Credentials apply to all URLs with the same origin."""
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
 
 
 class Credentials:
-    """The credentials of a run. Thread-safe."""
+    """Finds and stores the credentials for the servers of a run. Thread-safe."""
 
     def __init__(self, reporter: Reporter = SILENT_REPORTER) -> None:
         self._reporter = reporter
@@ -62,9 +62,10 @@ class Credentials:
         self._netrc_read = False
 
     def find_login(self, url: str) -> LoginPair | None:
-        """The credentials for `url` in the URL or netrc. None if there are none.
+        """The credentials for `url` in the URL or netrc, or None if there are none.
 
-        Credentials in `url` are stored for the server, because links in pages lack them.
+        Credentials in `url` are stored for the server, because the links on its pages lack
+        credentials.
         """
         parts = urlsplit(url)
         with self._lock:
@@ -81,9 +82,9 @@ class Credentials:
             return login
 
     def query_keyring(self, url: str) -> LoginPair | None:
-        """The credentials for `url` in keyring, which is queried once per server.
+        """The credentials for `url` in keyring, or None if there are none.
 
-        None if there are none.
+        Keyring is queried once for each server.
         """
         with self._lock:
             place = url_origin(url)
@@ -102,7 +103,7 @@ class Credentials:
             self._secrets |= {secret, quote(secret, safe=""), quote(secret)}
 
     def scrub_text(self, text: str) -> str:
-        """`text` without known passwords and without `user:password@` in URLs."""
+        """Remove known passwords, and `user:password@` in URLs, from `text`."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return re.sub(r"://[^/@\s]*@", "://", text)
@@ -132,7 +133,7 @@ def _read_netrc() -> netrc.netrc | None:
         return None
     except netrc.NetrcParseError as error:
         # The parser's message may contain a password: only the line number is shown.
-        message = f"cannot read {path}: bad syntax or permissions (line {error.lineno})"
+        message = f"cannot read {path}: wrong syntax or permissions (line {error.lineno})"
         raise InputError(
             message, hint="change the owner of the file to yourself, and the mode to 0600"
         ) from None
@@ -142,7 +143,7 @@ def _read_netrc() -> netrc.netrc | None:
 
 
 def _services(url: str) -> list[str]:
-    """The keyring services of an index: the URL (as for pip and uv), and the host."""
+    """The keyring services of an index: the URL (as in pip and uv) and the host."""
     parts = urlsplit(strip_login(url))
     base = f"{parts.scheme}://{parts.netloc}"
     names = [parts.netloc, base, base + "/"]

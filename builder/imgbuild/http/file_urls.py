@@ -1,6 +1,6 @@
 """Serves folders in `file:` URLs as pages of links (separate: replaces a server).
 
-Ranges of files are supported, so the same code reads wheels in a user's folder and on a server.
+Ranges of files are supported, so that the same code reads wheels in folders and on servers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REASONS = {200: "OK", 206: "Partial Content", 404: "Not Found", 416: "Range Not 
 
 
 class FolderAdapter(requests.adapters.BaseAdapter):
-    """Responds from the file system. Never used for redirects or links of a server."""
+    """Responds from the file system. Never used for a redirect or link from a server."""
 
     def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
         """Respond to a request."""
@@ -49,7 +49,7 @@ class FolderAdapter(requests.adapters.BaseAdapter):
 
 
 class _FileRange(io.RawIOBase):
-    """`length` bytes of a file from `start`."""
+    """A stream of `length` bytes of a file from offset `start`."""
 
     def __init__(self, file: BinaryIO, start: int, length: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class _FileRange(io.RawIOBase):
         file.seek(start)
 
     def readable(self) -> bool:
-        """Return True, because the file can be read."""
+        """Return True: the file can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -68,13 +68,13 @@ class _FileRange(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Also close the file."""
+        """Close the stream and the file."""
         self._file.close()
         super().close()
 
 
 def _range_bounds(first: str, last: str, size: int) -> tuple[int, int]:
-    """The start and the exclusive end of an HTTP range: a-b, a-, or -n for the last n bytes."""
+    """The start and the exclusive end of an HTTP range (a-b, a-, or -n for the last n bytes)."""
     if not first:
         return max(0, size - int(last)), size
     return int(first), min(size, int(last) + 1 if last else size)

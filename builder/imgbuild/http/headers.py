@@ -1,4 +1,4 @@
-"""Parses HTTP response headers. Malformed values are None."""
+"""Parses HTTP response headers. Malformed values are returned as None."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 
 def parse_integer(text: str) -> int | None:
-    """The integer in a header. None if it is not a number of at most 18 digits."""
+    """Parse an integer of at most 18 digits. Returns None for other values."""
     match = re.fullmatch(r"\s*([0-9]{1,18})\s*", text)
     return int(match[1]) if match else None
 
 
 def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """The first byte and the total size in Content-Range. None for missing values."""
+    """The first byte and the total size in Content-Range, or None for a missing value."""
     text = headers.get("Content-Range", "")
     match = re.fullmatch(r"\s*bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)\s*", text)
     if match is None:
@@ -24,7 +24,7 @@ def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """The delay in seconds in Retry-After (seconds or a date). None if it is invalid."""
+    """The delay in Retry-After (seconds or a date) in seconds, or None if it is invalid."""
     text = headers.get("Retry-After", "").strip()
     seconds = parse_integer(text)
     if seconds is not None:

@@ -1,4 +1,4 @@
-"""Defines requests to servers, which can be sent several times."""
+"""Defines requests to servers. A request can be sent several times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imgbuild.http.credentials import redact_url
 
 
 class RequestBody(Protocol):
-    """The body of a request. The length is known first, and chunks are sent when produced."""
+    """The body of a request. The length is known before the chunks are produced."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[bytes]: ...
@@ -20,10 +20,10 @@ class RequestBody(Protocol):
 class Request(msgspec.Struct, frozen=True):
     """A request. `body` is called each time the request is sent.
 
-    `shown` replaces the URL in messages, because its path can also be secret. For
-    imgbuild.registry, `scopes` are the access scopes requested from a registry, which are never
-    sent to other servers. `server` is the endpoint with the TLS certificates to use, even after
-    redirects. If `anonymous` is set, no credentials are sent, because a registry chose the URL.
+    `shown` replaces the URL in messages, because even the path can be secret. `scopes` are the
+    access scopes to request from a registry, and are never sent to other servers. `server` is the
+    endpoint whose TLS certificates are used, even after redirects. If `anonymous` is set, no
+    credentials are sent, because a registry chose the URL.
     """
 
     url: str
@@ -38,5 +38,5 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """The URL for display."""
+        """The URL to show in messages."""
         return self.shown or redact_url(self.url)

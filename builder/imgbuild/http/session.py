@@ -1,6 +1,6 @@
 """Creates HTTP sessions with proxies and TLS certificates, and handles slow servers.
 
-This module is imported only for downloads, because requests is slow to import. Connections to
+This module is imported only for downloads, because the import of requests is slow. Connections to
 servers that send too slowly are closed, because one byte per minute would block a command forever.
 """
 
@@ -78,9 +78,9 @@ class TransientError(ControlSignal):
 
 
 def create_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """A TLS context that trusts the bundles in `environ`, or by default the bundle of the system.
+    """Create a TLS context with the certificate bundles in `environ`, by default the system's.
 
-    Raises InputError for an unreadable bundle.
+    Raises InputError if a bundle is unreadable.
     """
     named = [(name, environ[name]) for name in BUNDLES if environ.get(name)]
     if not named:
@@ -106,7 +106,7 @@ def create_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def cached_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """A shared result of `create_trust`, because reading the system's bundle takes 0.1 s."""
+    """The shared result of `create_trust`. Reading the system's bundle takes 0.1 s."""
     with _LOCK:
         return _create_shared_trust(tuple((name, environ.get(name, "")) for name in BUNDLES))
 
@@ -128,7 +128,7 @@ def _load_bundle(context: ssl.SSLContext, name: str, path: str) -> None:
 
 
 class _TlsAdapter(requests.adapters.HTTPAdapter):
-    """Uses the TLS context for servers and proxies, instead of the bundle of certifi."""
+    """Uses the TLS context for servers and proxies instead of the bundle of certifi."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -158,16 +158,16 @@ class _TlsAdapter(requests.adapters.HTTPAdapter):
 
 
 class _PlainSession(requests.Session):
-    """A session that does not follow redirects, because requests would read their bodies."""
+    """A session without redirects, because requests would read the bodies of redirects."""
 
     def get_redirect_target(self, _: requests.Response) -> None:
-        """Return None, because redirects are followed by `Http`."""
+        """Return None: `HttpClient` follows redirects."""
 
 
 def create_session(context: ssl.SSLContext) -> requests.Session:
-    """A session for one thread. Proxies are read from the environment. Callers add credentials.
+    """Create a session for one thread, with the proxies of the environment and no credentials.
 
-    Cookies are not stored, because the cookie of a logged-in user is equivalent to credentials.
+    Cookies are not stored, because a session cookie is equivalent to credentials.
     """
     client_session = _PlainSession()
     client_session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
@@ -186,7 +186,7 @@ def proxy_secrets() -> list[str]:
 
 
 def convert_error(error: Exception, place: str) -> Exception:
-    """Convert `error` at `place` to Transient, or to FetchFailed if a retry is useless."""
+    """Convert `error` to TransientError, or to FetchFailed if a retry cannot help."""
     chain = _chain(error)
     texts = [str(part) for part in chain]
     if any(isinstance(part, ssl.SSLCertVerificationError) for part in chain):
@@ -219,7 +219,7 @@ def network_errors() -> tuple[type[Exception], ...]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error and all wrapped errors: causes, contexts, arguments and `reason`."""
+    """Yield an error and all errors that it wraps as cause, context, argument or `reason`."""
     errors: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:
@@ -238,11 +238,10 @@ def _innermost_message(chain: list[BaseException]) -> str:
 
 
 class _WatchedStream(io.RawIOBase):
-    """The data received on a connection.
+    """The data that a server sends on a connection.
 
-    Only the time spent waiting for the server after the first byte is counted.
-
-    Raises TimeoutError if the rate is too low.
+    Raises TimeoutError if the rate is too low. Only the time of waiting for the server after the
+    first byte is counted.
     """
 
     def __init__(self, source: io.RawIOBase) -> None:
@@ -253,7 +252,7 @@ class _WatchedStream(io.RawIOBase):
         self._bytes = 0
 
     def readable(self) -> bool:
-        """Return True, because the body can be read."""
+        """Return True: the body can be read."""
         return True
 
     def fileno(self) -> int:
@@ -277,7 +276,7 @@ class _WatchedStream(io.RawIOBase):
         return size
 
     def close(self) -> None:
-        """Close the body and the file of the socket."""
+        """Close the response body and the file of the socket."""
         self._source.close()
         super().close()
 

@@ -1,6 +1,6 @@
-"""Selects files of an index for a target by platform, glibc, Python, upload date and yanking.
+"""Selects files of an index for a target by platform, glibc, Python, upload date and yanked state.
 
-The reasons for excluded files are also used in error messages.
+Error messages contain the reasons why files are excluded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from imgbuild.wheel.tags import WheelTags
 
 
 class FileRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules for files. `pins` maps normalized package names to exact versions."""
+    """The rules that select files. `pins` maps normalized package names to exact versions."""
 
     as_of: datetime.date
     tags: WheelTags
@@ -34,7 +34,7 @@ class FileRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exclusion_reason(file: IndexFile, package: str, rules: FileRules, *, timed: bool) -> str | None:
-    """The reason to exclude the wheel `file`, or None. With `timed`, the index has upload times."""
+    """The reason to exclude the wheel `file`, or None. If `timed` is set, upload times exist."""
     if not file.is_wheel:
         return "is not a wheel"
     if not rules.tags.is_compatible(file.name):
@@ -47,12 +47,12 @@ def cut_off_reason(file: IndexFile, rules: FileRules, *, timed: bool) -> str | N
     if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off_time):
         return None
     if file.uploaded is None:
-        return "has no upload time, which the cut-off requires"
+        return "has no upload time, which the cut-off date requires"
     return f"was uploaded {file.uploaded:%Y-%m-%d}, not before the cut-off {rules.as_of}"
 
 
 def unwanted_reason(file: IndexFile, package: str, rules: FileRules) -> str | None:
-    """The reason to exclude `file` apart from upload time and platform, or None."""
+    """The reason to exclude `file`, other than upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
     if not accepts_python(file, rules):
@@ -61,7 +61,7 @@ def unwanted_reason(file: IndexFile, package: str, rules: FileRules) -> str | No
 
 
 def accepts_python(file: IndexFile, rules: FileRules) -> bool:
-    """Whether `requires_python` of a file includes the Python of `rules`."""
+    """Whether `requires_python` of a file allows the Python version of `rules`."""
     python = rules.tags.markers["python_full_version"]
     return _accepts_python(file.requires_python or "", python)
 
@@ -76,7 +76,10 @@ def _accepts_python(requires_python: str, python: str) -> bool:
 
 
 def same_version(version: Version | None, pin: str | None) -> bool:
-    """Whether `version` matches the pin. A pin without a local part allows any (PEP 440)."""
+    """Whether `version` matches the pin.
+
+    A pin without local part allows any local part (PEP 440).
+    """
     if version is None or not pin:
         return False
     pinned = Version(pin)
@@ -86,13 +89,13 @@ def same_version(version: Version | None, pin: str | None) -> bool:
 def usable_files(
     files: Iterable[IndexFile], package: str, rules: FileRules, *, timed: bool
 ) -> list[IndexFile]:
-    """The usable wheels in the given order."""
+    """The usable wheels of `files`, in the same order."""
     fitting = (file for file in files if file.is_wheel and rules.tags.is_compatible(file.name))
     return [file for file in fitting if exclusion_reason(file, package, rules, timed=timed) is None]
 
 
 def best_wheel(files: Iterable[IndexFile], version: Version, tags: WheelTags) -> IndexFile | None:
-    """The best wheel of `version` by tag, build number and name, or None."""
+    """The best wheel of `version` by tag, build number and name, or None if there is none."""
     ranked = [
         (rank, file)
         for file in files
@@ -102,12 +105,12 @@ def best_wheel(files: Iterable[IndexFile], version: Version, tags: WheelTags) ->
 
 
 def public_version(version: str) -> Version:
-    """A version without the local part, which for example names a CUDA release."""
+    """A version without its local part, which for example names a CUDA release."""
     return Version(Version(version).public)
 
 
 def final_releases(files: Iterable[IndexFile]) -> dict[Version, list[IndexFile]]:
-    """The files of final, not yanked versions by public version."""
+    """The files of final versions that are not yanked, by public version."""
     releases: dict[Version, list[IndexFile]] = {}
     for file in files:
         version = file.version

@@ -1,13 +1,12 @@
-"""Selects the files of the local index for uv, which are those that a target can use.
+"""Selects the files that a target can use, for the local index that uv resolves with.
 
 `index.server` serves the files as PEP 691 pages and METADATA during a resolution. Wheels of sdists
 are built on demand. Learned constraints (see `matrix.constraints`) are added to the served
 METADATA, but locks and audits use the original METADATA.
 
-The advantages over repeated resolutions with upper bounds are: the cut-off applies to each file, so
-a single pass is exact; packages are served only from their assigned indexes, so no other index can
-take precedence with a higher version; and uv receives no incompatible files, downloads no wheels
-and runs no builds.
+Compared with a resolution on the original indexes, the cut-off date applies to each file, and a
+package is served only from its assigned index, so that another index cannot take precedence with a
+higher version. Moreover, uv receives no incompatible files, downloads no wheels and runs no builds.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from imgbuild.values import normalize_package
 
 
 class SdistBuilder(Protocol):
-    """Provides METADATA of the wheel of an sdist, building it if needed."""
+    """Provides METADATA of the wheel of an sdist. The wheel is built if needed."""
 
     def __call__(self, package: str, sdist: IndexFile) -> bytes:
-        """METADATA of the wheel of `sdist`. Raises ImgbuildError if it is not available."""
+        """METADATA of the wheel of `sdist`. Raises ImgbuildError if METADATA is not available."""
 
 
 class AdditionsProvider(Protocol):
@@ -61,7 +60,7 @@ class OfferedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileCatalogue:
-    """The files that a target can use, by package. Records errors during requests of uv."""
+    """The files that a target can use, by package. Errors during requests of uv are recorded."""
 
     def __init__(
         self,
@@ -74,7 +73,10 @@ class FileCatalogue:
         hide: Callable[[str, Version], bool] = lambda package, version: False,
         locked: Mapping[str, OfferedFile] | None = None,
     ) -> None:
-        """`locked` are packages with a single file. Their indexes are not queried."""
+        """Initialize the catalogue.
+
+        The indexes of `locked` packages, each with one file, are not used.
+        """
         self.indexes = indexes
         self.rules = rules
         self.failures: list[Exception] = []
@@ -89,7 +91,7 @@ class FileCatalogue:
         self._offers = {package: [offer] for package, offer in self.locked.items()}
 
     def replace_builders(self, builders: Mapping[str, SdistBuilder]) -> FileCatalogue:
-        """A catalogue with the same files and other builders of sdists."""
+        """A catalogue with the same files and another builder of sdists."""
         return FileCatalogue(
             self.indexes,
             self.rules,
@@ -131,9 +133,9 @@ class FileCatalogue:
         return offers
 
     def metadata(self, package: str, name: str) -> bytes | None:
-        """METADATA of the file `name` for the resolver. None if it is not offered.
+        """METADATA of the file `name` for the resolver, or None if the file is not offered.
 
-        Requirements of packages in `alone` are omitted.
+        The requirements of packages in `alone` are omitted.
         """
         data = self._metadata(package, name)
         return drop_requirements(data) if data and package in self.alone else data
@@ -148,9 +150,10 @@ class FileCatalogue:
         return None
 
     def drop_addresses(self, package: str, data: bytes) -> bytes:
-        """Remove URLs of packages that the user requests by URL from METADATA of `package`.
+        """Remove URLs from METADATA of `package`, for packages that the user also requires by URL.
 
-        Other requirements with a URL are recorded in `addressed`, because resolvers reject them.
+        Other requirements with a URL are recorded in `addressed`, because resolvers reject such
+        requirements.
         """
         lines = data.split(b"\n")
         for number, line in enumerate(lines):
@@ -174,7 +177,7 @@ class FileCatalogue:
         return b"\n".join(lines)
 
     def chosen_files(self, versions: Mapping[str, str]) -> dict[str, OfferedFile]:
-        """The best offered files of versions by package."""
+        """The best offered file for each package and version in `versions`."""
         return {
             package: offer
             for package, version in versions.items()
@@ -182,7 +185,7 @@ class FileCatalogue:
         }
 
     def chosen(self, package: str, version: Version) -> OfferedFile | None:
-        """The best offered file of `version`, or None."""
+        """The best offered file of `version`, or None if there is none."""
         ranked = [
             (rank, offer)
             for offer in self.offered_files(package)

@@ -1,8 +1,8 @@
 """Restricts the NVIDIA wheels of a target to one CUDA release, and checks the result.
 
-NVIDIA declares the components of each release in METADATA of the metapackage `cuda-toolkit`, from
-which the constraints for the resolver and the check are derived. The cut-off of a target does not
-apply to this package, because the components of a release do not change.
+The components of each release are the requirements in METADATA of the metapackage `cuda-toolkit`.
+The constraints for the resolver and the check are derived from METADATA. The cut-off date of a
+target does not apply to this package, because the components of a release do not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAJOR_PACKAGE = re.compile(r"^(?P<base>nvidia-.+?)(?:-cu(?P<major>[0-9]{2}))?$")
 
 
 class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A CUDA release ("12.4.1"), and the versions of component packages."""
+    """A CUDA release ("12.4.1"), and the versions of its component packages."""
 
     version: str
     components: Mapping[str, str]
@@ -57,7 +57,7 @@ def requirement_lines(metadata: bytes) -> tuple[str, ...]:
 def active_requirements(
     metadata: bytes, markers: Mapping[str, str], extras: Iterable[str] = ()
 ) -> list[Requirement]:
-    """The requirements in METADATA that apply with `markers` and these extras."""
+    """The requirements in METADATA that apply with these `markers` and `extras`."""
     names = ("", *extras)
     extra_names = set(map(normalize_package, names))
     # Most lines are of other extras: these need not be parsed.
@@ -76,7 +76,7 @@ def active_requirements(
 
 
 def parse_release(version: str, metadata: bytes) -> CudaRelease:
-    """The release declared by METADATA of `cuda-toolkit` `version`."""
+    """Parse the release that METADATA of `cuda-toolkit` `version` declares."""
     minor = ".".join(version.split(".")[:2])
     components = {
         normalize_package(requirement.name): str(_narrow_range(requirement.specifier, minor))
@@ -89,7 +89,7 @@ def parse_release(version: str, metadata: bytes) -> CudaRelease:
 def _narrow_range(spec: SpecifierSet, minor: str) -> SpecifierSet:
     """Limit a range that starts in CUDA `minor` to this minor version.
 
-    From 13.0.3 on, the metapackage allows nvJitLink of any later CUDA 13, but targets have one
+    Since 13.0.3, the metapackage allows nvJitLink of any later CUDA 13, but a target must have one
     release.
     """
     starts = any(item.operator == ">=" and item.version.startswith(f"{minor}.") for item in spec)
@@ -109,11 +109,11 @@ def first_compatible(
     read: Callable[[Version], bytes],
     torch: Iterable[Requirement],
 ) -> tuple[CudaRelease | None, tuple[str, ...]]:
-    """The first release that the requirements of torch allow, and the reasons against others.
+    """The first release that the requirements of torch allow, and the reasons against the others.
 
-    Some versions of torch (2.7.0) use components from several patch releases. In this case, the
-    result is the nearest patch release, with torch's versions of differing components. If there is
-    no release, the result is None with reasons against all candidates.
+    Some versions of torch (2.7.0) use components of several patch releases. In this case, the
+    result is the nearest patch release, with torch's versions of the components that differ. If
+    torch allows no release, the result is None with the reasons against all candidates.
     """
     torch_requirements = list(torch)
     reasons: list[str] = []
@@ -131,9 +131,10 @@ def first_compatible(
 def _nearest_patch(
     releases: Sequence[CudaRelease], torch: Sequence[Requirement]
 ) -> CudaRelease | None:
-    """The release with the fewest conflicts with torch, with torch's versions of these components.
+    """The release with the fewest components that torch does not allow.
 
-    None if torch requires a component that is not in `releases`.
+    These components have torch's versions instead. Returns None if torch requires a component that
+    no release has.
     """
     best: tuple[int, CudaRelease] | None = None
     for cuda_release in releases:
@@ -154,7 +155,7 @@ def _nearest_patch(
 
 
 def _has_component(cuda_release: CudaRelease, requirement: Requirement) -> bool:
-    """Whether the release has a matching version of the component."""
+    """Whether the release has a version of the component that the requirement allows."""
     listed = normalize_package(requirement.name) in cuda_release.components
     return listed and _conflicts(requirement, cuda_release) is None
 
@@ -174,7 +175,7 @@ def _conflicts(requirement: Requirement, cuda_release: CudaRelease) -> str | Non
 
 
 def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
-    """Whether torch is a CPU build, without requirements on NVIDIA wheels and version +cuNNN."""
+    """Whether torch is a CPU build: it requires no NVIDIA wheels, and its version has no +cuNNN."""
     if version.local and version.local.startswith("cu"):
         return False
     names = {normalize_package(requirement.name) for requirement in torch}
@@ -182,7 +183,7 @@ def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
 
 
 def release_violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Messages on packages in `chosen` that are components of a different CUDA release."""
+    """The messages on packages in `chosen` that are components of a different CUDA release."""
     major = cuda_release.version.split(".")[0]
     bases = {_base(name)[0] for name in cuda_release.components}
     broken = []
@@ -191,7 +192,8 @@ def release_violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> 
         base, of_major = _base(name)
         if spec is not None and not SpecifierSet(spec).contains(version):
             broken.append(
-                f"{name} {version} is not part of CUDA {cuda_release.version}, which has {spec}"
+                f"{name} {version} is not part of CUDA {cuda_release.version}, which contains "
+                f"{spec}"
             )
         elif spec is None and base in bases and of_major not in (None, major):
             broken.append(
@@ -203,7 +205,7 @@ def release_violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> 
 def packages_outside_release(
     cuda_release: CudaRelease, chosen: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The packages in `chosen` with CUDA versions that are not part of the release."""
+    """The packages in `chosen` that have a CUDA version but are not part of the release."""
     minor = ".".join(cuda_release.version.split(".")[:2]) + "."
     return tuple(
         f"{name} {version}"

@@ -1,8 +1,8 @@
 """Reads package indexes, and assigns packages to indexes.
 
 Supports PEP 503 HTML, PEP 691 JSON, flat pages of links, and the JSON API next to a simple index. A
-package is looked up only in the index that a target assigns to it, so that no other index can
-provide the package (dependency confusion).
+package is looked up only on the index that the target assigns to the package. This prevents
+dependency confusion, because no other index can provide the package.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ GIT_ADDRESS = "git+"  # prefix of the URL of a git tree
 class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A file that an index lists. Missing values are None. `size` is in bytes.
 
-    `editable` is set for a wheel of the user's project that is built by imgbuild.
+    `editable` is set for a wheel that imgbuild builds for the user's project.
     """
 
     name: str
@@ -68,7 +68,7 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def version(self) -> Version | None:
-        """The version in the file name. None for an invalid name."""
+        """The version in the file name, or None if the name is invalid."""
         return _parse_file_version(self.name)
 
 
@@ -86,7 +86,7 @@ NO_FILES: Mapping[str, tuple[IndexFile, ...]] = {}
 
 
 class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """An index with its complete URL. `address` can contain a password and must not be printed."""
+    """An index. `address` is the complete URL, can contain a password, and must not be printed."""
 
     name: str
     address: str
@@ -95,12 +95,12 @@ class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the index is a local folder, which requires no requests."""
+        """Whether the index is a local folder. It can be read without requests."""
         return is_local(self.address)
 
 
 class PageLike(Protocol):
-    """The attributes of a downloaded page that are used here."""
+    """The attributes of a downloaded page that this module uses."""
 
     @property
     def url(self) -> str:
@@ -116,18 +116,18 @@ class PageLike(Protocol):
 
 
 class PageClient(Protocol):
-    """The part of `http.client.Http` that indexes need.
+    """The methods of `http.client.HttpClient` that indexes need.
 
-    The key of a cached audit includes the code of this module, and must not depend on that of
-    HTTP.
+    The key of a cached audit includes the code of this module, and must not depend on the code of
+    `http`.
     """
 
     def text(self, url: str, accept: str = "*/*") -> PageLike:
-        """The page at `url`. Raises FetchFailed on failure."""
+        """Fetch the page at `url`. Raises FetchFailed on failure."""
 
 
 def fill_address(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
-    """The URL of an index for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
+    """Fill CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0") into an index URL.
 
     Raises InputError if the URL contains a torch version and the target does not pin torch.
     """
@@ -161,10 +161,10 @@ def index_addresses(
 
 
 class IndexLookup:
-    """Looks up packages in their assigned indexes.
+    """Looks up packages on their assigned indexes.
 
-    Each page is requested once. `direct` has the files of packages without an index by normalized
-    name: a wheel, or the sdist of a git tree.
+    Each page is requested once. `direct` maps normalized names of packages without an index to
+    files: a wheel, or the sdist of a git tree.
     """
 
     _known: ClassVar[
@@ -189,7 +189,7 @@ class IndexLookup:
         self._files = self._known.setdefault(http, {})
 
     def place(self, package: str) -> IndexAddress:
-        """The assigned index of `package`. URL or GIT for a package with a URL."""
+        """The assigned index of `package`, or URL or GIT for a package that is required by URL."""
         direct = self._direct.get(normalize_package(package))
         if direct is not None:
             name = GIT if direct[0].url.startswith(GIT_ADDRESS) else URL
@@ -198,7 +198,7 @@ class IndexLookup:
         return self.places[self._assigned.get(normalize_package(package), self._default)]
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
-        """The files of `package` in its index, in the order of the page. Empty if there are none.
+        """The files of `package` on its index, in the order of the page. Empty if there are none.
 
         Raises FetchFailed if the index does not respond.
         """
@@ -214,10 +214,11 @@ class IndexLookup:
             return self._files[key]
 
     def file_urls(self, package: str, locked: LockedFile) -> list[str]:
-        """The URLs of `locked` in the index of `package`, by name and, if listed, sha256.
+        """The URLs of the file `locked` on the index of `package`.
 
-        Empty if the index no longer has the file. Raises IntegrityError if the index has a file
-        with this name and other contents.
+        The file is found by name and, if listed, SHA-256. Empty if the index no longer has the
+        file. Raises IntegrityError if the index has a file with the same name but different
+        contents.
         """
         named = [file for file in self.files(package) if file.name == locked.file]
         same = [file.url for file in named if file.sha256 in (None, locked.sha256)]
@@ -226,7 +227,7 @@ class IndexLookup:
                 f"{locked.file} on the index {self.place(package).name} has sha256 "
                 f"{named[0].sha256}, but the lock has {locked.sha256}"
             )
-            hint = "lock the target again, because the file was replaced on the index"
+            hint = "the file was replaced on the index; lock the target again"
             raise IntegrityError(message, hint=hint)
         return same
 
@@ -274,7 +275,7 @@ def is_local(url: str) -> bool:
 
 
 def read_if_present(read: Callable[[], PageLike]) -> PageLike | None:
-    """Call `read`. Returns None for status 404 or 410, and raises other errors."""
+    """Call `read`. Returns None for status 404 or 410. Other errors are raised."""
     try:
         return read()
     except FetchFailed as error:
@@ -284,16 +285,16 @@ def read_if_present(read: Callable[[], PageLike]) -> PageLike | None:
 
 
 def belongs_to_package(name: str, package: str) -> bool:
-    """Whether a file belongs to `package` by its name, or has an invalid name.
+    """Whether a file has the name of `package` or an invalid name.
 
-    Most names start with the package name, and are not parsed.
+    Most file names start with the package name, and need not be parsed.
     """
     start = name.partition("-") if name.endswith(".whl") else SDIST.sub("", name).rpartition("-")
     return normalize_package(start[0]) == package or package_of_file(name) in (package, None)
 
 
 def package_of_file(name: str) -> str | None:
-    """The package in a file name. None if the name is invalid."""
+    """The package in a file name, or None if the name is invalid."""
     try:
         if name.endswith(".whl"):
             return str(parse_wheel_filename(name)[0])
@@ -303,14 +304,14 @@ def package_of_file(name: str) -> str | None:
 
 
 def read_page(page: PageLike) -> list[IndexFile]:
-    """Read the files on a project page or on a flat page of links, in the order of the page."""
+    """Read the files on a project page or a flat page of links, in the order of the page."""
     if "json" in page.content_type or page.text.startswith("{"):
         return read_json(json.loads(page.text), page.url)
     return read_html(page.text, page.url)
 
 
 def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
-    """Read the files on a PEP 691 project page, with PEP 700 fields, if any."""
+    """Read the files on a PEP 691 project page, with PEP 700 fields if there are any."""
     files: list[IndexFile] = []
     for entry in document.get("files", ()):
         if len(files) >= FILES_LIMIT:
@@ -333,7 +334,7 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
 
 
 def _join_url(page: str, url: str) -> str:
-    """Resolve `url` against the URL of its page."""
+    """Resolve `url` against the URL of the page."""
     return url if url.startswith("https://") else urllib.parse.urljoin(page, url)
 
 
@@ -343,7 +344,7 @@ def _file(**fields: object) -> IndexFile:
 
 
 def _too_many() -> IntegrityError:
-    message = f"a page of an index has more than {FILES_LIMIT} links"
+    message = f"an index page has more than {FILES_LIMIT} links"
     return IntegrityError(message, hint=NONSENSE)
 
 
@@ -364,7 +365,7 @@ class _LinkParser(html.parser.HTMLParser):
 
 
 def read_html(text: str, url: str) -> list[IndexFile]:
-    """Read the files on a PEP 503 page, with attributes of PEP 592, 658 and 714, if any."""
+    """Read the files on a PEP 503 page, with PEP 592, 658 and 714 attributes if there are any."""
     links = _LinkParser()
     links.feed(text)
     base = urllib.parse.urljoin(url, links.base) if links.base else url
@@ -394,7 +395,7 @@ def read_html(text: str, url: str) -> list[IndexFile]:
 
 
 def read_json_api(page: PageLike) -> dict[str, IndexFile]:
-    """Read the files in a response of a JSON API by name. URLs can be relative to the page."""
+    """Read the files in a response of the JSON API, by name. URLs can be relative to the page."""
     document = json.loads(page.text)
     return {
         entry["filename"]: _file(
@@ -437,7 +438,7 @@ def merge_files(
 
 
 def parse_upload_time(text: str | None) -> datetime.datetime | None:
-    """Parse an upload time, by default in UTC. None if it is invalid."""
+    """Parse an upload time, by default in UTC. Returns None if it is invalid."""
     if not text:
         return None
     try:

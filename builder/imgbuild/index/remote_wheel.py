@@ -1,8 +1,8 @@
 """Reads METADATA of a wheel on an index without downloading the wheel.
 
-METADATA is read from the index's metadata file (PEP 658), or else from the wheel with HTTP ranges,
-and is cached by the sha256 of the wheel. If a server ignores ranges, the whole wheel is downloaded,
-and only the end is kept in memory.
+METADATA is read from the index's metadata file (PEP 658) or, if there is none, from the wheel with
+HTTP range requests, and is cached by the SHA-256 of the wheel. If a server ignores ranges, the
+whole wheel is downloaded, but only the end is kept in memory.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ ByteString = bytes  # inside Blocks, `bytes` is the method
 
 
 class RangeClient(Protocol):
-    """The methods of `http.client.Http` for reading ranges of files."""
+    """The methods of `http.client.HttpClient` that read ranges of files."""
 
     def fetch_part(self, url: str, start: int, length: int) -> bytes:
-        """Read `length` bytes of the file at offset `start`."""
+        """Read `length` bytes of the file from offset `start`."""
 
     def part_end(self, url: str, length: int) -> tuple[bytes, int]:
-        """Read the last `length` bytes and the size of the file."""
+        """Read the last `length` bytes of the file. Returns the bytes and the size of the file."""
 
     def fetch_bytes(self, url: str) -> bytes:
-        """Read the complete file."""
+        """Read the whole file."""
 
     def hash_remote_file(self, url: str) -> tuple[str, int]:
-        """The SHA-256 in hex and the size of the file."""
+        """Compute the SHA-256 (in hex) and the size of the file."""
 
 
 class FactStore(Protocol):
     """The methods of `store.Store` for facts."""
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """The stored data."""
+        """The data stored under `kind` and `key`, if any."""
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
-        """Store `data`."""
+        """Store `data` under `kind` and `key`."""
 
 
 class BlockCache:
-    """`RangeClient` that fetches complete blocks and keeps the latest one for adjacent requests."""
+    """A `RangeClient` that fetches whole blocks, and keeps the last block for adjacent reads."""
 
     def __init__(self, http: RangeClient, *, block: int = 1 << 19, limit: int = 256) -> None:
         self._http = http
@@ -66,7 +66,7 @@ class BlockCache:
         self._lock = threading.Lock()
 
     def fetch_part(self, url: str, start: int, length: int) -> ByteString:
-        """Read `length` bytes of the file at offset `start`."""
+        """Read `length` bytes of the file from offset `start`."""
         size = self._sizes.get(url)
         if size is None or start + length > size:
             return self._http.fetch_part(url, start, length)
@@ -86,17 +86,17 @@ class BlockCache:
         return whole[skip : skip + length]
 
     def part_end(self, url: str, length: int) -> tuple[ByteString, int]:
-        """Read the last `length` bytes and the size of the file."""
+        """Read the last `length` bytes of the file. Returns the bytes and the size of the file."""
         data, size = self._http.part_end(url, length)
         self._sizes[url] = size
         return data, size
 
     def fetch_bytes(self, url: str) -> ByteString:
-        """Read the complete file."""
+        """Read the whole file."""
         return self._http.fetch_bytes(url)
 
     def hash_remote_file(self, url: str) -> tuple[str, int]:
-        """The SHA-256 in hex and the size of the file."""
+        """Compute the SHA-256 (in hex) and the size of the file."""
         return self._http.hash_remote_file(url)
 
     def _keep_block(self, url: str, first: int, data: ByteString) -> None:
@@ -110,7 +110,7 @@ class BlockCache:
 
 
 class ResolvedAddresses:
-    """`RangeClient` whose URLs can be `LOCKED_PREFIX` and a hash, looked up on the first read."""
+    """A `RangeClient` that replaces URLs of `LOCKED_PREFIX` and a hash on the first read."""
 
     def __init__(self, http: RangeClient, look_up: Callable[[Sha256], str]) -> None:
         self._http = http
@@ -119,19 +119,19 @@ class ResolvedAddresses:
         self._turn = threading.RLock()
 
     def fetch_part(self, url: str, start: int, length: int) -> ByteString:
-        """Read `length` bytes of the file at offset `start`."""
+        """Read `length` bytes of the file from offset `start`."""
         return self._http.fetch_part(self._address(url), start, length)
 
     def part_end(self, url: str, length: int) -> tuple[ByteString, int]:
-        """Read the last `length` bytes and the size of the file."""
+        """Read the last `length` bytes of the file. Returns the bytes and the size of the file."""
         return self._http.part_end(self._address(url), length)
 
     def fetch_bytes(self, url: str) -> ByteString:
-        """Read the complete file."""
+        """Read the whole file."""
         return self._http.fetch_bytes(self._address(url))
 
     def hash_remote_file(self, url: str) -> tuple[str, int]:
-        """The SHA-256 in hex and the size of the file."""
+        """Compute the SHA-256 (in hex) and the size of the file."""
         return self._http.hash_remote_file(self._address(url))
 
     def _address(self, url: str) -> str:
@@ -144,7 +144,7 @@ class ResolvedAddresses:
 
 
 class RemoteFile(io.RawIOBase):
-    """A readable and seekable file on a server. Fetched ranges are kept."""
+    """A readable and seekable file on a server. Fetched ranges are kept in memory."""
 
     def __init__(self, url: str, http: RangeClient) -> None:
         super().__init__()
@@ -154,11 +154,11 @@ class RemoteFile(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Return True, because the file can be read."""
+        """Return True: the file can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Return True, because the position can be changed."""
+        """Return True: the position can be changed."""
         return True
 
     def tell(self) -> int:
@@ -189,8 +189,8 @@ class RemoteFile(io.RawIOBase):
 def read_wheel_metadata(file: IndexFile, http: RangeClient, facts: FactStore) -> bytes:
     """Read METADATA of the wheel `file`.
 
-    Raises FetchFailed if METADATA cannot be fetched, and IntegrityError if it does not match the
-    index.
+    Raises FetchFailed if METADATA cannot be fetched, and IntegrityError if METADATA does not match
+    the index.
     """
     if file.sha256 and (cached := facts.fact(FACT, file.sha256)) is not None:
         return cached
@@ -207,7 +207,7 @@ def _metadata_file(file: IndexFile, http: RangeClient) -> bytes | None:
         data = http.fetch_bytes(f"{file.url}.metadata")
         if file.metadata_sha256 and sha256(data) != file.metadata_sha256:
             message = f"{file.name}.metadata does not match the index: sha256 {sha256(data)}"
-            raise IntegrityError(message, hint=f"the index lists {file.metadata_sha256}")
+            raise IntegrityError(message, hint=f"the index lists sha256 {file.metadata_sha256}")
         return data
     return None
 
@@ -215,7 +215,7 @@ def _metadata_file(file: IndexFile, http: RangeClient) -> bytes | None:
 def lock_file(file: IndexFile, http: RangeClient) -> LockedFile:
     """Convert `file` to a locked file.
 
-    Values missing in the index are requested from the server or computed.
+    Values that the index does not list are requested from the server or computed.
     """
     digest, size = file.sha256, file.size
     if digest is None:

@@ -21,7 +21,7 @@ CONTENT = "application/vnd.pypi.simple.v1+json"
 
 
 def package_page(package: str, offers: list[OfferedFile], base: str) -> bytes:
-    """The PEP 691 page of `package`, with files below `base`."""
+    """The PEP 691 page of `package`, with file URLs below `base`."""
     files: list[dict[str, Any]] = []
     for offer in offers:
         file = offer.wheel
@@ -44,7 +44,7 @@ def package_page(package: str, offers: list[OfferedFile], base: str) -> bytes:
 
 
 def amend_metadata(data: bytes, requirements: Sequence[str]) -> bytes:
-    """Insert `requirements` at the start of METADATA, because the end of headers is ambiguous."""
+    """Insert `requirements` at the start of METADATA: the end of the headers is ambiguous."""
     ending = b"\r\n" if b"\r\n" in data[:200] else b"\n"
     added = b"".join(b"Requires-Dist: " + line.encode() + ending for line in requirements)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
@@ -52,12 +52,12 @@ def amend_metadata(data: bytes, requirements: Sequence[str]) -> bytes:
 
 
 class LocalHandler(http.server.BaseHTTPRequestHandler):
-    """Responds to requests from programs on this machine without logging."""
+    """Responds to requests from programs on this machine. Requests are not logged."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        """Print nothing, because lines for requests would dominate the output of -v."""
+        """Print nothing, because most of the output of -v would be requests."""
         del format, args
 
 
@@ -110,7 +110,7 @@ class _IndexServer(http.server.ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serve_index(catalogue: FileCatalogue, amend: AdditionsProvider = no_additions) -> Iterator[str]:
-    """Serve `catalogue` with amendments on 127.0.0.1. Yields the URL of the simple index."""
+    """Serve `catalogue` with amended METADATA on 127.0.0.1. Yields the URL of the simple index."""
     parts = {"catalogue": catalogue, "amend": staticmethod(amend)}
     handler = type("Handler", (_IndexHandler,), parts)
     with serve_requests(handler) as address:
@@ -120,7 +120,7 @@ def serve_index(catalogue: FileCatalogue, amend: AdditionsProvider = no_addition
 
 @contextlib.contextmanager
 def serve_requests(handler: type[LocalHandler]) -> Iterator[str]:
-    """Serve requests with `handler` until the end of the block. Yields 127.0.0.1 with the port."""
+    """Serve requests with `handler` until the end of the block. Yields 127.0.0.1:PORT."""
     with _IndexServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True

@@ -1,6 +1,6 @@
-"""Parses URLs of packages that are not from an index: wheels, and folders of git commits.
+"""Parses URLs of packages that do not come from an index: wheels, and folders of git commits.
 
-The URLs have the form of requirements: `https://…/NAME-VERSION-….whl`, `wheels/NAME-VERSION-….whl`
+The URLs are written as in requirements: `https://…/NAME-VERSION-….whl`, `wheels/NAME-VERSION-….whl`
 (relative to the project), `git+https://…@REV#subdirectory=FOLDER`.
 """
 
@@ -28,7 +28,10 @@ NETRC = "store the credentials in netrc or in a git credential helper"
 
 
 class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel: `place` is a URL or a path in the project; `hashes` are from its fragment."""
+    """A wheel.
+
+    `place` is a URL or a path in the project, and `hashes` are in the URL's fragment.
+    """
 
     place: str
     hashes: tuple[str, ...] = ()
@@ -49,7 +52,7 @@ class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GitAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of a git repository at `rev`: a branch, a tag, a commit, or "" for the default."""
+    """A folder of a git repository at `rev`: a branch, tag or commit; "" for the default branch."""
 
     url: str
     rev: str = ""
@@ -65,7 +68,7 @@ Address = WheelAddress | GitAddress
 
 
 def is_commit(text: str) -> bool:
-    """Whether `text` is a complete git hash: SHA-1 or SHA-256 in hex."""
+    """Whether `text` is a complete git hash (SHA-1 or SHA-256 in hex)."""
     return COMMIT.fullmatch(text) is not None
 
 
@@ -75,7 +78,7 @@ def strip_secrets(text: str) -> str:
 
 
 def parse_address(text: str) -> Address:
-    """Parse `text` as a URL; ValueError, without credentials in its message, if it is invalid."""
+    """Parse `text` as a URL. Raises ValueError, without credentials in the message, if invalid."""
     if re.search(rf"[{CONTROLS}\\]", text):
         message = "a URL cannot contain control characters or backslashes"
         raise ValueError(message)
@@ -87,7 +90,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_wheel_address(text: str) -> WheelAddress:
-    """Parse the URL or path of a wheel; ValueError as for `parse_address`."""
+    """Parse the URL or path of a wheel. Raises ValueError like `parse_address`."""
     parts = urlsplit(text)
     if not parts.scheme:
         if not text.endswith(".whl"):
@@ -96,7 +99,7 @@ def parse_wheel_address(text: str) -> WheelAddress:
         return WheelAddress(place=_check_relative_path(text))
     _refuse_secrets(text)
     if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
-        message = "http does not protect against changes in transit; use https"
+        message = "http does not protect the file against changes in transit; use https"
         raise ValueError(message)
     if parts.scheme not in ("https", "http") or not parts.hostname:
         message = f"{parts.scheme}: is not a URL scheme for wheels; use https://…"
@@ -108,7 +111,7 @@ def parse_wheel_address(text: str) -> WheelAddress:
     )
     address = WheelAddress(place=urlunsplit(parts._replace(fragment="")), hashes=hashes)
     if not address.name.endswith(".whl"):
-        message = "the URL does not end in .whl; use git+https://… for a repository"
+        message = "the URL does not end in .whl; for a repository, use git+https://…"
         raise ValueError(message)
     return address
 
@@ -121,10 +124,10 @@ def _parse_git_address(text: str) -> GitAddress:
         message = f"{GIT}{parts.scheme} is not the URL of a repository; use {allowed}"
         raise ValueError(message)
     if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
-        message = f"http does not protect against changes in transit; use {GIT}https"
+        message = f"http does not protect the repository against changes in transit; use {GIT}https"
         raise ValueError(message)
     if parts.query or (parts.scheme != "file" and not parts.hostname):
-        message = "the URL of the repository has a query or no host"
+        message = "the URL of the repository has a query, or has no host"
         raise ValueError(message)
     if (parts.hostname or "").startswith("-") or (parts.username or "").startswith("-"):
         message = "the host of the URL starts with a hyphen"
@@ -143,7 +146,7 @@ def _parse_git_address(text: str) -> GitAddress:
 
 
 def _check_relative_path(path: str) -> str:
-    """`path`, if it is inside its base folder; ValueError otherwise."""
+    """Return `path` unchanged. Raises ValueError if it is outside its base folder."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
         message = "the path is outside the project"
@@ -164,5 +167,5 @@ def _refuse_secrets(text: str) -> None:
         raise ValueError(message)
     names = [name for name, _ in parse_qsl(parts.query) if SECRET.search(name)]
     if names:
-        message = f"the URL contains a secret ({', '.join(names)}); use a URL without it"
+        message = f"the URL contains a secret ({', '.join(names)}); use a URL without secrets"
         raise ValueError(message)

@@ -1,6 +1,6 @@
-"""Validates a lock's values beyond their types: paths, labels, users (separate: only checks).
+"""Validates values of a lock, such as paths, labels and users (separate: only checks).
 
-A lock may be untrusted, and its strings are used in scripts, mounts and the user's matrix.
+A lock can be untrusted, and its strings are used in scripts, mounts and the user's matrix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ TAG = 128  # characters of a tag, which a target's name is
 
 
 def refuse_invalid_lock(lock: Lock, file: str, *, hint: str) -> None:
-    """Raise InputError, with `hint` and all problems, if `lock`, read from `file`, is invalid."""
+    """Raise InputError, with `hint` and all problems, if `lock` is invalid.
+
+    `file` is the name of the file in the message.
+    """
     notes = ProblemNotes(file)
     if len(lock.target) > TAG:
         expected = f"at most {TAG} characters"
@@ -62,7 +65,7 @@ def refuse_invalid_lock(lock: Lock, file: str, *, hint: str) -> None:
 
 
 def _python(notes: ProblemNotes, lock: Lock) -> None:
-    """Note an interpreter that contradicts the base, and an archive without a URL or vice versa."""
+    """Note a Python that does not match the base, or a missing archive or URL."""
     base = lock.base
     urls = base.standalone or {}
     if urls and base.interpreter != f"{STANDALONE_PREFIX}/bin/python{base.python}":
@@ -74,7 +77,9 @@ def _python(notes: ProblemNotes, lock: Lock) -> None:
         archive = resolution.python or None
         if (archive is not None) != (arch in urls):
             message = "the Python archive and its URL must be set together"
-            notes.note(here, message, expected=f"a URL of {arch} in base.standalone, or neither")
+            notes.note(
+                here, message, expected=f"a URL for {arch} in base.standalone, or no archive"
+            )
         elif archive is not None and not archive.version.startswith(f"{base.python}."):
             message = "the archive contains a different Python version than the base"
             notes.note((*here, "version"), message, value=archive.version, expected=base.python)
@@ -118,7 +123,7 @@ def _settings(notes: ProblemNotes, lock: Lock) -> None:
 def _check_equal(
     notes: ProblemNotes, path: ValuePath, values: Mapping[str, str], expected: Mapping[str, str]
 ) -> None:
-    """Note values, by name, that are set and contradict the rest of the lock."""
+    """Note values that are set but differ from the `expected` values of the same name."""
     for name, text in expected.items():
         if values.get(name, text) != text:
             message = "is inconsistent with the rest of the lock"
@@ -141,7 +146,7 @@ def _check_extends(notes: ProblemNotes, extends: Extends) -> None:
 def _project(notes: ProblemNotes, project: LockedProject) -> None:
     for package, text in project.sources.items():
         here: ValuePath = ("project", "sources", package)
-        expected = "a URL as `imgbuild lock` writes it"
+        expected = "a URL in the form that `imgbuild lock` writes"
         try:
             source = addresses.parse_address(text)
         except ValueError as error:
@@ -151,12 +156,14 @@ def _project(notes: ProblemNotes, project: LockedProject) -> None:
             if not addresses.is_commit(source.rev):
                 notes.note(here, "is not a commit", value=text, expected=expected)
             if package not in project.trees:
-                notes.note(here, "its tree is missing from `trees`", value=text)
+                notes.note(here, "the tree of the package is missing from `trees`", value=text)
         elif package in project.trees:
-            notes.note(("project", "trees", package), "its source is not a git repository")
+            notes.note(
+                ("project", "trees", package), "the source of the package is not a git repository"
+            )
     for package, tree in project.trees.items():
         here = ("project", "trees", package)
         if not addresses.is_commit(tree):
             notes.note(here, "not a git hash", value=tree, expected="40 or 64 hex digits")
         if package not in project.sources:
-            notes.note(here, "its source is missing from `sources`")
+            notes.note(here, "the source of the package is missing from `sources`")

@@ -1,4 +1,4 @@
-"""Describes differences of matrix and lock, one line per key (separate: only messages)."""
+"""Describes differences between matrix and lock, one line per key (separate: only messages)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTEXT_BEFORE = 20  # of them before the first difference, where a value is cut
 
 
 def difference_lines(field: str, expected: object, locked: object) -> list[str]:
-    """The keys of `field` whose `expected` value, in the matrix, differs from the `locked` one."""
+    """One line for each key of `field` that differs: `expected` is from the matrix."""
     differences = list(_differences(field, codec.to_builtins(expected), codec.to_builtins(locked)))
     if len(differences) <= LINES:
         return differences
@@ -58,7 +58,7 @@ def _items(path: str, expected: list[Any], locked: list[Any]) -> Iterator[str]:
                 f"{path}: only the {owner} has {_cut_text(codec.encode_compact(item).decode(), 0)}"
             )
     if not more and not less:
-        yield f"{path}: the same items, but in another order or repeated"
+        yield f"{path}: the items are the same, but their order or number differs"
 
 
 def _common_prefix(text: str, other: str) -> int:
@@ -68,7 +68,7 @@ def _common_prefix(text: str, other: str) -> int:
 
 
 def _cut_text(text: str, start: int) -> str:
-    """`text`, or the part around `start` if it is long."""
+    """Cut a long `text` to the part around `start`."""
     if len(text) <= WIDTH:
         return text
     first = max(0, min(start - CONTEXT_BEFORE, len(text) - WIDTH))

@@ -1,6 +1,6 @@
-"""Makes the lock of an extension: the unchanged published target, and the additions of a row.
+"""Creates the lock of an extension: the unchanged published target, and the additions of a row.
 
-It also detects locks that are out of date with the matrix, the published lock or the user's files.
+Also finds differences between a lock and the matrix, the published lock and the user's files.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def make_lock(
     resolutions: Mapping[Arch, Resolution],
     sources: LockedProject = NO_SOURCES,
 ) -> Lock:
-    """The lock of target `name` of any type; InputError if an added file is unreadable.
+    """Create the lock of target `name`. Raises InputError if an added file is unreadable.
 
-    `sources` has the URLs and git trees of packages without an index, and metadata from build
-    backends.
+    `sources` contains the URLs and git trees of packages that are not from an index, and metadata
+    from build backends.
     """
     row = project_row(matrix, name)
     if row is None:
@@ -52,7 +52,7 @@ def make_lock(
 
 
 def _project(item: TargetOverlay, sources: LockedProject) -> LockedProject | None:
-    """The project requirements of `item`; None for a row without files and requirements."""
+    """The project requirements of `item`, or None for a row without files and requirements."""
     if not (item.row.requirements or item.row.add or item.row.like):
         return None
     return msgspec.structs.replace(
@@ -69,7 +69,7 @@ def _project(item: TargetOverlay, sources: LockedProject) -> LockedProject | Non
 
 
 def _drop_kernels(lock: Lock) -> Lock:
-    """`lock` without a FlashInfer mode whose package no architecture has."""
+    """Unset the FlashInfer mode of `lock` if FlashInfer is installed on no architecture."""
     versions = {name for resolution in lock.arch.values() for name in resolution.versions}
     if not flashinfer.is_contradicted(lock.flashinfer, versions):
         return lock
@@ -82,7 +82,7 @@ def _drop_kernels(lock: Lock) -> Lock:
 def _extension(
     matrix: Matrix, item: TargetOverlay, name: str, resolutions: Mapping[Arch, Resolution]
 ) -> Lock:
-    """The lock of a row with `extends`: the published lock and the additions."""
+    """Create the lock of a row with `extends`: the published lock and the additions."""
     row, extended, target = item.row, item.published, matrix.targets[name]
     published_lock = extended.lock
     present = locked_versions(published_lock)
@@ -158,13 +158,13 @@ def _locked_file(item: TargetOverlay, file: AddedRow) -> AddedFile:
 def read_file(folder: Path, source: str) -> bytes:
     """The bytes of a file of the user's repository.
 
-    InputError if it is missing or outside the repository, IntegrityError if it is not a regular
-    file.
+    Raises InputError if the file is missing or outside the repository, and IntegrityError if it is
+    not a regular file.
     """
     path = Path(os.path.realpath(folder / source))
     if is_outside(source) or not path.is_relative_to(os.path.realpath(folder)):
         message = f"{folder / source} is outside the repository, so it cannot be added to an image"
-        raise InputError(message, hint=f"copy the file into {folder} and run `imgbuild lock`")
+        raise InputError(message, hint=f"copy the file into {folder}, and run `imgbuild lock`")
     try:
         with open(path, "rb", opener=open_regular) as file:
             return file.read()
@@ -174,9 +174,10 @@ def read_file(folder: Path, source: str) -> bytes:
 
 
 def added_contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
-    """The bytes of each added file of `lock`, by its path in the image.
+    """The bytes of each added file of `lock` by path in the image.
 
-    IntegrityError if a file has changed since it was locked, InputError if it is unreadable.
+    Raises IntegrityError if a file has changed since it was locked, and InputError if a file is
+    unreadable.
     """
     item = find_overlay(matrix, lock.target)
     if lock.extends is None or item is None:
@@ -192,7 +193,7 @@ def added_contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
 
 def extension_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
-    """The differences of `lock` from `matrix`, the user's files and published locks."""
+    """The differences between `lock` and the matrix, the user's files and the published locks."""
     row = project_row(matrix, lock.target)
     if row is None:
         return lock_file.matrix_differences(lock, matrix)
@@ -234,15 +235,15 @@ def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[st
     for package in sorted(locked.packages.keys() | expected.packages.keys()):
         old, new = locked.packages.get(package), expected.packages.get(package)
         if old is not None and new is not None and old.setup != new.setup:
-            words = "is not recorded in the lock" if old.setup is None else "has changed"
-            lines.append(f"the setup.py of {package}, which its build backend runs, {words}")
+            words = "is not in the lock" if old.setup is None else "has changed"
+            lines.append(f"the setup.py of {package}, which the build backend runs, {words}")
         elif old != new:
             lines.append(f"the version, scripts or folders of {package} have changed")
     return tuple(lines)
 
 
 def _add_recorded_folders(expected: Lock, locked: Extends) -> Lock:
-    """`expected` with the base folders in `locked`; without constraints if `locked` has none."""
+    """Copy to `expected` the base folders of `locked`, and drop constraints that `locked` lacks."""
     if expected.extends is None:
         return expected
     arches = {
@@ -271,7 +272,12 @@ def _published_differences(locked: Extends, extended: PublishedTarget) -> list[s
         f"{locked.target} {locked.digest}",
         f"{extended.name} {extended.digest}",
     )
-    return [f"it extends {locked_image}, but the matrix has {expected} ({extended.folder / LOCK})"]
+    return [
+        (
+            f"the lock extends {locked_image}, but the matrix has {expected} "
+            f"({extended.folder / LOCK})"
+        )
+    ]
 
 
 def _other_files(locked: Extends, expected: Extends | None) -> list[str]:

@@ -53,7 +53,7 @@ __all__ = (
 
 
 def published_lock(lock: Lock, arch: Arch) -> Lock:
-    """The values of an extension's published target on `arch` that determine the layers."""
+    """The values of the published target of an extension that determine the layers on `arch`."""
     if lock.extends is None:
         return lock
     whole, added = lock.arch[arch], lock.extends.arch[arch]
@@ -67,7 +67,7 @@ def published_lock(lock: Lock, arch: Arch) -> Lock:
 
 
 def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) -> Lock:
-    """The lock of target `name`, from the matrix and the resolutions."""
+    """Create the lock of target `name` from the matrix and the resolutions."""
     target = matrix.targets[name]
     return Lock(
         format=LOCK_FORMAT,
@@ -96,7 +96,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 
 
 def required_specifiers(matrix: Matrix, name: str) -> dict[str, str]:
-    """The specifiers of pins and additional requirements of target `name`, by package."""
+    """The version specifiers of pins and additional requirements of target `name`, by package."""
     target = matrix.targets[name]
     beside = {
         **matrix.requires,
@@ -109,7 +109,7 @@ def required_specifiers(matrix: Matrix, name: str) -> dict[str, str]:
 
 
 def require_arch(lock: Lock, arch: Arch) -> Resolution:
-    """The resolution for `arch`; InputError if it is not locked."""
+    """The resolution for `arch`. Raises InputError if `arch` is not locked."""
     if arch not in lock.arch:
         message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
         raise InputError(message, hint="select another architecture with --arch")
@@ -122,14 +122,15 @@ def lock_path(images: Path, target: str) -> Path:
 
 
 def find_lock(images: Path, target: str) -> Lock | None:
-    """The lock of `target`, read by `read_lock`; None if it does not exist."""
+    """Read the lock of `target` with `read_lock`, or return None if it does not exist."""
     return read_lock(images, target) if lock_path(images, target).exists() else None
 
 
 def read_lock(images: Path, target: str) -> Lock:
-    """Read the lock of `target`; LockStale if it is missing or its format differs.
+    """Read the lock of `target`.
 
-    InputError if it is damaged or belongs to another target.
+    Raises LockStale if the lock is missing or has another format, and InputError if it is damaged
+    or belongs to another target.
     """
     path = lock_path(images, target)
     if not path.exists():
@@ -147,8 +148,8 @@ def read_lock(images: Path, target: str) -> Lock:
 def locked_versions(images: Path, target: str) -> dict[Arch, dict[str, str]]:
     """The versions of all Python packages in the lock of `target`, by architecture.
 
-    Empty without a lock. Raises InputError and LockStale as `read_lock` does, but decodes and
-    checks only the versions, which takes a tenth of the time.
+    Empty if there is no lock. Raises InputError and LockStale like `read_lock`. Only versions are
+    decoded and checked, which takes a tenth of the time.
     """
     path = lock_path(images, target)
     if not path.exists():
@@ -180,7 +181,10 @@ def _require_target(lock_target: str, target: str, path: Path) -> None:
 
 
 def _remedy(images: Path, target: str) -> str:
-    """The remedy for a missing lock; in the read-only catalogue, another target."""
+    """The hint for a missing lock.
+
+    In the read-only catalogue, the hint is to use another target.
+    """
     if images != CATALOGUE / "images":
         return f"create it with: imgbuild lock {target}"
     locked = [path.parent.name for path in sorted(images.glob(f"*/{FILE}"))]
@@ -192,9 +196,10 @@ def _remedy(images: Path, target: str) -> str:
 
 
 def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
-    """Decode a lock; InputError, with `hint`, if it is invalid.
+    """Decode a lock.
 
-    LockStale, with `remedy`, if its format differs.
+    Raises InputError with `hint` if the lock is invalid, and LockStale with `remedy` if it has
+    another format.
     """
     try:
         lock = codec.decode(data, Lock, file=file, what="lock", hint=hint)
@@ -217,15 +222,15 @@ def _require_format(lock_format: int, file: str, remedy: str) -> None:
 
 
 def damaged_lock_remedy(target: str) -> str:
-    """The remedy for an unreadable lock or digests of `target`."""
+    """The hint for an unreadable lock, or unreadable digests, of `target`."""
     return f"restore it from git, or create it again with: imgbuild lock {target}"
 
 
 def matrix_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
-    """Differences of `lock` from `matrix`; empty if it is current.
+    """The differences between `lock` and `matrix`. Empty if the lock is current.
 
-    Nothing is resolved: a lock is current if it has the values of the matrix, and its files satisfy
-    the matrix.
+    Nothing is resolved: a lock is current if it has the values of the matrix, and the locked files
+    satisfy the matrix.
     """
     if lock.target not in matrix.targets:
         return (f"the matrix has no target {lock.target}",)
@@ -238,9 +243,9 @@ def matrix_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def lock_differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
-    """The differences of `lock` from `expected`, computed from the matrix with `arches`.
+    """The differences between `lock` and `expected`, which is computed from the matrix.
 
-    The text of the image's README is not compared; it changes with the next lock.
+    The text of the image's README is not compared. It changes with the next lock.
     """
     settings = msgspec.structs.replace(expected.settings, readme=lock.settings.readme)
     expected = msgspec.structs.replace(expected, settings=settings)
@@ -289,7 +294,7 @@ def _unsatisfied_requirements(expected: Lock, resolution: Resolution) -> list[st
 
 
 def _other_python(lock: Lock, base: Base) -> Iterator[str]:
-    """The differences of the locked Python archives from the matrix."""
+    """The differences between the locked Python archives and the matrix."""
     standalone = base.standalone_python if isinstance(base, DebianBase) else None
     sha256 = standalone.sha256 if standalone is not None else {}
     for arch, resolution in lock.arch.items():
@@ -373,7 +378,7 @@ def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
 
 
 class _LockedPackage(msgspec.Struct, frozen=True):
-    """The fields that wheels from indexes and wheels built from sdists share."""
+    """The fields that are common to wheels from indexes and wheels built from sdists."""
 
     package: Package
     version: LockedVersion

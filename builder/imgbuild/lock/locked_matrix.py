@@ -1,7 +1,7 @@
 """Creates a complete matrix from locks, with one target for each lock.
 
-Indexes and Debian archives are not part of a lock, so callers provide them. Reasons state the
-origin of a value.
+Indexes and Debian archives are not part of a lock, so that callers must provide them. The reason of
+each value names the lock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def matrix_from_locks(
     default_index: str,
     mirrors: tuple[str, ...],
 ) -> Matrix:
-    """A matrix of `locks` (by target name), with the image settings of the first."""
+    """Create a matrix from `locks` (by target name), with the image settings of the first lock."""
     first = next(iter(locks.values()))
     bases: dict[str, Base] = {}
     targets: dict[str, Target] = {}
@@ -75,7 +75,7 @@ def locked_versions(lock: Lock) -> dict[str, str]:
 
 
 def base_from_lock(lock: Lock, mirrors: tuple[str, ...]) -> Base:
-    """The base of `lock`; `mirrors` are Debian archives in addition to the machine's."""
+    """The base of `lock`. `mirrors` are used in addition to the Debian archives of the machine."""
     base = lock.base
     if base.kind == "debian":
         return DebianBase(

@@ -1,4 +1,4 @@
-"""Defines the values of a lock. Decoding checks their types, `check` further rules."""
+"""Defines the values of a lock. The decoder checks types, and `check` all other rules."""
 
 from __future__ import annotations
 
@@ -33,16 +33,20 @@ from imgbuild.matrix.fields import (
 from imgbuild.matrix.model import DroppedFiles, User
 from imgbuild.values import Arch, Digest, Sha256
 
-FileMode = Annotated[str, Meta(pattern=r"^[0-7]{3,4}\Z", description="as chmod reads it")]
-NumericId = Annotated[int, Meta(ge=0, lt=1 << 31, description="of a user or group")]
+FileMode = Annotated[str, Meta(pattern=r"^[0-7]{3,4}\Z", description="octal mode, as for chmod")]
+NumericId = Annotated[int, Meta(ge=0, lt=1 << 31, description="numeric ID of a user or group")]
 Suite = Annotated[
-    str, Meta(pattern=rf"^({NAME})?\Z", description="code name; empty for a registry base")
+    str,
+    Meta(
+        pattern=rf"^({NAME})?\Z",
+        description="code name of the Debian release; empty for a registry base",
+    ),
 ]
 BaseImage = Annotated[
     str,
     Meta(
         pattern=rf"^({REGISTRY_IMAGE})?\Z",
-        description="reference with a digest; empty for a Debian base",
+        description="image reference with a digest; empty for a Debian base",
     ),
 ]
 
@@ -50,8 +54,8 @@ BaseImage = Annotated[
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a target's image, with defaults and overrides applied.
 
-    With `user_packages`, users can add packages in a container. `readme` is the text of
-    /opt/imgbuild/README. Both may be unset.
+    If `user_packages` is set, users can add packages in a container. `readme` is the text of
+    /opt/imgbuild/README.
     """
 
     prefix: ImagePath
@@ -68,7 +72,7 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How wheels are distributed over layers (`layers:` of the matrix)."""
+    """The rules that distribute wheels over layers (`layers:` of the matrix)."""
 
     own_from: Annotated[int, Meta(ge=0)]
     named: tuple[Package, ...]
@@ -78,9 +82,9 @@ class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the target. `hardened`, `tools` and `standalone` may be unset.
+    """The base of the target. `hardened`, `tools` and `standalone` can be unset.
 
-    `standalone` has the URLs of a standalone build of Python, whose archives are in the
+    `standalone` contains the URLs of a standalone build of Python. The archives are in the
     resolutions.
     """
 
@@ -98,14 +102,14 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddedFile(LockedFile, frozen=True, kw_only=True):
-    """A file of the user's repository; `file` is its path in the repository; `mode` is octal."""
+    """A file to add. `file` is the path in the user's repository, and `mode` is octal."""
 
     file: Line
     mode: FileMode
 
 
 class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The mode (octal) and owner of a folder."""
+    """The octal mode and the owner of a folder."""
 
     mode: FileMode
     uid: NumericId = 0
@@ -113,9 +117,9 @@ class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The inputs added to the published image `manifest`, as package names.
+    """The names of the packages added to the published image `manifest`, and its folders.
 
-    `folders` are the base folders with added files and a non-default owner or mode.
+    `folders` are the folders of the base that get added files and have a non-default owner or mode.
     """
 
     manifest: Digest
@@ -127,9 +131,10 @@ class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class Extends(msgspec.Struct, frozen=True, kw_only=True):
     """The published target that a target extends, and the additions.
 
-    `lock` is the sha256 of its lock.json, `digest` is the digest of its image, and `packages` are
-    Debian packages. With `constraints`, pip's constraints in the image include the added packages;
-    it is unset without `user_packages`, without added packages, and in older locks.
+    `lock` is the SHA-256 of the published lock.json, `digest` is the digest of the published image,
+    and `packages` are added Debian packages. If `constraints` is set, pip's constraints in the
+    image include the added packages. It is unset without `user_packages`, without added packages,
+    and in older locks.
     """
 
     target: Name
@@ -143,11 +148,11 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A package of the project, installed without its code, which is mounted into containers.
+    """A package of the project, installed without code. Containers mount the code.
 
-    `roots` are the folders of its modules in the image, `scripts` its console scripts as
-    `module:function`, `requires` PEP 508 lines. `setup` is the hash of a setup.py that the build
-    backend runs for dynamic metadata.
+    `roots` are the folders of the package's modules in the image, `scripts` are console scripts as
+    `module:function`, and `requires` are PEP 508 lines. `setup` is the hash of a setup.py that the
+    build backend runs for dynamic metadata.
     """
 
     version: LockedVersion
@@ -159,11 +164,11 @@ class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The requirements of a user's project, and the URLs of packages outside of indexes.
+    """The requirements of a user's project, and the URLs of packages that are not from an index.
 
-    `files` were read, `requirements` are their normalized lines, sorted. `sources` maps packages to
-    the URL of a wheel or of a folder in a git commit (see `lock.addresses`). `trees` maps packages
-    to the git hash of such a folder. `packages` are the packages of the project itself.
+    `requirements` are the normalized and sorted lines of `files`. `sources` maps packages to the
+    URL of a wheel or of a folder in a git commit (see `lock.addresses`). `trees` maps packages to
+    the git hash of the folder. `packages` are the packages of the project itself.
     """
 
     files: tuple[Line, ...] = ()
@@ -174,10 +179,10 @@ class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All inputs of one target. The plan depends only on them, the digests also on `layers.json`.
+    """All inputs of a target. They determine the plan and, with `layers.json`, the digests.
 
-    With `extends`, it includes the published target's inputs and the additions. `project` describes
-    a user's project, whose files declare the requirements.
+    If `extends` is set, the lock includes the inputs of the published target and the additions.
+    `project` describes a user's project whose files declare the requirements.
     """
 
     format: int

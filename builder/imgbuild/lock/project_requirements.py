@@ -1,7 +1,7 @@
-"""Combines the requirements of a project's files and of a row.
+"""Combines the requirements of a project's files and of a row of the matrix.
 
-A pin of a lock file takes precedence over ranges of other files; `exclude` and `relax` of the row
-take precedence over both.
+A pin in a lock file takes precedence over ranges in other files. The row's `exclude` and `relax`
+take precedence over all files.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend k
 
 
 class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of the resolver. Requirements are PEP 508 lines, as uv reads them.
+    """The input of the resolver. Requirements are PEP 508 lines that uv accepts.
 
-    `versions` maps packages to the specifiers of requirements without a URL that apply on this
-    Python, from all files. `direct_packages` are the directly required packages, `direct` the
-    requirements with a URL. `hashes` are the hashes in files ("sha256:…"), `python` the accepted
-    versions of Python. `places` has the first location of each package.
+    `versions` maps packages to the specifiers, from all files, of requirements that have no URL and
+    apply to this Python. `direct_packages` are the directly required packages, and `direct` the
+    requirements with a URL. `hashes` are the hashes in files ("sha256:…"), and `python` the
+    accepted versions of Python. `places` maps each package to the place of its first requirement.
     """
 
     lines: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recorded_lines(self) -> tuple[str, ...]:
-        """All fields in one sorted form, for comparison with a lock."""
+        """All fields as sorted lines, for comparison with a lock."""
         texts = [
             *self.lines,
             *(item.text for item in self.direct),
@@ -93,10 +93,10 @@ def editable_packages(
     described: Mapping[str, EditablePackage] = NO_VERSIONS,
     folder: Path | None = None,
 ) -> dict[str, EditablePackage]:
-    """The installable packages of the project; `workdir` is its mount point.
+    """The installable packages of the project, which is mounted at `workdir`.
 
-    `described` is dynamic metadata from build backends, by package. With the project's `folder`,
-    their setup.py is hashed.
+    `described` maps packages to dynamic metadata from build backends. If the project's `folder` is
+    given, setup.py files are hashed.
     """
     packages = {}
     for item in required.declared.packages:
@@ -125,22 +125,22 @@ def editable_packages(
 
 
 def _setup_hash(folder: Path) -> Sha256 | None:
-    """The hash of a folder's setup.py; None if it has none."""
+    """The hash of setup.py in `folder`, or None if the file does not exist."""
     path = folder / "setup.py"
     return sha256(boundary.read_regular_file(path)) if path.is_file() else None
 
 
 def image_roots(item: LocalPackage, workdir: str) -> tuple[str, ...]:
-    """The folders of a project's package on Python's path, in the image."""
+    """The folders in the image that a package of the project adds to Python's path."""
     return tuple(posixpath.normpath(f"{workdir}/{root}") for root in item.roots)
 
 
 def row_requirements(
     row: Extension, folder: Path, markers: Mapping[str, str]
 ) -> ProjectRequirements:
-    """The requirements of `row` of the matrix in `folder` for `markers` (PEP 508).
+    """The requirements of `row` of the matrix in `folder`, for the environment `markers` (PEP 508).
 
-    InputError, with all problems, if a file is unreadable.
+    Raises InputError, with all problems, if a file is unreadable.
     """
     declared = read_declared(row, folder)
     left_out = (each.name for each in declared.excluded if marker_holds(each.marker, markers))
@@ -205,7 +205,7 @@ def _debian(row: Extension, declared: Declarations) -> tuple[str, ...]:
 def _overrides(
     overrides: Sequence[DeclaredRequirement], relaxed: Mapping[str, str], excluded: Iterable[str]
 ) -> tuple[str, ...]:
-    """The overrides of METADATA; excluded packages get a requirement that never applies."""
+    """The overrides of METADATA. Excluded packages get a requirement that never applies."""
     return _unique_texts(
         (
             *(
@@ -258,7 +258,7 @@ def _state(path: Path) -> tuple[int, int, int]:
 
 
 def _line(item: DeclaredRequirement, relaxed: Mapping[str, str]) -> str:
-    """The requirement without its marker, with the relaxed version if there is one."""
+    """The requirement without its marker. A relaxed version replaces the specifier."""
     requirement = parse_requirement(item.text)
     requirement.marker = None
     if item.package in relaxed:
@@ -282,7 +282,7 @@ def _versions(
     bounds: Sequence[DeclaredRequirement],
     overridden: Mapping[str, str],
 ) -> dict[str, str]:
-    """Specifiers of the direct requirements with additional bounds, by package."""
+    """The specifiers of the direct requirements by package, with additional bounds."""
     specs = {item.package: SpecifierSet() for item in direct if not item.parsed_requirement.url}
     for item in (*direct, *bounds):
         if item.package in specs:
@@ -313,7 +313,7 @@ def _unique_texts(texts: Iterable[str]) -> tuple[str, ...]:
 def contradicted_versions(
     required: ProjectRequirements, versions: Mapping[str, str]
 ) -> tuple[tuple[str, str, FilePlace], ...]:
-    """Packages of `versions` that a requirement excludes: package, specifier, place."""
+    """Packages whose version in `versions` a requirement excludes: package, specifier, place."""
     return tuple(
         (package, spec, required.places[package])
         for package, spec in required.versions.items()
@@ -331,13 +331,16 @@ def refuse_contradictions(
             file=place.file,
             line=place.line or None,
             path=package,
-            message=f"{published} has {package} {versions[package]}, which `extends` keeps",
+            message=(
+                f"{published} has {package} {versions[package]}, and `extends` does not change "
+                "versions"
+            ),
             value=f"{package}{spec}",
             expected=f"the version in {published}, or `like: {published}`",
         )
         for package, spec, place in contradicted_versions(required, versions)
     )
     if problems:
-        message = f"the project's requirements are not satisfied by the versions in {published}"
-        hint = f"use `like: {published}` in {MATRIX} to solve its packages again"
+        message = f"the versions in {published} do not satisfy the project's requirements"
+        hint = f"to resolve the packages again, use `like: {published}` in {MATRIX}"
         raise InputError(message, problems=problems, hint=hint)

@@ -1,8 +1,8 @@
-"""Builds a user's targets from published ones and added packages, system packages and files.
+"""Creates a user's targets from published targets and added packages, system packages and files.
 
-A `matrix.yaml` with `published:` and the referenced locks yield an `ExtendedMatrix` matrix of
-complete targets. Values that a row does not set come from the published lock. All commands work on
-these targets as on any other.
+A `matrix.yaml` with `published:` and the locks that it references are read as an `ExtendedMatrix`
+of complete targets, which all commands accept. Values that a row does not set come from the
+published lock.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LAYOUT = "oci:"  # begins an `image` that is a folder
 class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A published target in the user's repository. `image` is the reference in the matrix.
 
-    `hash` is the sha256 of lock.json; `digest` and `manifests` are from digests.json.
+    `hash` is the SHA-256 of lock.json. `digest` and `manifests` are from digests.json.
     """
 
     name: str
@@ -75,7 +75,8 @@ class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
 class TargetOverlay(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the matrix in `folder`, its published target, and the project's requirements.
 
-    With `extends` the published packages are kept; with `like` only its settings are used.
+    With `extends`, the published packages are kept. With `like`, only the published settings are
+    used.
     """
 
     row: Extension
@@ -84,7 +85,7 @@ class TargetOverlay(msgspec.Struct, frozen=True, kw_only=True):
     requirements: ProjectRequirements = ProjectRequirements()
 
     def requirements_for(self, arch: Arch) -> ProjectRequirements:
-        """The requirements on `arch`; InputError, with all problems of the files."""
+        """The requirements on `arch`. Raises InputError with all problems in the files."""
         return row_requirements(
             self.row, self.folder, environment_markers(self.published.lock.base.python, arch)
         )
@@ -99,13 +100,13 @@ class TargetOverlay(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def published_layout(self) -> Path | None:
-        """The layout with the published image; None if the matrix has none."""
+        """The layout with the published image, or None if the matrix names no layout."""
         image = self.published.image
         return self.folder / image.removeprefix(LAYOUT) if image.startswith(LAYOUT) else None
 
 
 class ExtendedMatrix(Matrix, frozen=True, kw_only=True):
-    """A matrix of targets that extend published ones, with their overlays."""
+    """A matrix of targets that extend published targets, and the overlays of the targets."""
 
     overlays: dict[str, TargetOverlay]
 
@@ -120,7 +121,10 @@ class _DigestFields(msgspec.Struct, frozen=True):
 
 
 def load_matrix(path: Path) -> Matrix:
-    """Read the matrix at `path`, of either type; InputError with all its problems."""
+    """Read the matrix at `path`, with or without `published:`.
+
+    Raises InputError with all problems.
+    """
     if path == CATALOGUE / MATRIX and (matrix := matrices.load_compiled_matrix(path)) is not None:
         return matrices.locate_indexes(matrix, path.parent)
     try:
@@ -134,7 +138,7 @@ def load_matrix(path: Path) -> Matrix:
 
 
 def published_sources(path: Path) -> Mapping[str, PublishedSource]:
-    """The published targets of the matrix at `path`; InputError if it has none."""
+    """The published targets of the matrix at `path`. Raises InputError if there are none."""
     return decode_extensions(path, read_content(path)).published
 
 
@@ -145,12 +149,13 @@ def is_extension(path: Path) -> bool:
 
 
 def decode_extensions(path: Path, data: bytes) -> Extensions:
-    """Decode the matrix `data` for `path`; InputError with all its problems."""
+    """Decode the matrix `data` of the file `path`. Raises InputError with all problems."""
     document = parse_yaml(data, str(path))
     if document.root is None or not _document_has(document.root, "published"):
-        message = f"{path} extends no published target"
+        message = f"{path} does not extend a published target"
         raise InputError(
-            message, hint="to create a matrix that does, run `imgbuild init` in another folder"
+            message,
+            hint="to create a matrix that extends one, run `imgbuild init` in another folder",
         )
     return convert_document(document, Extensions, check_extensions)
 
@@ -158,26 +163,26 @@ def decode_extensions(path: Path, data: bytes) -> Extensions:
 def plan_matrix(
     path: Path, data: bytes, edit: Callable[[Extensions], Extensions]
 ) -> ExtendedMatrix:
-    """The matrix `data` for `path` with `edit` applied. Writes nothing.
+    """Apply `edit` to the matrix `data` of the file `path`, without writing the file.
 
-    InputError with all its problems.
+    Raises InputError with all problems in the new matrix.
     """
     return _extend_matrix(parse_yaml(data, str(path)), path, edit)
 
 
 def find_overlay(matrix: Matrix, name: str) -> TargetOverlay | None:
-    """The additions of target `name` to a published target; None without a published target."""
+    """The overlay of target `name`, or None if the target is not based on a published target."""
     item = project_row(matrix, name)
     return item if item is not None and item.row.extends is not None else None
 
 
 def project_row(matrix: Matrix, name: str) -> TargetOverlay | None:
-    """The row of target `name` with `extends` or `like`; None in other matrices."""
+    """The row of target `name`, or None if the row has neither `extends` nor `like`."""
     return matrix.overlays.get(name) if isinstance(matrix, ExtendedMatrix) else None
 
 
 def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
-    """The learned constraints in `images`; for rows of a project also the catalogue's."""
+    """The learned constraints in `images`, and for rows of a project those of the catalogue."""
     recorded = constraints.read_constraints(images)
     if not isinstance(matrix, ExtendedMatrix):
         return recorded
@@ -187,7 +192,10 @@ def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
 
 
 def shown_targets(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
-    """`selected` for a table, with only the pinned ones of the published packages."""
+    """The targets of `selected` for a table.
+
+    Of published packages, only pinned ones are included.
+    """
     return [
         msgspec.structs.replace(
             item, target=_published_row(find_overlay(matrix, item.name), item.target)
@@ -239,11 +247,14 @@ def _extend_matrix(
 
 
 def read_published_target(folder: Path, name: str, image: str = "") -> PublishedTarget:
-    """The published target `name` in `folder`; InputError if the folder has another target."""
+    """The published target `name` in `folder`.
+
+    Raises InputError if the folder has another target.
+    """
     hint = "to copy both files again, run: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():
-            message = f"{folder / file}: no such file, although matrix.yaml extends {name}"
+            message = f"{folder / file}: no such file, but matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
     data = boundary.read_regular_file(folder / LOCK, codec.LIMIT)
     lock = lock_file.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
@@ -252,7 +263,7 @@ def read_published_target(folder: Path, name: str, image: str = "") -> Published
     )
     if lock.target != name or lock.extends is not None:
         what = f"the lock of {lock.target}"
-        what = f"{what}, itself an extension" if lock.extends is not None else what
+        what = f"{what}, which is an extension itself" if lock.extends is not None else what
         message = f"{folder / LOCK} is {what}, not the lock of {name}"
         raise InputError(message, hint=hint)
     return PublishedTarget(
@@ -267,31 +278,31 @@ def read_published_target(folder: Path, name: str, image: str = "") -> Published
 
 
 def _check_published(notes: ProblemNotes, value: Extensions, extended: PublishedTarget) -> None:
-    """Note indexes and a digest that contradict the published target."""
+    """Note missing indexes, and a digest that differs from that of the published target."""
     here = ("published", extended.name)
     default = default_index_name(extended.lock)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
     for index, package in used.items():
         if index not in value.indexes:
-            message = f"its {package} is from the index {index}, whose URL is unknown"
+            message = f"{package} is from the index {index}, whose URL is unknown"
             notes.note((*here, "lock"), message, expected=f"indexes: {{{index}: {{url: …}}}}")
     _, _, digest = extended.image.partition("@")
     if digest and digest != extended.digest:
-        message = f"{DIGESTS_FILE} has {extended.digest}"
+        message = f"the digest in {DIGESTS_FILE} is {extended.digest}"
         notes.note((*here, "image"), message, value=extended.image, expected="the same image")
 
 
 def _check_row(
     notes: ProblemNotes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
 ) -> None:
-    """Note requirements of a row that contradict the published target."""
+    """Note requirements of a row that the published target does not satisfy."""
     lock = extended.lock
     for number, arch in enumerate(row.arch):
         notes.check_choice(
             (*path, "arch", number), arch, lock.arch, f"architecture of {extended.name}"
         )
     if row.extends is not None and row.as_of is not None and row.as_of.isoformat() < lock.as_of:
-        message = f"the packages of {extended.name} were uploaded until {lock.as_of}"
+        message = f"{extended.name} contains packages uploaded until {lock.as_of}"
         notes.note((*path, "as_of"), message, value=row.as_of, expected="that day or later")
     versions = locked_versions(lock) if row.extends is not None else {}
     pinned = {package: f"=={version}" for package, version in row.pins.items()}
@@ -330,25 +341,25 @@ def _check_places(
             message = "this folder is reserved for packages"
             notes.note((*path, field, place), message, key=True, expected="another folder")
         elif any(f"{protected}/".startswith(f"{place}/") for protected in _protected_paths(lock)):
-            message = f"{extended.name} has this path, or requires one below it"
+            message = f"{extended.name} has this path, or requires a path below this path"
             notes.note((*path, field, place), message, key=True, expected="another path")
 
 
 def _check_sources(
     notes: ProblemNotes, path: tuple[str, ...], row: Extension, folder: Path
 ) -> None:
-    """Note files of a row that are outside the repository, through a link."""
+    """Note files of a row that links lead out of the repository."""
     for place, file in row.files.items():
         # Reading the file reports circular links.
         led = Path(os.path.realpath(folder / file.source))
         if not led.is_relative_to(folder):
             message = f"a symbolic link points to {led}, outside the repository"
-            expected = "a file in the repository; copy the file into it"
+            expected = "a file in the repository; copy the file into the repository"
             notes.note((*path, place, "from"), message, value=file.source, expected=expected)
 
 
 def _protected_paths(lock: Lock) -> tuple[str, ...]:
-    """The paths that files and links of a row, and folders on their paths, may not replace."""
+    """The paths that files and links of a row must not replace, with their parent folders."""
     settings = lock.settings
     image_paths = (
         settings.prefix,
@@ -416,9 +427,9 @@ def _matrix(
 
 
 def _catalogue(value: Extensions) -> Matrix:
-    """The package settings of the catalogue: indexes, buildable sdists, waivers.
+    """The package settings of the catalogue (indexes, buildable sdists, waivers).
 
-    Only settings of targets that `value` extends are included.
+    Only the settings of targets that `value` extends are included.
     """
     matrix = load_matrix(CATALOGUE / MATRIX)
     copied = {name for name, item in value.published.items() if item.origin == "catalogue"}
@@ -427,7 +438,7 @@ def _catalogue(value: Extensions) -> Matrix:
 
 
 def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> TargetOverlay:
-    """The overlay of a row, with the requirements of files on its first architecture."""
+    """The overlay of a row, with the requirements of files on the row's first architecture."""
     item = TargetOverlay(row=row, published=target, folder=folder)
     required = item.requirements_for(next(iter(row.arch or target.lock.arch)))
     if row.extends is not None:
@@ -468,9 +479,9 @@ def _required_packages(required: ProjectRequirements) -> dict[str, RequiredPacka
 def _similar_target(
     item: TargetOverlay, below: Matrix, of_all: Mapping[str, RequiredPackage]
 ) -> Target:
-    """A target with base and settings of the published one, whose packages are resolved.
+    """A target with the base and settings of a published target. Its packages are resolved again.
 
-    `of_all` are the requirements of every image.
+    `of_all` are the requirements that apply to every image.
     """
     row, required, lock = item.row, item.requirements, item.published.lock
     target = below.targets[item.published.name]
@@ -511,6 +522,6 @@ def _similar_target(
 
 
 def _inherited_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a published image that are independent of its packages."""
+    """The labels of a published image that do not depend on packages."""
     prefixes = ("dev.imgbuild.", "org.opencontainers.image.title", "org.opencontainers.image.base")
     return {name: text for name, text in labels.items() if not name.startswith(prefixes)}

@@ -1,4 +1,7 @@
-"""Writes the lock for pip and uv: `images/TARGET/requirements-ARCH.txt`, with hashes."""
+"""Writes a lock as requirements with hashes for pip and uv.
+
+The file is `images/TARGET/requirements-ARCH.txt`.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from imgbuild.values import Arch
 
 
 def file_name(arch: Arch) -> str:
-    """The file name for `arch`."""
+    """The name of the file for `arch`."""
     return f"requirements-{arch}.txt"
 
 
 def requirements_text(lock: Lock, arch: Arch) -> str:
-    """The text, with a header of installation commands, then one pin with its hash per line.
+    """The text: a header with installation commands, then one pin with hashes per line.
 
     A package built from an sdist has the hash of the sdist and the hash of the wheel in the image.
     """

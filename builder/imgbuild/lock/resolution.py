@@ -26,7 +26,7 @@ from imgbuild.values import Digest, FileSize, Sha256
 
 
 class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A locked file. Its URL is not stored, but looked up when the file is fetched."""
+    """A locked file. The URL is not stored, but looked up when the file is fetched."""
 
     file: FilePath
     size: FileSize
@@ -34,7 +34,7 @@ class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wheel(LockedFile, frozen=True, kw_only=True):
-    """A wheel and its index; the index of a wheel built from an sdist is "built"."""
+    """A wheel and the name of the index, which is "built" for a wheel built from an sdist."""
 
     file: WheelFile
     package: Package
@@ -43,7 +43,7 @@ class Wheel(LockedFile, frozen=True, kw_only=True):
 
 
 class BuiltWheel(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel built from an sdist: its inputs and the expected result."""
+    """A wheel built from an sdist: the inputs of the build, and the expected result."""
 
     package: Package
     version: LockedVersion
@@ -55,7 +55,7 @@ class BuiltWheel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deb(LockedFile, frozen=True, kw_only=True):
-    """A Debian package. `file` is its path in the archive, `pool/main/…`."""
+    """A Debian package. `file` is the path in the archive (`pool/main/…`)."""
 
     package: DebianPackage
     version: DebianVersion
@@ -63,7 +63,7 @@ class Deb(LockedFile, frozen=True, kw_only=True):
 
 
 class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer of a registry image, used unchanged. `media_type` is its OCI media type."""
+    """A layer of a registry image, which is used unchanged. `media_type` is the OCI media type."""
 
     digest: Digest
     size: FileSize
@@ -78,7 +78,7 @@ class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PythonArchive(LockedFile, frozen=True, kw_only=True):
-    """The archive of a standalone build of CPython, and its exact `version`."""
+    """The archive of a standalone build of CPython, and the exact `version` of Python."""
 
     version: PythonPatch
 
@@ -86,11 +86,10 @@ class PythonArchive(LockedFile, frozen=True, kw_only=True):
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """All inputs of an image on one architecture, sorted by package.
 
-    `base_files` has the text of a registry base's etc/passwd and etc/group, to which the image's
-    user is added. `security` is the date of the security suite of the Debian packages
-    ("2026-11-22"), unset if it was not used. `tools` are the Debian packages in a separate layer
-    above the base. `python` is the archive of a standalone build, unset if the base has an
-    interpreter.
+    `base_files` contains etc/passwd and etc/group of a registry base, to which the image's user is
+    added. `security` is the date ("2026-11-22") of the security suite of the Debian packages, unset
+    if the suite was not used. `tools` are the Debian packages in a separate layer above the base.
+    `python` is the archive of a standalone build, unset if the base has an interpreter.
     """
 
     wheels: tuple[Wheel, ...]
@@ -111,7 +110,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
-    """All wheels to install, from indexes and built from sdists, sorted by package."""
+    """All wheels to install, sorted by package, including wheels built from sdists."""
     built = (
         Wheel(
             package=item.package,

@@ -1,6 +1,6 @@
-"""Selects files if several packages of one project install the same module.
+"""Selects files to omit if several packages of a project install the same module.
 
-pip installs all of them, and the last package overwrites the files of the others.
+pip installs all of these packages, and the last one overwrites the files of the others.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FAMILIES = {
 
 
 def duplicate_file_drops(lock: Lock) -> tuple[DroppedFiles, ...]:
-    """The files to omit from packages of `lock` that another package replaces.
+    """The files to omit from packages of `lock`, because another package replaces them.
 
-    Files of a published target are preferred, so its layers do not change.
+    Files of a published target are kept, so that the published layers do not change.
     """
     installed = {name for each in lock.arch.values() for name in each.versions}
     arches = lock.extends.arch.values() if lock.extends is not None else ()

@@ -1,4 +1,4 @@
-"""Selects the row for `imgbuild add` and `remove`, and checks that added packages exist."""
+"""Selects the row that `imgbuild add` and `remove` change, and checks that added packages exist."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from imgbuild.wheel.tags import WheelTags
 def find_row(session: Session, names: Sequence[str], verb: str) -> str:
     """Select the row to change: the named row, or the only row of the matrix.
 
-    Raises InputError if it extends no published target, or if the project is the catalogue.
+    Raises InputError if the target does not belong to a project, or if the project is the
+    catalogue.
     """
     session.project.require_writable(verb)
     if len(names) > 1:
         message = f"only one target can be specified, not {' and '.join(names)}"
-        raise InputError(message, hint="specify one of them")
+        raise InputError(message, hint="choose one of these targets")
     chosen = session.select_targets(names)
     if len(chosen) > 1:
         message = f"several targets match: {', '.join(item.name for item in chosen)}"
-        raise InputError(message, hint="specify one of them with --target")
+        raise InputError(message, hint="choose one with --target")
     name = chosen[0].name
     if project_row(session.matrix, name) is None:
-        message = f"{session.project.matrix}: {name} is not a row of a project"
-        raise InputError(message, hint=f"edit targets.{name} in the file")
+        message = f"{session.project.matrix}: {name} is not the row of a project"
+        raise InputError(message, hint=f"edit targets.{name} in this file")
     return name
 
 
 def add_names(session: Session, requirements: Sequence[str]) -> list[str]:
-    """Add package names to URLs of git repositories in requirements."""
+    """Add package names to requirements that are only the URL of a git repository."""
     context = open_inputs(session).context
     return [repository_name.add_name(text, context) for text in requirements]
 
@@ -49,7 +50,7 @@ def add_names(session: Session, requirements: Sequence[str]) -> list[str]:
 def addition_problems(
     session: Session, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
-    """The reasons why requirements and Debian packages cannot be added to row `name`.
+    """The reasons why `requirements` and `system` packages cannot be added to row `name`.
 
     Raises FetchFailed if an index or an archive does not respond.
     """

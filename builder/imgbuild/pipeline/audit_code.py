@@ -1,6 +1,6 @@
 """Audits a user's code against the packages of a lock, pins or an environment.
 
-Reports are cached by the contents of all files and the package set.
+The cache key of a report is a hash of all files and of the package set.
 """
 
 from __future__ import annotations
@@ -50,15 +50,18 @@ FORM = "git+https://HOST/PATH@REV"
 REPORT_FACT = "code-report"
 JUDGING_MODULE = "imgbuild.audit.code.check"
 COMMAND_LINE = "command line"
-NO_SOURCES = "options and variables were not checked, because the sources are not in the cache"
+NO_SOURCES = (
+    "options and variables were not checked, because the sources of the packages are not in the "
+    "cache"
+)
 SECONDS = 0.8  # time limit of `find_run_errors`
 SMALL_LIMIT = 400_000  # bytes of code that can be read in that time
 
 
 class UserCode(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's files, which are read once for all package sets. `again` ignores cached reports.
+    """The files of a user, read once for all package sets.
 
-    `forks` replace packages of locked targets.
+    If `again` is set, cached reports are ignored. `forks` replace packages of locked targets.
     """
 
     texts: tuple[CodeText, ...]
@@ -74,11 +77,14 @@ def read_code(
 
 
 def read_fork(text: str, context: Context) -> Fork:
-    """Read the fork in `NAME=PATH` or `NAME=git+URL@REV`. Raises InputError for other texts."""
+    """Read the fork given as `NAME=PATH` or `NAME=git+URL@REV`.
+
+    Raises InputError for other texts.
+    """
     name, _, place = text.partition("=")
     if not name or not place:
         message = f"--replace {text}: expected NAME=PATH or NAME={FORM}"
-        hint = f"specify, for example, --replace verl=../verl or --replace verl={FORM}"
+        hint = f"write, for example, --replace verl=../verl or --replace verl={FORM}"
         raise InputError(message, hint=hint)
     package = normalize_package(name)
     if not place.startswith("git+"):
@@ -102,14 +108,14 @@ def read_fork(text: str, context: Context) -> Fork:
 
 
 def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> CodeReport:
-    """The findings in `code` for the packages of `lock` on `arch`.
+    """Audit `code` against the packages of `lock` on `arch`.
 
-    Raises LockStale if the lock is not for `arch`, and FetchFailed if the code of a package is not
-    available.
+    Raises LockStale if the lock does not cover `arch`, and FetchFailed if the code of a package is
+    not available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
-        message = f"the lock of {lock.target} has no {arch}, only {', '.join(lock.arch)}"
+        message = f"the lock of {lock.target} does not cover {arch}, only {', '.join(lock.arch)}"
         raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
@@ -141,9 +147,9 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> Code
 
 
 def _forks(lock: Lock, wheels: Iterable[Wheel], code: UserCode) -> tuple[Fork, ...]:
-    """The forks of `code` with the versions that they replace.
+    """The forks of `code`, each with the locked version that it replaces.
 
-    Raises InputError for another package.
+    Raises InputError if the target does not have the package.
     """
     versions = {wheel.package: wheel.version for wheel in wheels}
     for fork in code.forks:
@@ -151,8 +157,8 @@ def _forks(lock: Lock, wheels: Iterable[Wheel], code: UserCode) -> tuple[Fork, .
             message = f"--replace {fork.package}: {lock.target} does not have this package"
             raise InputError(
                 message,
-                hint="specify a package of the target; to list packages, run: imgbuild show TARGET "
-                "--packages",
+                hint="specify a package of the target; to list its packages, run: imgbuild show "
+                "TARGET --packages",
             )
     return tuple(
         msgspec.structs.replace(fork, version=versions[fork.package]) for fork in code.forks
@@ -160,11 +166,12 @@ def _forks(lock: Lock, wheels: Iterable[Wheel], code: UserCode) -> tuple[Fork, .
 
 
 class CodePackages(msgspec.Struct, frozen=True, kw_only=True):
-    """A package set that is opened only if there is no cached report.
+    """A package set that is opened only if no report is cached.
 
-    `installed` maps packages to sha256. `machine` is the Python, the architecture and other
-    relevant properties. `others` are package sets to search for alternatives, and `others_key`
-    changes with them. `unread` are installed packages that were not read.
+    `installed` maps packages to SHA-256 hashes. `machine` lists the Python version, the
+    architecture and other properties that affect the report. `others` are package sets to search
+    for alternatives; `others_key` changes when they change. `unread` are installed packages that
+    were not read.
     """
 
     installed: Mapping[str, str]
@@ -185,7 +192,7 @@ def open_code_packages(package_set: PackageSet) -> CodePackages:
 
 
 def audit_code(packages: CodePackages, code: UserCode, store: Store, *, target: str) -> CodeReport:
-    """The findings in `code` for `packages`, from the cache or computed and cached."""
+    """Audit `code` against `packages`, or return the cached report."""
     key_parts = [
         *(code_digest(JUDGING_MODULE, alone=__name__), packages.machine, packages.installed),
         *(packages.others_key, packages.unread),
@@ -229,7 +236,7 @@ def _place(store: Store, wheel: Wheel) -> Path | str:
 
 
 def _address(wheel: Wheel) -> str:
-    """The URL of a wheel without a lookup of the file, which cached facts do not need."""
+    """A placeholder URL for a wheel, because no file is fetched for cached facts."""
     return f"{LOCKED_PREFIX}{wheel.sha256}"
 
 
@@ -260,10 +267,10 @@ def _open_package_set(
 
 
 class CachedPackages(PackageSet):
-    """A package set that fetches no files. Modules without cached facts are unknown.
+    """A package set that reads only cached facts. Modules without cached facts are unknown.
 
-    `lacking` are the packages of unknown modules. Raises TimeoutError after `deadline` (a value of
-    `time.monotonic`).
+    `lacking` are the packages of unknown modules. Methods raise TimeoutError after `deadline` (a
+    value of `time.monotonic`).
     """
 
     deadline = math.inf
@@ -274,7 +281,7 @@ class CachedPackages(PackageSet):
         return set()
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """Look up a module by name, as in `PackageSet`."""
+        """Look up a module by name, as `PackageSet` does."""
         if time.monotonic() > self.deadline:
             raise TimeoutError
         try:
@@ -284,25 +291,25 @@ class CachedPackages(PackageSet):
             return OpaqueModule(name, "unknown")
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """Works as in `PackageSet`. Raises NotCachedError if sources would be searched."""
+        """Works as in `PackageSet`, but raises NotCachedError if sources must be searched."""
         try:
             return super().mentioning(package, word)
         except FetchFailed as error:
             raise NotCachedError(self.owner(package) or package) from error
 
     def read(self, package: str, path: str) -> bytes | None:
-        """Works as in `PackageSet`. Raises NotCachedError if a file would be fetched."""
+        """Works as in `PackageSet`, but raises NotCachedError if a file must be fetched."""
         try:
             return super().read(package, path)
         except FetchFailed as error:
             raise NotCachedError(package) from error
 
     def read_ahead(self, package: str) -> None:
-        """Do nothing, because facts are only read when needed."""
+        """Do nothing: facts are read only when a check needs them."""
 
 
 class NotCachedError(FetchFailed):
-    """A check needs the complete facts of a package, which are not in the cache."""
+    """A check needs all facts of a package, but some are not cached."""
 
 
 def cached_findings(
@@ -313,10 +320,10 @@ def cached_findings(
     deadline: float = math.inf,
     only: Collection[str] | None = None,
 ) -> tuple[list[CodeFinding], list[str]]:
-    """All findings from cached facts, and packages with missing facts.
+    """Audit code with cached facts. Returns all findings, and the packages whose facts are missing.
 
     Facts are required for imported packages and for packages with a module that a check looked up.
-    Nothing is fetched. With `only`, other packages are not read. Raises TimeoutError after
+    Nothing is fetched. If `only` is set, only these packages are read. Raises TimeoutError after
     `deadline` (a value of `time.monotonic`).
     """
     library = Library(store, ahead=False)
@@ -348,7 +355,7 @@ def find_run_errors(
 ) -> list[CodeFinding]:
     """Find errors in a command line and, with `project`, in the project's code.
 
-    Only cached facts are used, for at most one second.
+    The check uses only cached facts and takes at most one second.
     """
     texts: tuple[CodeText, ...] = ()
     if command:
@@ -377,7 +384,7 @@ def find_run_errors(
 
 
 def _projects() -> list[Project]:
-    """The catalogue and the project, which are identical in a checkout of imgbuild."""
+    """The catalogue and the project. They are the same in a checkout of imgbuild."""
     both = (project_paths.catalogue_project(), project_paths.find_project(None))
     return list({project.images.resolve(): project for project in both}.values())
 
@@ -393,9 +400,9 @@ def _others_key() -> str:
 
 
 def other_sets(target: str, library: Library) -> list[OtherSet]:
-    """The locked targets of project and catalogue for this machine, except `target`.
+    """The locked targets of the project and the catalogue for this machine, except `target`.
 
-    Each package set has the packages that the code uses, if their facts are cached.
+    Each package set contains the packages that the code uses and whose facts are cached.
     """
     library = Library(library.store, published=library.published, ahead=False)
     sets = {}
@@ -423,7 +430,7 @@ def _other_set(lock: Lock, library: Library) -> OtherSet:
 
     @functools.cache
     def _open_cached_set() -> PackageSet:
-        """A package set of the wheels with cached facts."""
+        """Open a package set of the wheels whose facts are cached."""
         here = [wheel for wheel in wheels if _is_cached(library, wheel)]
         return _open_package_set(lock, Arch.X86_64, here, library, partial_set=True)
 

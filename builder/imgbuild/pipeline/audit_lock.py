@@ -1,7 +1,7 @@
 """Audits a lock, and caches the report.
 
-Facts of a wheel are cached by its hash, and the report by all its inputs, so that a second audit
-reads no wheels and downloads nothing.
+The facts of a wheel are cached under the hash of the wheel, and a report under a hash of all its
+inputs. A second audit therefore reads no wheels and downloads nothing.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def audit_target(
     drop: bool = False,
     again: bool = False,
 ) -> Report:
-    """Audit target `name` according to its lock and the waivers of the matrix.
+    """Audit the lock of target `name` with the waivers of the matrix.
 
-    `drop` removes downloaded wheels from the cache afterwards. `again` ignores a cached report.
-    Raises LockStale without a lock.
+    If `drop` is set, downloaded wheels are removed from the cache afterwards. If `again` is set, a
+    cached report is ignored. Raises LockStale if the target has no lock.
     """
     lock = lock_file.read_lock(project.images, name)
     learned = constraints.read_constraints(project.images)
@@ -97,13 +97,11 @@ def audit_lock(
 ) -> Report:
     """Audit `lock` on `arch`.
 
-    Raises LockStale if the lock is not for `arch`.
-
-    Raises FetchFailed if a file is not available.
+    Raises LockStale if the lock does not cover `arch`, and FetchFailed if a file is not available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
-        message = f"the lock of {lock.target} has no {arch}, only {', '.join(lock.arch)}"
+        message = f"the lock of {lock.target} does not cover {arch}, only {', '.join(lock.arch)}"
         raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
     terms = judge.restrict_constraints(
         audit_terms(lock, inputs.matrix, learned), resolution.versions
@@ -129,7 +127,7 @@ def audit_lock(
 def audit_terms(
     lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()
 ) -> AuditTerms:
-    """The inputs other than packages: CUDA release, GPUs and waivers."""
+    """The inputs of an audit other than packages: CUDA release, GPUs and waivers."""
     target = matrix.targets.get(lock.target)
     row = published.project_row(matrix, lock.target)
     required = row.requirements if row is not None else ProjectRequirements()
@@ -150,7 +148,7 @@ def audit_terms(
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """The symbolic links of an image by path."""
+    """The symbolic links of an image: path → target."""
     return lock.settings.links | (lock.extends.links if lock.extends is not None else {})
 
 
@@ -169,7 +167,7 @@ class _LockAudit:
         self._turn = threading.Lock()  # threads read the base
 
     def run(self, terms: AuditTerms, checks: Sequence[str]) -> Report:
-        """Fetch missing files, read them and run the checks."""
+        """Fetch missing files, read all files and run the checks."""
         try:
             return self._judge_files(terms, checks)
         finally:
@@ -206,7 +204,7 @@ class _LockAudit:
     def _removed_attributes(
         self, package_set: PackageSet, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
-        """Run `removed_attributes_check`, and add the target to fetch errors."""
+        """Run `removed_attributes_check`, and add the name of the target to download errors."""
         http, pins = self._inputs.context.http, self._resolution.versions
         extends = self._lock.extends
         added = extends.arch[self._arch].wheels if extends is not None else ()
@@ -219,7 +217,10 @@ class _LockAudit:
             try:
                 return check(path)
             except FetchFailed as error:
-                message = f"older releases of packages of {self._lock.target}: {error.message}"
+                message = (
+                    f"could not read older releases of packages of {self._lock.target}: "
+                    f"{error.message}"
+                )
                 raise FetchFailed(message, hint=error.hint) from error
 
         return _check_removed_attributes
@@ -229,7 +230,7 @@ class _LockAudit:
         return self._store.file(wheel.sha256) or f"{LOCKED_PREFIX}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
-        """Download wheels without facts on shared objects, and read these objects."""
+        """Download wheels with unread shared objects, and read the shared objects."""
         unread = [
             wheel
             for wheel in self._wheels.values()
@@ -250,23 +251,23 @@ class _LockAudit:
         return [*links, *debs, *libraries_loaded_first(self._interpreter(), self._lock.base.python)]
 
     def _interpreter(self) -> Sequence[ElfFacts]:
-        """The files of the standalone Python. Empty for Python from Debian."""
+        """The files of the standalone Python. Empty if Python is from Debian."""
         archive = self._resolution.python
         if not archive:
             return []
         return read_standalone(archive, self._lock.base.python, self._file, self._store)
 
     def _file(self, item: Wheel | Deb | PythonArchive) -> Path:
-        """The file of `item`. If it is missing, all files of its type are fetched."""
+        """The path of the file of `item`. If it is missing, all files of its type are fetched."""
         with self._turn:
             rest = self._resolution.debs if isinstance(item, Deb) else (item,)
             return self._supply.path(item, rest)
 
 
 class LockFiles:
-    """The files of a lock, which are fetched into the store when an audit needs them.
+    """Fetches the files of a lock into the store when an audit needs them.
 
-    `used_up` are files that were fetched only for building sdists.
+    `used_up` are files that were fetched only to build sdists.
     """
 
     def __init__(self, lock: Lock, inputs: Inputs) -> None:
@@ -276,11 +277,11 @@ class LockFiles:
         self.used_up: set[Sha256] = set()
 
     def is_built(self, wheel: Wheel) -> bool:
-        """Whether `wheel` is built from an sdist, because no index has it."""
+        """Whether `wheel` is built from an sdist because no index has a wheel."""
         return wheel.sha256 in self._built
 
     def path(self, item: LockedFile, rest: Iterable[LockedFile] = ()) -> Path:
-        """The file of `item`. If it is missing, it is fetched together with `rest`."""
+        """The path of the file of `item`. If it is missing, it is fetched together with `rest`."""
         store = self._inputs.store
         path = store.file(item.sha256)
         if path is None:
@@ -289,7 +290,7 @@ class LockFiles:
         if path is None:
             message = f"{item.file} is not in {store.root} after it was fetched"
             raise FetchFailed(
-                message, hint="check whether another program removes files from the cache"
+                message, hint="make sure that no other program removes files from the cache"
             )
         return path
 
@@ -306,10 +307,10 @@ class LockFiles:
 
 
 class LockedRanges(ResolvedAddresses):
-    """`RangeClient` of locked wheels, whose URLs are looked up on the first read.
+    """A `RangeClient` for locked wheels. Their URLs are looked up on the first read.
 
-    A wheel that is built from an sdist is built on the first read. A URL of another wheel is used
-    unchanged.
+    Wheels that must be built from an sdist are built on the first read. URLs of wheels that are not
+    locked are used unchanged.
     """
 
     def __init__(
@@ -324,7 +325,7 @@ class LockedRanges(ResolvedAddresses):
         self._opening = threading.Lock()
 
     def indexes(self) -> IndexLookup:
-        """The indexes of the lock, opened when first needed."""
+        """The indexes of the lock, opened on first use."""
         with self._opening:
             return self._sources.indexes
 
@@ -335,7 +336,7 @@ class LockedRanges(ResolvedAddresses):
         return self._listed_url(wheel)
 
     def _listed_url(self, wheel: Wheel) -> str:
-        """The URL of a wheel on its index. Raises FetchFailed if it was removed."""
+        """The URL of a wheel on its index. Raises FetchFailed if the wheel was removed."""
         indexes = self.indexes()
         if self._inputs.offline and not indexes.place(wheel.package).is_local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
@@ -356,10 +357,10 @@ def removed_attributes_check(
     *,
     published: Collection[str] = (),
 ) -> Callable[[MainPath], list[Finding]]:
-    """Find removed attributes of classes by comparing other releases of packages.
+    """Find removed class attributes by a comparison with other releases of packages.
 
-    Indexes are opened, and `http` is used, only if an attribute is possibly removed. `published` is
-    used as in `removed_attributes.check_removed_attributes`.
+    Indexes are opened, and requests are sent, only if an attribute may have been removed.
+    `published` has the same meaning as in `removed_attributes.check_removed_attributes`.
     """
 
     def _releases() -> ReleaseCatalogue:

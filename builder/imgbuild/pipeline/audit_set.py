@@ -1,7 +1,7 @@
-"""Audits packages without a lock: pins on an index, or an installed environment.
+"""Audits packages without a lock: pins of packages on an index, or an installed environment.
 
-Reports are cached by all inputs: for pins until the next day, because files on an index can change,
-and for an environment until one of its files changes.
+Reports are cached. A report on pins is valid until the next day, because files on an index can
+change. A report on an environment is valid until a file of the environment changes.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _CUDA = re.compile(rb"^cuda(?:: [\w\[\]]+)? = ['\"](\d+\.\d+)", re.MULTILINE)
 class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a package set: wheels, their locations, and packages without wheels.
 
-    `known` are the versions of packages without a readable file. If `partial` is set, other
-    packages can be installed. `unread` lists parts that the audit does not check.
+    `known` maps packages without a readable file to versions. If `partial` is set, packages that
+    are not listed can be installed, too. `unread` lists parts that the audit does not check.
     """
 
     wheels: tuple[Wheel, ...]
@@ -82,8 +82,9 @@ class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
 class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Options for an audit of a package set.
 
-    `index` returns the URL of the default index. `indexes` are other indexes declared in files.
-    `again` ignores cached reports. `code` creates the report for the opened package set.
+    `index` returns the URL of the default index. `indexes` are other indexes that files declare. If
+    `again` is set, cached reports are ignored. `code` audits the user's code against the opened
+    package set.
     """
 
     machine: WheelTags
@@ -100,10 +101,10 @@ class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
 def audit_pins(
     listed: PinList, request: SetRequest, *, partial: bool = False, matrix: Matrix | None = None
 ) -> Report:
-    """Audit a set of pins. Remote wheels are not downloaded; local files are read.
+    """Audit a set of pins. Local wheels are read; remote wheels are not downloaded completely.
 
-    If `partial` is set, missing requirements are not errors. `matrix` has the indexes of builds for
-    a CUDA release (`torch==2.10.0+cu130`).
+    If `partial` is set, missing requirements are not errors. The indexes with builds for a CUDA
+    release (`torch==2.10.0+cu130`) are taken from `matrix`.
     """
     context = request.context
     extras = {package: pin.extras for package, pin in listed.pins.items() if pin.extras}
@@ -160,7 +161,7 @@ def _cached_report(
 ) -> Report:
     """Return the cached report, or create and cache a report.
 
-    A report that is incomplete because an index did not respond is reused only with `offline`.
+    A report that is incomplete because an index did not respond is used again only with `offline`.
     """
     store = request.context.store
     terms = msgspec.structs.replace(request.terms, target="")
@@ -186,7 +187,7 @@ def _cached_report(
 
 
 def _path(pin: Pin) -> Path | None:
-    """The local wheel of a pin, or None."""
+    """The path of a pin's local wheel, or None."""
     parts = urlsplit(pin.url)
     path = Path(unquote(parts.path))
     return path if parts.scheme == "file" and path.suffix == ".whl" and path.is_file() else None
@@ -234,19 +235,22 @@ def _pinned_files(
     for pin in picked.lacking:
         package = pin.partition("==")[0]
         reason = f"; {sdists.refused[package]}" if package in sdists.refused else ""
-        why = f"no compatible wheel on the index{reason}; only its version was checked"
+        why = f"the index has no compatible wheel{reason}; only the version was checked"
         if package in sdists.packages:
-            why = "read from the sdist, without files added by a build"
+            why = "read from the sdist, which lacks files that a build adds"
         unread.append(UncheckedPart(what=pin, why=why, required=package not in sdists.packages))
     for pin in picked.public:
-        why = f"not on the index; read {pin.partition('+')[0]} instead"
+        why = f"not on the index; {pin.partition('+')[0]} was read instead"
         unread.append(UncheckedPart(what=pin, why=why))
     for package, pinned in listed.pins.items():
         if package in failed:
-            why = f"could not read {pinned.url} ({failed[package]}), but the version on the index"
+            why = (
+                f"could not read {pinned.url} ({failed[package]}); read this version from the "
+                "index instead"
+            )
             unread.append(UncheckedPart(what=f"{package}=={pinned.version}", why=why))
         elif pinned.url and package not in local and package not in by_address:
-            why = f"could not read {pinned.url}, but the version on the index"
+            why = f"did not read {pinned.url}; read this version from the index instead"
             unread.append(UncheckedPart(what=f"{package}=={pinned.version}", why=why))
     lacking = {name.partition("==")[0] for name in picked.lacking} - sdists.packages
     here = (*local.values(), *sdists.wheels)
@@ -273,7 +277,7 @@ def open_indexes(
 def _wheels_by_address(
     listed: PinList, local: Mapping[str, object], request: SetRequest
 ) -> tuple[dict[str, tuple[IndexFile, ...]], dict[str, str]]:
-    """The wheels of `NAME @ https://….whl` by package, and reasons for failed downloads."""
+    """The wheels required by URL, by package, and the reasons for failed downloads."""
     files: dict[str, tuple[IndexFile, ...]] = {}
     failed: dict[str, str] = {}
     for package, pin in listed.pins.items():
@@ -295,7 +299,7 @@ def _wheels_by_address(
 
 
 def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[IndexLookup]:
-    """The indexes of the matrix with builds for the CUDA release of `tag` ("cu130")."""
+    """The indexes of the matrix that have builds for the CUDA release `tag` ("cu130")."""
     cuda = releases.cuda_of_tag(tag)
     if cuda is None or matrix is None:
         return []
@@ -314,7 +318,7 @@ def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[IndexL
 def _audit_files(
     files: PackageFiles, request: SetRequest, *, history_may_fail: bool
 ) -> tuple[Report, bool]:
-    """The report, and whether it is complete because all queried indexes responded."""
+    """Audit `files`. Returns the report, and whether all queried indexes responded."""
     from imgbuild.pipeline import audit_lock
 
     http = BlockCache(request.context.http)
@@ -342,9 +346,9 @@ def _audit_files(
             except FetchFailed as error:
                 if not history_may_fail:
                     raise
-                why = f"older releases are needed, and {error.message}"
+                why = f"older releases could not be read: {error.message}"
                 failed.append(
-                    UncheckedPart(what="attributes of objects without a fixed class", why=why)
+                    UncheckedPart(what="attributes of objects whose class is unknown", why=why)
                 )
                 return []
 
@@ -381,9 +385,9 @@ def _download_wheels(
 ) -> dict[Sha256, Path]:
     """Download the wheels whose shared objects are checked.
 
-    Downloads torch and compiled packages that require torch, because its C++ symbols change with
-    each release. With numpy 2, also downloads compiled packages of up to LARGEST bytes that require
-    numpy, because they can be compiled against numpy 1 even if they were released after numpy 2.
+    These are torch and compiled packages that require torch, because the C++ symbols of torch
+    change with each release. With numpy 2, compiled packages of up to LARGEST bytes that require
+    numpy are included: even wheels released after numpy 2 can be compiled against numpy 1.
     """
     urls = {sha: place for sha, place in files.places.items() if isinstance(place, str)}
     remote = {
@@ -410,7 +414,7 @@ def _download_wheels(
 def _wheels_requiring(
     name: str, wheels: Mapping[str, Wheel], package_set: PackageSet
 ) -> list[Wheel]:
-    """The wheels that require a package according to METADATA."""
+    """The wheels that require package `name` according to METADATA."""
     return [
         wheel
         for wheel in wheels.values()
@@ -432,7 +436,7 @@ def torch_cuda(package_set: PackageSet) -> str:
 def _unread_binaries(
     package_set: PackageSet, files: PackageFiles, checks: Sequence[str]
 ) -> list[UncheckedPart]:
-    """The unread parts of compiled packages: files on an index, or parts that need a lock."""
+    """The parts of compiled packages that were not checked, and the reasons."""
     if not {"elf", "cuda"} & set(checks):
         return []
     compiled = [
@@ -451,6 +455,10 @@ def _unread_binaries(
         why = "their wheels were not downloaded"
         unread.append(UncheckedPart(what=f"shared objects of {join_first(remote, 3)}", why=why))
     if len(remote) < len(compiled):
-        what = "GPU code, and libraries outside of the packages"
-        unread.append(UncheckedPart(what=what, why="only locked targets have GPUs and a base"))
+        what = "GPU code, and libraries that are not in the packages"
+        unread.append(
+            UncheckedPart(
+                what=what, why="a check needs GPUs and a base image, which only locked targets have"
+            )
+        )
     return unread

@@ -31,7 +31,7 @@ def build_all(
     form: str = "oci",
     only_base: bool = False,
 ) -> list[BuiltImage]:
-    """Build each target from its lock. Raises LockStale if one is out of date."""
+    """Build each target from its lock. Raises LockStale if a lock is out of date."""
     refuse_one_file(selected, output, form)
     files.require_writable(
         [session.project.output_path("build")] if output is None else [output],
@@ -62,25 +62,25 @@ def build_all(
 
 
 def restrict_to_native(item: Selected) -> Selected:
-    """Restrict a target with several architectures to this machine's."""
+    """Restrict a target with several architectures to the architecture of this machine."""
     arches = native_arch(item.arches)
     if len(arches) < len(item.arches):
         console.info(
-            f"{item.name}: building for {arches[0]}, the architecture of this machine; to build "
-            "for others, add --arch"
+            f"{item.name}: building only for {arches[0]}, the architecture of this machine; "
+            "to build for others, add --arch"
         )
     return msgspec.structs.replace(item, arches=arches)
 
 
 def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str) -> None:
-    """Raise InputError if several targets would be written to one file."""
+    """Raise InputError if `output` is a file and several targets are selected."""
     if output is not None and form != "oci" and len(selected) > 1:
         message = f"--output {output} is a file, but {len(selected)} targets are selected"
         raise InputError(message, hint="select one target, or omit --output")
 
 
 def output_path(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
-    """The location for the image of `name`: `own`, `output`, or a folder in `output`."""
+    """The output path of the image of `name`: `own`, `output`, or a folder in `output`."""
     suffix = "" if form == "oci" else f".{form}.tar"
     if output is None:
         return own.with_name(own.name + suffix)
@@ -88,7 +88,7 @@ def output_path(own: Path, name: str, output: Path | None, *, several: bool, for
 
 
 def deliver_image(built: BuiltImage, folder: Path, place: Path, form: str, name: str) -> BuiltImage:
-    """Write the layout in `folder` as an archive to `place` if requested, and report the result."""
+    """Write the layout in `folder` to `place` if `form` is an archive, and report the result."""
     if form != "oci":
         archive.write_archive(folder, place, form, name, reporter=console)
         built = msgspec.structs.replace(built, output=place)

@@ -1,6 +1,6 @@
-"""Audits a user's code with cached facts, to find compatible targets and to print warnings.
+"""Audits a user's code with cached facts to find compatible targets and to print warnings.
 
-Modules of the audit are imported only if needed, so that `run` and `list` start faster.
+Modules of the audit are imported only when needed, so that `run` and `list` start faster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 class CodeFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a user's code is compatible with a target, according to cached facts.
 
-    `unread` are packages with facts that the check needs and that are not in the cache.
+    `unread` are packages that the check needs but whose facts are not cached.
     """
 
     target: str
@@ -57,8 +57,8 @@ def check_code_fits(
     if not code.texts:
         message = f"{', '.join(map(str, paths))}: no code found"
         hint = (
-            "specify Python files, notebooks, scripts or YAML; for requirements, run: imgbuild "
-            "resolve -r FILE"
+            "specify Python files, notebooks, scripts or YAML files; to check requirements, "
+            "run: imgbuild resolve -r FILE"
         )
         raise NothingSelected(message, hint=hint)
     locked = set(session.project.locked_targets())
@@ -100,7 +100,7 @@ def warn_of_command_errors(
     words: Sequence[str] = (),
     env: Mapping[str, str] = {},
 ) -> None:
-    """Warn about errors in a command, its variables and a project's code.
+    """Warn about errors in a command, its environment variables and the project's code.
 
     Only errors that are found within one second are reported.
     """
@@ -118,5 +118,5 @@ def warn_of_command_errors(
         console.warn(f"{finding.where}: {finding.code} {text}")
     if errors[SHOWN_FINDINGS:]:
         console.warn(
-            f"{len(errors) - SHOWN_FINDINGS} more; to list them, run: imgbuild audit {name}"
+            f"{len(errors) - SHOWN_FINDINGS} more errors; to list all, run: imgbuild audit {name}"
         )

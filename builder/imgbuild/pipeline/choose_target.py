@@ -1,6 +1,6 @@
 """Selects the target for a project by comparing its requirements with all locked targets.
 
-All packages that are missing from the index are reported before files are written.
+Before files are written, all packages that are missing from the index are reported.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` l
 
 
 class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of pinned packages with a wheel for a Python, and the packages without one.
+    """Counts the pinned packages that have a wheel for a Python version, and lists the others.
 
-    `unlocked` are the targets with this Python, if none is locked.
+    `unlocked` lists the targets with this Python version if none of them is locked.
     """
 
     python: str
@@ -61,9 +61,10 @@ class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
 class TargetChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The target for a project, ordered alternatives, and packages to exclude or build.
 
-    `excluded` maps packages to reasons, `missed` says what needs those named by the user; `sdists`
-    are built; `relaxed` maps packages to the selected version. `indexes` are the used indexes of
-    the project's files. `as_of` is None if the target's cut-off suffices.
+    `excluded` maps packages to reasons, and `sdists` packages to build from an sdist. `missed` are
+    messages about packages that the user excluded but the project needs. `relaxed` maps packages to
+    the selected version. `indexes` are the indexes of the project's files that are used. `as_of` is
+    None if the cut-off date of the target is late enough.
     """
 
     candidates: tuple[TargetCandidate, ...]
@@ -104,7 +105,10 @@ class TargetChooser:
         self._advice: list[BuildAdvice] = []
 
     def demands(self, python: str) -> tuple[PackageDemand, ...]:
-        """The requirements for a Python version, without excluded and with relaxed packages."""
+        """The requirements for a Python version.
+
+        Excluded packages are omitted, and versions relaxed.
+        """
         if python not in self._demands:
             every = package_demands(self._declared, self._tags(python).markers)
             excluded = {
@@ -128,7 +132,7 @@ class TargetChooser:
         return self._demands[python]
 
     def _metadata(self, demand: PackageDemand, python: str) -> bytes:
-        """METADATA of the wheel that satisfies a requirement. Empty if there is none."""
+        """METADATA of the wheel that satisfies a requirement. Empty if no wheel does."""
         pages, tags = self.pages, self._tags(python)
         wheel = pages.pinned_wheel(demand, tags) if demand.pin else pages.newest_wheel(demand, tags)
         return pages.metadata(wheel) if wheel is not None else b""
@@ -139,8 +143,8 @@ class TargetChooser:
     def _torch(self, facts: LockedFacts) -> tuple[str, str]:
         """The torch version of the image and its CUDA release, from the project or from `facts`.
 
-        Of the versions that the project accepts, prefers the newest build for the CUDA release of
-        the target or for a release in the files.
+        The newest build for the CUDA release of the target, or for a release in the project's
+        files, is preferred among the versions that the project accepts.
         """
         has = facts.versions.get("torch", "")
         demand = self._torch_demand(facts)
@@ -229,7 +233,7 @@ class TargetChooser:
     def _find_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[UnmetDemand]:
-        """All problems that prevent an image based on `chosen`, with `facts`."""
+        """All reasons why no image can be based on `chosen`."""
         pages, tags = self.pages, self._tags(facts.python)
         required = self._missing_pins(facts, asked)
         blocked = [
@@ -252,9 +256,9 @@ class TargetChooser:
     def _drop_python(
         self, blocked: Sequence[UnmetDemand], nearest: LockedFacts, facts: list[LockedFacts]
     ) -> list[LockedFacts]:
-        """Omit targets with the Python of `nearest` if a different Python has more wheels.
+        """Omit targets with the Python version of `nearest` if another version has more wheels.
 
-        The project must accept that Python. Only direct requirements are counted.
+        The project must accept the other version. Only direct requirements are counted.
         """
         direct = {each.package for each in self.demands(nearest.python)}
         lacks = (each.package for each in blocked if each.cause in ("python", "source"))
@@ -295,11 +299,11 @@ class TargetChooser:
         self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)
 
     def _other_cuda(self, chosen: TargetCandidate, facts: LockedFacts) -> str:
-        """The CUDA release that the files or their torch imply, if it is not the target's.
+        """The CUDA release that the project's files imply, if the target has another one.
 
-        The build of an exact torch decides if only images name another release, or the files one of
-        the same major version, with which it shares drivers. A release of an image for which there
-        is no torch does not count.
+        If the files pin torch, the CUDA release of this build is used, unless the files require a
+        different major version of CUDA. Releases of container images are ignored if torch has no
+        build for them.
         """
         if chosen.form != "like":
             return ""
@@ -313,7 +317,7 @@ class TargetChooser:
         return cuda if cuda != chosen.cuda else ""
 
     def _usable_cuda(self, facts: LockedFacts) -> list[str]:
-        """The CUDA releases of the files in order, without those of images that no torch has."""
+        """The CUDA releases of the files in order, without image releases that torch lacks."""
         required = required_cuda(self._declared)
         return [
             release
@@ -322,7 +326,7 @@ class TargetChooser:
         ]
 
     def _is_built(self, cuda: str, facts: LockedFacts) -> bool:
-        """Whether the index has a torch for this CUDA release."""
+        """Whether the index has a torch build for this CUDA release."""
         if cuda != facts.cuda and facts.python not in self._cuda_of:
             self._cuda_of[facts.python] = engine_torch.releases(
                 self.pages, self._tags(facts.python)
@@ -332,7 +336,7 @@ class TargetChooser:
     def _missing_toolkit_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts
     ) -> list[UnmetDemand]:
-        """The torch or the CUDA release of the project, if no image can have this release."""
+        """The torch or CUDA requirement of the project, if no image can have this CUDA release."""
         built, named = self._torch(facts)[1], self._other_cuda(chosen, facts)
         if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
             return []
@@ -347,7 +351,7 @@ class TargetChooser:
         return {r.package for r in self._declared.requirements if r.kind == "override"}
 
     def _excluded_packages(self) -> dict[str, str]:
-        """Packages that the user excluded, or that are available only as CUDA source code."""
+        """Packages that the user excluded, or that exist only as CUDA source code."""
         named = sorted(self._request.exclude)
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
@@ -363,7 +367,7 @@ class TargetChooser:
     def _read_pages(
         self, order: Sequence[TargetCandidate], facts: Mapping[str, LockedFacts]
     ) -> None:
-        """Fetch index pages of open requirements of the nearest target, and of pins in others."""
+        """Fetch index pages of the nearest target's unsatisfied requirements, and of other pins."""
         nearest = facts[order[0].target]
         names = {
             demand.package
@@ -405,7 +409,7 @@ class TargetChooser:
     def _missing_pins(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[tuple[PackageDemand, list[Requirement]]]:
-        """The pins missing in the target, up to the limit of lookups, with their requirements."""
+        """The pins that the target lacks, up to the limit of lookups, with their requirements."""
         tags = self._tags(facts.python)
         pins = [
             demand
@@ -425,7 +429,7 @@ class TargetChooser:
         ]
 
     def _add_suggestion(self, obstacle: UnmetDemand) -> UnmetDemand:
-        """Add a similar name from the catalogue to `obstacle`, if the index lacks the package."""
+        """Add a similar name from the catalogue to `obstacle` if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
             reason = f"{obstacle.reason}, because it is a nightly build; require the wheel by URL"
             return msgspec.structs.replace(obstacle, reason=reason)
@@ -437,7 +441,7 @@ class TargetChooser:
     def _source_packages(
         self, blocked: Sequence[UnmetDemand], facts: LockedFacts, folder: Path
     ) -> tuple[list[BuildAdvice], dict[str, str]]:
-        """The packages with only an sdist that compile CUDA code, and those that can be built."""
+        """Split packages published only as sdists: those with CUDA code, and buildable ones."""
         cuda, sdists = source_packages.split_obstacles(blocked, self.pages)
         torch, release = self._torch(facts)
         needs = WheelNeeds(
@@ -451,7 +455,7 @@ class TargetChooser:
         return source_packages.advise_on_builds(cuda, needs, folder, requiring), sdists
 
     def _requiring(self, facts: LockedFacts, package: str) -> list[str]:
-        """The requirements that a target does not satisfy and whose METADATA needs `package`."""
+        """The requirements that a target does not satisfy and that depend on `package`."""
         demands_left = (d for d in self.demands(facts.python) if d.package not in facts.versions)
         added = sorted(demands_left, key=lambda each: _weight(each.package))
         return source_packages.demands_requiring(
@@ -459,7 +463,7 @@ class TargetChooser:
         )
 
     def _missed(self, facts: LockedFacts, folder: Path) -> tuple[str, ...]:
-        """The packages excluded by the user that the project imports or its packages require."""
+        """Messages on packages that the user excluded but that the project or its packages need."""
         imports = source_packages.package_imports(folder, self._request.exclude)
         needed = {
             name: [*map(str, sites), *self._requiring(facts, name)]
@@ -479,7 +483,7 @@ class TargetChooser:
         tags: WheelTags,
         decided: Collection[str],
     ) -> datetime.date | None:
-        """The cut-off of the row. With `extends`, the target's, or the date for additions."""
+        """The cut-off date of the row, or None to keep the date of the extended target."""
         if chosen.form == "like":
             return self.as_of
         days = [
@@ -493,7 +497,7 @@ class TargetChooser:
         return latest if latest > datetime.date.fromisoformat(facts.as_of) else None
 
     def _wheel_counts(self) -> tuple[WheelCount, ...]:
-        """The number of pinned wheels for each Python of a base."""
+        """The number of pinned packages that have wheels, for the Python version of each base."""
         locked = set(self._project.locked_targets())
         targets: dict[str, list[str]] = {}
         for name, target in self._matrix.targets.items():
@@ -520,7 +524,7 @@ class TargetChooser:
 
 
 def _weight(package: str) -> tuple[bool, int, str]:
-    """A sort key: packages that probably have no wheel, then packages with the most dependents."""
+    """A sort key: packages that probably lack wheels first, then those with most dependents."""
     known = source_only.is_source_project(package)
     return (not known, -choose.WEIGHTS.get(package, 1), package)
 

@@ -46,9 +46,9 @@ NAMED_PACKAGES = 6  # entries of one file that are omitted for one reason; --jso
 class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The declarations of a project's files, and their locations.
 
-    `extras` and `groups` are those selected by the user. `copies` maps external files to their new
-    location in the project. `names` maps URLs of git repositories to packages. `failures` are
-    errors of repositories whose package name could not be read.
+    `extras` and `groups` are selected by the user. `copies` maps external files to their new
+    locations in the project. `names` maps URLs of git repositories to package names. `failures` are
+    the errors of repositories whose package name could not be read.
     """
 
     declared: Declarations
@@ -69,7 +69,7 @@ def read_files(
     extras: Sequence[str],
     groups: Sequence[str],
 ) -> ReadFiles:
-    """Read the declarations of `places`, and package names from repositories.
+    """Read the declarations of `places`, and the package names of git repositories.
 
     See `_read_files`.
     """
@@ -91,9 +91,9 @@ def _read_files(
 ) -> ReadFiles:
     """Read the declarations of `places`, or by default of the project's `folder`.
 
-    A place is a file, a folder, or a git URL, which is cloned into `scratch`. Files outside of the
-    project are listed as copies, because the matrix can only refer to files in its folder. Raises
-    InputError for a place that does not exist.
+    A place is a file, a folder or a git URL. Repositories are cloned into `scratch`. Files outside
+    of the project are listed as copies, because the matrix can only refer to files in its folder.
+    Raises InputError for a place that does not exist.
     """
     inside: list[str] = []
     outside: list[Path] = []
@@ -147,21 +147,21 @@ def declares_anything(declared: Declarations) -> bool:
 
 
 def require_read(declared: Declarations) -> None:
-    """Raise InputError if the project has only files that are not read by default."""
+    """Raise InputError if all files that declare requirements are not read by default."""
     whole = [each for each in declared.not_read if each.text == each.place.file]
     if not whole:
         return
     problems = tuple(InputProblem(file=each.place.file, message=each.reason) for each in whole)
-    message = "no file that declares the requirements of the project was read"
+    message = "the project declares its requirements only in files that are not read by default"
     hint = (
-        "to read a file, run imgbuild init --from FILE; to start without requirements, add "
+        "to read a file, run `imgbuild init --from FILE`; to start without requirements, add "
         "--extends TARGET"
     )
     raise InputError(message, problems=problems, hint=hint)
 
 
 def _drop_folder_indexes(declared: Declarations) -> Declarations:
-    """Omit indexes that are folders outside of the folder of the matrix."""
+    """Omit indexes that are folders outside of the project."""
     folders = [each for each in declared.indexes if each.url.startswith("file:")]
     notes = [
         NotRead(place=each.place, text=each.url, reason="a folder of another project")
@@ -209,7 +209,7 @@ def _locate_indexes(declared: Declarations, folder: Path) -> Declarations:
 def listed_files(files: ReadFiles) -> tuple[str, ...]:
     """The files to list in a row of the matrix, without files that other files include.
 
-    Of the files at the root of the project, only requirements files are omitted.
+    Files at the root of the project are omitted only if they are requirements files.
     """
     every = {(each.text, each.place) for each in files.declared.requirements}
     nested = set()
@@ -251,7 +251,7 @@ def copy_files(files: ReadFiles, folder: Path) -> list[Path]:
 
 
 def add_requirements(declared: Declarations, lines: Sequence[str]) -> Declarations:
-    """Add requirement `lines` to `declared`. Raises InputError for an invalid one."""
+    """Add requirement `lines` to `declared`. Raises InputError if a line is invalid."""
     added = []
     for line in lines:
         try:
@@ -265,7 +265,7 @@ def add_requirements(declared: Declarations, lines: Sequence[str]) -> Declaratio
 
 
 def declared_summary(declared: Declarations) -> list[str]:
-    """Summarize the declarations of each file in a line."""
+    """Summarize the declarations of each file in one line."""
     lines = []
     for file in declared.files:
         counts: dict[str, int] = {}
@@ -289,8 +289,8 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
 
 
 def unread_entries(declared: Declarations) -> list[str]:
-    """One line of unread entries for each file and reason."""
-    reason = "has no package name; write `NAME @ git+https://…`, or add #egg=NAME"
+    """Format entries that were not read, one line for each file and reason."""
+    reason = "the package name is missing; write `NAME @ git+https://…`, or add #egg=NAME"
     groups: dict[tuple[str, str], list[NotRead]] = {}
     for item in declared.not_read:
         groups.setdefault((item.place.file, item.reason), []).append(item)
@@ -309,7 +309,7 @@ def find_indexes(
     *,
     published: Collection[str] = (),
 ) -> ProjectIndexes:
-    """Find the declared indexes that `demands` need, and report packages and failures of each.
+    """Find the declared indexes that `demands` need, and report the packages and errors of each.
 
     Packages in `published` use a declared index only if the default index does not satisfy the
     requirement.
@@ -327,7 +327,7 @@ def find_indexes(
 
 
 def _unread_entry_text(items: Sequence[NotRead]) -> str:
-    """Format entries of a file that are omitted for the same reason."""
+    """Format the entries of a file that were not read for the same reason."""
     first, last = items[0], items[-1]
     lines = f"-{last.place.line}" if last.place.line > first.place.line else ""
     texts = list(dict.fromkeys(each.text for each in items if each.text != each.place.file))
@@ -339,7 +339,7 @@ def _unread_entry_text(items: Sequence[NotRead]) -> str:
 def unknown_debs(
     matrix: Matrix, base: str, names: Sequence[str], arch: Arch, context: Context
 ) -> dict[str, str]:
-    """The Debian packages that the suite of a base lacks, with a similar name or ""."""
+    """The Debian packages that the suite of a base lacks, each with a similar name or ""."""
     debian = matrix.bases[base]
     if not names:
         return {}

@@ -1,7 +1,7 @@
 """Builds the committed Dockerfile of a target with Docker.
 
-The image has the same files as that built by imgbuild, but other layers. The OCI layout is written
-to `build/docker/TARGET`.
+The image has the same files as an image built by imgbuild, but different layers. The OCI layout is
+written to `build/docker/TARGET`.
 """
 
 from __future__ import annotations
@@ -49,19 +49,20 @@ def build_all(
             )
         images.append(_summary(layout.read_layout(place)))
         console.info(
-            f"{item.name}: {images[-1].size / 1e9:.2f} GB in {place}, {digest}; same files as in "
-            "imgbuild's image, in other layers (to compare, run: imgbuild diff --builder docker)"
+            f"{item.name}: {images[-1].size / 1e9:.2f} GB in {place}, {digest}; the files are "
+            "the same as in imgbuild's image, but the layers differ (to compare, run: "
+            "imgbuild diff --builder docker)"
         )
     return images
 
 
 @contextlib.contextmanager
 def temporary_layout(session: Session, item: Selected, *, dated: bool = False) -> Iterator[Layout]:
-    """A temporary layout with the image of a target, built with Docker.
+    """Build the image of a target with Docker into a temporary layout.
 
     Unless `dated` is set, files have the time of the build, so that BuildKit compresses each layer
-    only once. Raises LockStale if the committed files do not match the lock, InputError in the
-    catalogue, which has no Dockerfiles.
+    only once. Raises LockStale if the committed files do not match the lock, and InputError in the
+    catalogue, because the catalogue has no Dockerfiles.
     """
     project, target = session.project, item.name
     project.require_writable(COMMAND)

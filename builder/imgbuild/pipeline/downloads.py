@@ -1,4 +1,4 @@
-"""Computes the downloads of `lock` for the progress bar, before the first request."""
+"""Computes what `imgbuild lock` will download, so that the progress bar shows the total size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imgbuild.values import Digest, Sha256
 
 
 class DownloadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The downloads for several locks: all files, and by target the files to read again."""
+    """The downloads for several locks: all files, and for each target the files to read again."""
 
     transfer: Transfer
     missing: frozenset[Sha256]
@@ -31,7 +31,7 @@ class DownloadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> DownloadPlan:
-    """All downloads for locking `locks` in this order. Each file is counted once."""
+    """Plan the downloads for `locks` in this order. Each file is counted once."""
     named: dict[Sha256, Input] = {}
     needed: dict[str, set[Sha256]] = {}
     seen: set[Digest] = set()  # layers read for an earlier one of `locks`
@@ -64,9 +64,9 @@ def plan_downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> D
 
 
 def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> RecordedLayers:
-    """The layer records of the project, and cached records of the base of `lock`.
+    """The layer records of the project, and cached records for the base image of `lock`.
 
-    Records of a published target are part of the lock.
+    The records of a published target are part of its lock.
     """
     project_records = records.read_records(project.images)
     others = {*project_records.layers, *published_layers(lock)}

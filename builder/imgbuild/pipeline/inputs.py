@@ -1,4 +1,4 @@
-"""Opens the cache and the sources of inputs for locks and builds."""
+"""Opens the cache, and the sources of files for locks and builds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from imgbuild.system.console import console
 
 
 def open_inputs(session: Session, *, locking: bool = False) -> Inputs:
-    """Open the cache and the sources of inputs.
+    """Open the cache and the sources of files.
 
-    Locks are created from the indexes, even if the mirror is set as the only source.
+    If `locking` is set, the indexes are used even if the mirror is set as the only source.
 
-    Raises InputError if a mirror setting is unreadable.
+    Raises InputError if a mirror setting is invalid.
     """
     named = mirror.find_mirror(
         session.project.root, session.options.mirror, only=session.options.mirror_only

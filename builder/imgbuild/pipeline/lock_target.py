@@ -2,11 +2,11 @@
 
 resolve → audit → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
 
-`resolve_target` ends with the lock, so that the downloads of several targets can be summed.
+`resolve_target` ends before the download, so that the downloads of several targets can be added up.
 
-Shared objects and GPU code are audited after the download, because whole files are needed. If an
-error yields a new constraint, the target is resolved again. Otherwise the target fails, and nothing
-is written.
+Shared objects and GPU code are audited after the download, because this check needs complete files.
+If imgbuild learns a constraint from an error, the target is resolved again. Otherwise the target
+fails, and nothing is written.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
         lock = omit_unsupported_gpus(lock, audited.reports.values())
     refuse_mode(lock)
     for drop in same_files.duplicate_file_drops(lock) if row is not None else ():
-        console.info(f"files of {drop.package} are omitted: {drop.reason}")
+        console.info(f"omitted files of {drop.package}: {drop.reason}")
     if lock.extends is None and lock.settings.user_packages:
         text = readme.readme_text(lock, matrix.targets[name], project.images)
         settings = msgspec.structs.replace(lock.settings, readme=text)
@@ -86,10 +86,10 @@ def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
 def lock_target(
     project: Project, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
 ) -> tuple[Lock, TargetDigests]:
-    """Write `lock` and its digests. After new constraints, the target is resolved again.
+    """Write `lock` and its digests. The target is resolved again if the audit yields constraints.
 
-    Files are written only on success. `drop` removes downloaded files from the cache once the
-    digests of their layers are known.
+    Files are written only on success. If `drop` is set, downloaded files are removed from the cache
+    after the digests of their layers are computed.
     """
     name = lock.target
     while True:
@@ -119,10 +119,11 @@ def lock_target(
 
 
 def _audit_lock(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> list[Report] | None:
-    """The reports of an audit without errors. None if the audit yielded new constraints.
+    """Audit `lock`. Returns the reports, or None if new constraints were learned.
 
-    For an extension, only checks that need complete files are run, because other checks are part of
-    `resolve_target` or of the published lock. Raises AuditFailed for other errors.
+    For a lock that extends another, only checks that need complete files are run: `resolve_target`
+    or the audit of the published lock has run the others. Raises AuditFailed for errors that yield
+    no constraint.
     """
     recorded = published.known_constraints(inputs.matrix, project.images)
     checks = [check for check in CHECKS if lock.extends is None or check not in READABLE_CHECKS]
@@ -168,12 +169,12 @@ def omit_unsupported_gpus(lock: Lock, reports: Iterable[Report]) -> Lock:
 
 
 def refuse_mode(lock: Lock) -> None:
-    """Raise InputError if the matrix sets a FlashInfer mode but the package is missing."""
+    """Raise InputError if the matrix sets a FlashInfer mode but the lock has no FlashInfer."""
     for arch, resolution in lock.arch.items():
         if flashinfer.is_contradicted(lock.flashinfer, resolution.versions):
             message = (
-                f"{lock.target}: the matrix has flashinfer: {lock.flashinfer}, but no package "
-                f"{flashinfer.PACKAGE} on {arch}"
+                f"{lock.target}: the matrix sets flashinfer: {lock.flashinfer}, but the "
+                f"package {flashinfer.PACKAGE} is not installed on {arch}"
             )
             hint = (
                 'set mode: "off", or if another package needs a compiler, add FlashInfer to '
@@ -202,7 +203,7 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
 
 
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
-    """Raise FilesDisagree if two wheels of an image have the same path with different contents."""
+    """Raise FilesDisagree if two wheels of an image have different files with the same path."""
     for arch in lock.arch:
         tables = inputs.file_tables(lock, create_plan(lock, arch).layers)
         file_conflicts = [
@@ -221,9 +222,10 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
 
 
 def _replaces_script(lock: Lock, arch: Arch, conflict: PathConflict) -> bool:
-    """Whether a script of the project's own package replaces one of a published layer.
+    """Whether a script of the project's package replaces a script of the published target.
 
-    The layer of the own package lies on top, and pip also replaces such scripts.
+    This is allowed: the layer of the project's package is above the others, and pip replaces
+    scripts, too.
     """
     if lock.project is None or lock.extends is None or conflict.folder:
         return False
@@ -236,8 +238,8 @@ def _replaces_script(lock: Lock, arch: Arch, conflict: PathConflict) -> bool:
 def drop_lines(lock: Lock, arch: Arch, file_conflicts: Iterable[PathConflict]) -> str:
     """Lines for `matrix.yaml` that omit the conflicting files of one of the packages.
 
-    Packages of a published target cannot change: a package that was added is preferred. Those of
-    the project itself keep their files.
+    Files of published packages cannot be omitted. Files of added packages are omitted first, and
+    files of the project's packages last.
     """
     added = lock.extends.arch[arch].wheels if lock.extends is not None else ()
     of_project = lock.project.packages if lock.project is not None else {}
@@ -300,7 +302,7 @@ def _lock_layers(
 
 
 def _save_records(project: Project, added: RecordedLayers, inputs: Inputs) -> RecordedLayers:
-    """Add records to the project's. Other processes can add records at the same time."""
+    """Add records to the files of the project. Other processes can add records at the same time."""
     with inputs.store.hold_lock(f"records-{sha256(str(project.images).encode())}"):
         before = records.read_records(project.images)
         merged = records.merge_records(before, [added])
@@ -310,7 +312,7 @@ def _save_records(project: Project, added: RecordedLayers, inputs: Inputs) -> Re
 
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
-    """Read the facts for audit and SBOM that need complete files, while these are available."""
+    """Read the facts for the audit and the SBOM from the files, while these are available."""
     read_elf_facts(layers, inputs)
     files = [file for layer in layers for file in layer.recipe.contents]
     packages.look_up_packages(
@@ -319,7 +321,7 @@ def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
 
 
 def read_elf_facts(layers: Iterable[Layer], inputs: Inputs) -> None:
-    """Read the shared objects in the wheels of layers for the audit, while files are available."""
+    """Read shared objects in the wheels of `layers` for the audit, while files are available."""
     files = [file for layer in layers for file in layer.recipe.contents]
     wheels = [file for file in files if isinstance(file, Wheel)]
     with Library(inputs.store) as library:

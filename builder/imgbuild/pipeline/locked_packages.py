@@ -1,4 +1,4 @@
-"""Reads the requirements of locked packages without a record from METADATA."""
+"""Reads the requirements of locked packages from METADATA."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from imgbuild.values import Sha256, normalize_package
 def read_package_records(
     lock: Lock, wheels: Sequence[Wheel], inputs: Inputs
 ) -> dict[Sha256, Package]:
-    """Read the requirements of `wheels` of `lock` from the cache or the index.
+    """Read the requirements of `wheels` from the cache or the index.
 
-    Raises FetchFailed if METADATA is not available. A wheel that is not built yet is skipped with a
-    warning.
+    Wheels that are not built yet are skipped with a warning. Raises FetchFailed if METADATA is not
+    available.
     """
     files = {wheel.sha256: wheel for wheel in wheels}
     records = packages.look_up_packages(files.items(), inputs.store)
@@ -39,8 +39,8 @@ def read_package_records(
     for key, wheel in files.items():
         if key not in records:
             message = (
-                f"the requirements of {wheel.package} of {lock.target} are unknown, because it is"
-                " not built"
+                f"the requirements of {wheel.package} in {lock.target} are unknown, because "
+                "its wheel is not built yet"
             )
             console.warn(message)
     return records
@@ -49,7 +49,7 @@ def read_package_records(
 def package_requirements(
     wheels: Sequence[Wheel], records: Mapping[Sha256, Package]
 ) -> dict[str, Sequence[str]]:
-    """The requirements of wheels by package, without packages that have no record."""
+    """The requirements of `wheels` by package. Packages without a record are omitted."""
     return {
         normalize_package(wheel.package): records[wheel.sha256].requires or ()
         for wheel in wheels
@@ -58,8 +58,8 @@ def package_requirements(
 
 
 def _fetch_metadata(lock: Lock, wheels: Sequence[Wheel], http: RangeClient, inputs: Inputs) -> None:
-    """Read METADATA of `wheels` on their indexes into the cache."""
-    title = f"reading requirements of {format_count(len(wheels), 'package')} of {lock.target}"
+    """Fetch METADATA of `wheels` from their indexes into the cache."""
+    title = f"reading the requirements of {format_count(len(wheels), 'package')} of {lock.target}"
     with console.progress(title, len(wheels), unit="packages") as bar:
 
         def _metadata_task(wheel: Wheel, _: threads.StopFlag) -> None:

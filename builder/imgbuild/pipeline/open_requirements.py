@@ -1,7 +1,7 @@
-"""Resolves requirements without versions with uv, so that they can be audited.
+"""Resolves requirements without exact versions with uv, so that the versions can be audited.
 
-The result is that of an installation with pip or uv. Rules of the matrix and learned constraints
-are ignored, so that the audit reports the problems of this installation.
+The versions are those that pip or uv would install. Rules of the matrix and learned constraints are
+ignored, so that the audit reports the problems of such an installation.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from imgbuild.system.amounts import format_count
 
 
 class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
-    """Exact versions of all packages, and the CUDA release implied by the files, or "".
+    """Exact versions of all packages, and the CUDA release that the files imply, or "".
 
-    `indexes` are the used indexes of the files. `exempt` are packages that the files override, with
-    the places.
+    `indexes` are the indexes of the files that are used. `exempt` maps packages that the files
+    override to the places of the overrides.
     """
 
     listed: PinList
@@ -43,9 +43,9 @@ class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_indexes(listed: PinList, request: SetRequest, matrix: Callable[[], Matrix]) -> SetRequest:
-    """Add the declared indexes that have packages missing on the default index to the request.
+    """Add to the request the declared indexes that have packages that the default index lacks.
 
-    A local version (`+cu124`) counts as its public version.
+    A local version (`2.6.0+cu124`) is looked up by its public version.
     """
     demands = [
         PackageDemand(package=package, spec=f"=={Version(pin.version).public}", source=pin.url)
@@ -75,14 +75,14 @@ def solve_pins(
     """Find a version for each package required by `declared`, including dependencies.
 
     URL requirements are not resolved, because the version of a wheel is part of its file name.
-    `matrix` is read if files name indexes. Raises NoSolution if no set of versions is possible with
-    the wheels of the index.
+    `matrix` is called only if files declare indexes. Raises NoSolution if no set of wheels on the
+    index satisfies the requirements.
     """
     markers = request.machine.markers
     demands = split_demands(declared, markers)
     if not demands.named and not demands.addressed:
         message = f"{', '.join(declared.files)}: no requirements found"
-        raise InputError(message, hint="specify a file that requires packages")
+        raise InputError(message, hint="specify a file that declares requirements")
     day = declared.cut_off.day if declared.cut_off is not None else today_utc()
     opened = [item for item in demands.named if item.pin is None]
     request.context.reporter.info(
@@ -111,8 +111,8 @@ def solve_pins(
         message = f"no versions are compatible with Python {machine.python} on {machine.arch}"
         reasons = refusal.resolver_lines(str(error))
         hint = (
-            "change the requirements, or use another --python; packages without wheels are not "
-            "considered"
+            "change the requirements, or specify another --python; packages without wheels "
+            "are ignored"
         )
         raise NoSolution(message, reasons=reasons, hint=hint) from error
     extras = {item.package: item.extras for item in demands.named}
@@ -137,14 +137,14 @@ def solve_pins(
 def _pins_by_url(
     items: Sequence[PackageDemand],
 ) -> tuple[dict[str, Pin], tuple[UncheckedPart, ...]]:
-    """Split URL requirements into pins of wheels, and requirements without a known version."""
+    """Split URL requirements into pins of wheels, and requirements whose version is unknown."""
     pins, unread = {}, []
     for item in items:
         version = addresses.wheel_version(item.source)
         if version is None:
             why = (
-                "the version is unknown, because the requirement is neither a wheel nor a "
-                "package on the index"
+                "the version is unknown, because the requirement is not a wheel, and the "
+                "package is not on the index"
             )
             unread.append(UncheckedPart(what=str(item), why=why, required=True))
         else:

@@ -1,4 +1,4 @@
-"""Finds the project of a command, and reports if it is the catalogue of imgbuild."""
+"""Finds the project of a command, and prints a message if it is the catalogue of imgbuild."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from imgbuild.system.console import console
 
 
 def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
-    """Find the project of `matrix` as in `find_project`. With -v, the catalogue is reported.
+    """Find the project of `matrix` as `find_project` does, or use the catalogue.
 
-    Returns the catalogue if `matrix` is not a file, a user's project has none of the targets
-    `names` (or patterns), and the catalogue has all of them.
+    The catalogue is used if `matrix` is not a file, and of the targets `names` (or patterns) the
+    project has none and the catalogue has all. Its folder is printed with -v.
     """
     opened_project = project_paths.find_project(matrix)
     if matrix is None and names and opened_project.writable:
@@ -50,14 +50,14 @@ def matrix_targets(project: Project) -> list[str]:
 
 
 def report_templates(project: Project) -> None:
-    """Report templates of the project that replace templates of imgbuild."""
+    """Print the templates of the project that replace templates of imgbuild."""
     names = templates.project_templates(project.images)
     if names:
         folder = project.images / templates.FOLDER
-        console.info(f"using templates of this project: {', '.join(names)} in {folder}")
+        console.info(f"using the project's templates in {folder}: {', '.join(names)}")
 
 
 @functools.cache
 def _report(folder: Path) -> None:
     """Print the folder of the catalogue, once per process."""
-    console.detail(f"targets from the catalogue of imgbuild {__version__}: {folder}")
+    console.detail(f"using targets of the catalogue of imgbuild {__version__} in {folder}")

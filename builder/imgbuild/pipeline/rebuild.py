@@ -1,4 +1,4 @@
-"""Rebuilds an image from its attached lock, without a checkout.
+"""Rebuilds an image from its attached lock, without a checkout of the project.
 
 published image or folder → attached lock → fetch → assemble → OCI layout
 """
@@ -29,9 +29,9 @@ from imgbuild.values import Arch, Digest, native_arch
 
 
 class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of a rebuild: an attached lock, the architectures, and its location.
+    """The source of a rebuild: a lock, the architectures, and the location of the lock.
 
-    Folders of wheels that the lock uses as indexes are relative to `folder`.
+    Wheel folders in the lock are relative to `folder`.
     """
 
     lock_bundle: LockBundle
@@ -45,7 +45,7 @@ def find_rebuild_origin(
 ) -> RebuildOrigin:
     """Read the lock in the folder `text`, or the lock attached to the image `text`.
 
-    Raises NothingSelected if the lock is missing, and IntegrityError if it belongs to another
+    Raises NothingSelected if the lock is missing, and IntegrityError if the lock belongs to another
     image.
     """
     folder = Path(text)
@@ -83,8 +83,11 @@ def rebuild_image(
     arches = native_arch(origin.arches) if arches is None else arches
     absent = [arch for arch in arches if arch not in origin.arches]
     if absent:
-        message = f"{origin.place} has no {', '.join(absent)}, only {', '.join(origin.arches)}"
-        raise NothingSelected(message, hint="omit --arch, or use another image")
+        message = (
+            f"{origin.place} is not available for {', '.join(absent)}, only for "
+            f"{', '.join(origin.arches)}"
+        )
+        raise NothingSelected(message, hint="omit --arch, or specify another image")
     chosen = tuple(arch for arch in origin.arches if not arches or arch in arches)
     layout = require_below(Path.cwd(), Path.cwd() / "build" / name)
     place = output_path(layout, name, output, several=False, form=form)
@@ -132,13 +135,13 @@ def _published_origin(reference: ImageReference, client: RegistryClient) -> Rebu
     if refused is not None:
         raise refused
     message = f"{reference} ({descriptor.digest}) has no lock attached"
-    raise NothingSelected(message, hint="use an image that was pushed by imgbuild")
+    raise NothingSelected(message, hint="specify an image that was pushed by imgbuild")
 
 
 def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, ...]:
-    """The architectures of `lock_bundle` in the image `digest`.
+    """The architectures of `lock_bundle` that the image `digest` has.
 
-    Raises IntegrityError if there is none.
+    Raises IntegrityError if the image has none of them.
     """
     every = tuple(lock_bundle.lock.arch)
     for arches in (every, *((arch,) for arch in every)):
@@ -150,10 +153,8 @@ def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, 
         ):
             return arches
     locked = lock_bundle.target_digests.digest
-    message = f"{place}: the lock of {locked} is attached to {digest}"
-    raise IntegrityError(
-        message, hint="do not trust this lock, because it belongs to another image"
-    )
+    message = f"{place}: the lock attached to {digest} belongs to {locked}"
+    raise IntegrityError(message, hint="do not use this lock, because it belongs to another image")
 
 
 def _inputs(origin: RebuildOrigin, options: SessionOptions) -> Inputs:

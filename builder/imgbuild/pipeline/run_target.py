@@ -1,7 +1,7 @@
-"""Finds or builds the image of a target for `imgbuild run`, and runs the command in it.
+"""Finds or builds the image of a target for `imgbuild run`, and runs the command in the image.
 
-Modules that build or convert an image are imported only for a build, because other runs start in a
-third of the time without them.
+Modules that build or convert images are imported only when needed, because `imgbuild run` otherwise
+takes three times as long to start.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BELOW_CACHE = ("PYTHONPYCACHEPREFIX", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_D
 
 
 class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The image of the target `name` in the layout `place`, or its lock if it must be built.
+    """A target to run: the image in the layout `place`, or the lock if the image must be built.
 
     `layout` is None if the image is not built, or does not match the lock.
     """
@@ -56,13 +56,13 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> tuple[Arch, ...]:
-        """The architectures of the lock, else of the layout."""
+        """The architectures of the lock or, without a lock, of the layout."""
         if self.locked is not None:
             return tuple(self.locked.target_digests.arch)
         return tuple(self.layout.images) if self.layout is not None else ()
 
     def built(self, arch: Arch) -> Layout | None:
-        """The layout, if it contains the image for `arch`."""
+        """The layout, or None if it does not contain an image for `arch`."""
         return self.layout if self.layout is not None and arch in self.layout.images else None
 
     def config(self, arch: Arch) -> CommandConfig:
@@ -84,7 +84,8 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
 def find_run_target(session: Session, name: str, folder: Path | None) -> RunTarget:
     """Find the image of `name` in the layout `folder`, or in the default layout.
 
-    An image without a current lock is used unchanged. Raises LockStale without image and lock.
+    If the lock is out of date or missing, an existing image is used unchanged. Raises LockStale if
+    there is no image either.
     """
     if folder is not None:
         built = find_built_layout(session, name, folder)
@@ -108,7 +109,7 @@ def find_run_target(session: Session, name: str, folder: Path | None) -> RunTarg
 
 
 def build_if_missing(session: Session, target: RunTarget, arch: Arch) -> Layout:
-    """The layout with the image for `arch`. The image is built if missing or out of date."""
+    """The layout with the image for `arch`. A missing or outdated image is built."""
     there = target.built(arch)
     if there is not None or target.locked is None:
         return there or find_built_layout(session, target.name, target.place)
@@ -153,9 +154,9 @@ def run_target(
     capture: bool,
     kernel_cache: bool,
 ) -> CommandResult:
-    """Run the command in `request` in the image. The image is built and loaded if missing.
+    """Run the command of `request` in the image. A missing image is built and loaded.
 
-    With `kernel_cache`, compiled kernels are kept in the cache for later runs.
+    If `kernel_cache` is set, compiled kernels are cached for later runs.
     """
     store = Store.open(reporter=console)
     if through == "apptainer":
@@ -167,7 +168,8 @@ def run_target(
     chosen = run_in_image.choose_engine(through, reporter=console)
     if chosen is not None and not engine.is_local(chosen):
         console.warn(
-            f"{chosen.kind} runs on another machine, so mounts refer to folders on that machine"
+            f"{chosen.kind} runs on another machine, so that mounts refer to folders on the "
+            "other machine"
         )
     layout_built = build_if_missing(
         session, target, arch
@@ -190,11 +192,11 @@ def run_target(
 def _mount_kernel_cache(
     target: RunTarget, arch: Arch, request: ContainerRequest, store: Store, *, make: bool
 ) -> ContainerRequest:
-    """Add a mount of the kernel cache at the cache path of the image to `request`.
+    """Add to `request` a mount of the kernel cache at the cache path of the image.
 
-    Nothing is mounted if the path has another mount, if neither lock nor image has the path, or if
-    another user runs the command. With `make`, the folder is created. Otherwise, a missing folder
-    is reported.
+    Nothing is mounted if the path has another mount, if neither the lock nor the image sets the
+    path, or if the command runs as another user. If `make` is set, a missing folder is created.
+    Otherwise, it is reported.
     """
     if request.user is not None:
         return request
@@ -227,14 +229,14 @@ def engine_command(
     through: str | None,
     kernel_cache: bool,
 ) -> EngineCommand:
-    """The command line for the engine. Default: the running engine, else Docker.
+    """The command line for the engine `through`, by default the running engine, else Docker.
 
-    Raises InputError for a root folder, which needs more than one command.
+    Raises InputError for a root folder, because a root folder needs more than one command.
     """
     if through == "root":
         message = (
-            "--dry-run --through root is not supported, because no single command can unpack the "
-            "layers, run the command in namespaces, and remove the root folder"
+            "--dry-run --through root is not supported, because unpacking the layers and "
+            "running the command in namespaces takes more than one command"
         )
         hint = "omit --dry-run, or specify --through docker, podman or apptainer"
         raise InputError(message, hint=hint)
@@ -253,7 +255,7 @@ def engine_command(
     )
     if chosen is None and through is None:
         console.info(
-            "no engine is running; without --dry-run, a root folder is used (--through root)"
+            "no engine is running; without --dry-run, imgbuild uses a root folder (--through root)"
         )
     _report_ignored(request, kind)
     rootless = chosen is not None and chosen.rootless
@@ -278,7 +280,7 @@ def _sif_path(target: RunTarget) -> Path:
 
 
 def _sif(session: Session, target: RunTarget, arch: Arch) -> Path:
-    """The SIF file next to the layout, created if missing or out of date."""
+    """The path of the SIF file next to the layout. A missing or outdated file is created."""
     from imgbuild.sif import convert, files
 
     source, path = build_if_missing(session, target, arch), _sif_path(target)

@@ -1,4 +1,4 @@
-"""Reads the code of pins that are available only as an sdist (separate: one kind of pin)."""
+"""Reads the code of packages that are published only as an sdist (separate: one kind of pin)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imgbuild.lock.resolution import LockedFile, Wheel
 
 
 class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
-    """Wheels built from sdists, their locations, and the errors of failed builds, by package."""
+    """Wheels built from sdists, their locations, and the errors of failed builds by package."""
 
     wheels: tuple[tuple[Wheel, Path], ...] = ()
     refused: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Reads the matrix of a project, and selects its targets."""
+"""Reads the matrix of a project, and selects targets."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from imgbuild.values import Arch
 class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a session for processes, network access and repeated checks.
 
-    `mirror` is the mirror for this run, and `mirror_only` disables other servers. The defaults are
-    those of the settings. `plain_http` are registries without TLS.
+    `mirror` is the URL of a mirror, and `mirror_only` disables other servers. Both default to the
+    settings. `plain_http` lists registries without TLS.
     """
 
     jobs: int = 1
@@ -46,7 +46,8 @@ def select_in_matrix(
 ) -> list[Selected]:
     """Select targets in the matrix of `own`, as `select_targets` does.
 
-    The message of NothingSelected contains the matrix, and matches in the catalogue.
+    The message of NothingSelected names the matrix, and the hint names matching targets of the
+    catalogue.
     """
     try:
         return select_targets(matrix, patterns, everything=everything, arches=arches)
@@ -59,8 +60,9 @@ def select_in_matrix(
             if found and not any(fnmatchcase(name, pattern) for name in matrix.targets):
                 message = f"no target matches {pattern} in {own.matrix}"
                 hint = (
-                    f"to use {found[0]} of the catalogue, add `--matrix {CATALOGUE / MATRIX}`, or "
-                    f"in another folder, run `imgbuild init --extends {found[0]}`"
+                    f"to use {found[0]} of the catalogue, add `--matrix "
+                    f"{CATALOGUE / MATRIX}`, or run `imgbuild init --extends {found[0]}` in "
+                    "another folder"
                 )
                 raise NothingSelected(message, hint=hint) from error
         message = f"{error.message} in {own.matrix}"
@@ -68,7 +70,7 @@ def select_in_matrix(
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A project with its matrix, and options."""
+    """A project, its matrix, and the options of the command."""
 
     project: Project
     matrix: Matrix
@@ -79,8 +81,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     ) -> list[Selected]:
         """Select targets that match the patterns, with their architectures.
 
-        A target without a lock that needs more than the default index is skipped with a message,
-        unless it is named explicitly.
+        Unless named explicitly, a target that has no lock and needs another index than the default
+        index is skipped with a message.
 
         Raises NothingSelected if no target matches.
         """
@@ -97,14 +99,15 @@ def open_session(
 ) -> Session:
     """Find and read the matrix.
 
-    If only the catalogue has `names`, its matrix is used, as in `open_project`.
+    If only the catalogue has the targets `names`, the matrix of the catalogue is used, as in
+    `open_project`.
 
     Raises InputError with all problems in the matrix.
     """
     project = open_project(named, names)
     if project.writable and project.is_half_updated:
         console.warn(
-            f"an update of {project.root} was interrupted; run imgbuild update to complete it"
+            f"an update of {project.root} was interrupted; to complete it, run: imgbuild update"
         )
     return Session(
         project=project,
@@ -114,7 +117,7 @@ def open_session(
 
 
 def find_built_layout(session: Session, name: str, folder: Path | None) -> Layout:
-    """The layout with the image of `name`. Raises InputError if there is none."""
+    """The layout with the image of `name`. Raises InputError if the image is not built."""
     place = folder or session.project.output(name)
     if not place.exists():
         message = f"{place}: {name} is not built"

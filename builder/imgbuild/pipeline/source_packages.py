@@ -1,7 +1,7 @@
 """Finds packages without wheels, and distinguishes packages with CUDA code from buildable ones.
 
-Advice for `init`, `add` and `lock` lists compatible wheels by URL, requiring packages, and
-alternatives.
+The advice for `init`, `add` and `lock` lists URLs of compatible wheels, the packages that require
+the package, and alternatives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXCLUDE_REMEDY = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
 def name_obstacles(blocked: Sequence[UnmetDemand], pages: IndexPages) -> list[UnmetDemand]:
-    """Replace the reasons in `blocked` for packages that are placeholders or need a compiler."""
+    """Replace the reasons in `blocked` for placeholders and packages that need a compiler."""
     reasons = {"placeholder": sdist_code.PLACEHOLDER, "native": sdist_code.NATIVE_REASON}
     return [
         msgspec.structs.replace(each, reason=reasons[code])
@@ -45,7 +45,7 @@ def name_obstacles(blocked: Sequence[UnmetDemand], pages: IndexPages) -> list[Un
 def split_obstacles(
     blocked: Sequence[UnmetDemand], pages: IndexPages
 ) -> tuple[list[UnmetDemand], dict[str, str]]:
-    """Split `blocked` into packages that compile CUDA code, and reasons by pure Python package."""
+    """Split `blocked`: packages that compile CUDA code, and pure Python packages with a reason."""
     cuda, sdists = [], {}
     for each in blocked:
         if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
@@ -67,10 +67,10 @@ def advise_on_builds(
     folder: Path,
     needed_by: Callable[[str], Sequence[str]],
 ) -> list[BuildAdvice]:
-    """Advice for each package in `cuda`, which compile CUDA code.
+    """Give advice on each package of `cuda`, all of which compile CUDA code.
 
-    The imports in the project's `folder` are read. `needed_by` maps packages to the packages that
-    require them.
+    The imports in the project's `folder` are read. `needed_by` returns the packages that require a
+    package.
     """
     if not cuda:
         return []
@@ -98,7 +98,7 @@ def advise_on_builds(
 def demands_requiring(
     package: str, demands: Sequence[PackageDemand], pages: IndexPages, tags: WheelTags
 ) -> list[str]:
-    """The first `demands` whose METADATA requires `package`, with the wheels."""
+    """The first items of `demands` that require `package`, with their wheels."""
     first = [each for each in demands if each.installed and not each.source][:LOOKUP_LIMIT]
     pages.read(each.package for each in first)
     added = [
@@ -119,16 +119,16 @@ def demands_requiring(
 
 
 def package_imports(folder: Path, packages: Iterable[str]) -> dict[str, tuple[ImportSite, ...]]:
-    """Each of `packages` → where the Python files below `folder` import it."""
+    """The places below `folder` where Python files import each of `packages`."""
     modules = {package: source_only.imported_module(package) for package in packages}
     sites = import_sites(folder, frozenset(modules.values()))
     return {package: sites[module] for package, module in modules.items()}
 
 
 def imports_of_excluded(row: TargetOverlay, reports: Iterable[Report]) -> list[str]:
-    """The excluded packages that unconditional imports need, with places and remedies.
+    """Messages on excluded packages that are imported unconditionally.
 
-    These imports are in the project's files and, according to `reports`, in its packages.
+    The imports are in the project's files and, according to `reports`, in its packages.
     """
     imports = package_imports(row.folder, map(normalize_package, row.row.exclude))
     missing = {
@@ -154,8 +154,9 @@ def imports_of_excluded(row: TargetOverlay, reports: Iterable[Report]) -> list[s
 
 def _needed(package: str, places: Sequence[str]) -> str:
     return (
-        f"{package} is excluded, and these imports fail without it: {', '.join(places)}; specify"
-        f" the URL of a wheel (`{package} @ https://….whl`), or exclude what imports it"
+        f"{package} is excluded, and these imports fail without it: {', '.join(places)}; "
+        f"specify the URL of a wheel (`{package} @ https://….whl`), or exclude the packages "
+        "that import it"
     )
 
 
@@ -192,8 +193,8 @@ def obstacle_reasons(
             lines.append("\n    ".join((f"{where}{each.demand}: {item.reason}", *remedies)))
         elif each.package in sdists:
             lines.append(
-                f"{each}; it is Python code that can be built with this entry in matrix.yaml:"
-                f" sdists: {{{each.package}: {{reason: only an sdist exists}}}}"
+                f"{each}; the sdist contains only Python code; to build it, add to "
+                f"matrix.yaml: sdists: {{{each.package}: {{reason: only an sdist exists}}}}"
             )
         else:
             lines.append(str(each))

@@ -1,4 +1,4 @@
-"""Reads facts of locked targets for `init`, and selects eligible ones."""
+"""Reads facts of locked targets for `init`, and selects eligible targets."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from imgbuild.values import Arch
 class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `imgbuild init` that select a target.
 
-    If `target` or `extends` is set, only this target is considered. Versions of `extends` must not
-    change. `host` has the driver and GPUs that targets must support. For packages in `relax`, any
-    version is accepted. Packages in `exclude` are omitted.
+    If `target` or `extends` is set, only this target is considered. The versions of `extends` are
+    kept. `host` is the machine whose driver and GPUs a target must support. Any version is accepted
+    for packages in `relax`. Packages in `exclude` are omitted.
     """
 
     host: Host
@@ -80,7 +80,7 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, request: ChoiceRequest)
 def select_facts(
     facts: Sequence[LockedFacts], request: ChoiceRequest, matrix: Matrix
 ) -> list[LockedFacts]:
-    """The eligible targets. Raises NothingSelected, with available targets, if there are none."""
+    """The eligible targets. Raises NothingSelected, with the available targets, if no target is."""
     if request.target is not None:
         named = [each for each in facts if each.target == request.target]
         if named:
@@ -101,5 +101,7 @@ def select_facts(
     fitting = [each for each in of_cuda if not each.unfit]
     if not fitting:
         message = f"no target can run on this machine: {of_cuda[0].unfit[0]}"
-        raise NothingSelected(message, hint="specify another machine with --driver and --gpu")
+        raise NothingSelected(
+            message, hint="to select a target for another machine, add --driver and --gpu"
+        )
     return fitting

@@ -4,7 +4,7 @@
             → audit of whole files → digests → render
     build:  lock and digests → plan → fetch → assemble → OCI layout
 
-`lock_target` and `assemble.image_layout` implement the steps for a single target. This module locks
+`lock_target` and `assemble.image_layout` run the steps for a single target. This module locks
 several targets, and `pipeline.build` builds several targets.
 """
 
@@ -51,7 +51,7 @@ SHOWN_UPDATES = 5
 
 
 class LockResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of locking several targets: digests, and errors by failed target."""
+    """The result for several targets: digests of locked targets, and errors of failed targets."""
 
     target_digests: tuple[TargetDigests, ...]
     failed: dict[str, ImgbuildError]
@@ -62,8 +62,8 @@ def lock_all(
 ) -> LockResult:
     """Lock each target and compute its digests. After a failure, other targets are still locked.
 
-    If `again` is false, current locks are skipped, so that an interrupted run can be resumed. The
-    error of a single target is raised unchanged. Raises InputError if the project is read-only.
+    Unless `again` is set, current locks are skipped, so that an interrupted run can be resumed. If
+    only one target is selected, its error is raised. Raises InputError if the project is read-only.
     """
     report_templates(session.project)
     session.project.require_writable("imgbuild lock")
@@ -81,7 +81,7 @@ def lock_all(
     locks: dict[str, Lock] = {}
     for number, item in enumerate(selected, start=1):
         if not again and (current := _current_digests(session, item.name)) is not None:
-            console.info(f"{item.name}: locked and current ({number} of {count})")
+            console.info(f"{item.name}: the lock is current ({number} of {count})")
             done[item.name] = current
             continue
         with _report_failures(session, item.name, inputs, failed, single=count == 1):
@@ -114,9 +114,9 @@ def lock_all(
 def _report_failures(
     session: Session, name: str, inputs: Inputs, failed: dict[str, ImgbuildError], *, single: bool
 ) -> Iterator[None]:
-    """Report an error of target `name` and record it in `failed`.
+    """Report an error of target `name`, and record the error in `failed`.
 
-    Raise it for a `single` target.
+    If `single` is set, the error is raised instead.
     """
     try:
         with _explain_failures(session, name, inputs):
@@ -140,7 +140,7 @@ def _explain_failures(session: Session, name: str, inputs: Inputs) -> Iterator[N
 
 
 def _explain_error(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
-    """Add a short conflict and suggestions to `error`, if any are found."""
+    """Add a minimal conflict and suggestions to `error`, if any are found."""
     from imgbuild.resolve import explain
 
     recorded = published.known_constraints(session.matrix, session.project.images)
@@ -173,7 +173,7 @@ def check_all(session: Session, selected: Iterable[Selected]) -> list[TargetDige
 def diff_all(
     session: Session, selected: Iterable[Selected], revision: str
 ) -> list[image_diff.ImageDiff]:
-    """The changes of each target since a git revision."""
+    """The changes of each target since a git `revision`."""
     return [
         image_diff.diff_locked_targets(
             revisions.locked_at(session.project, item.name, revision),
@@ -186,8 +186,8 @@ def diff_all(
 def report_security_updates(locks: Iterable[tuple[Lock, Base]], context: Context) -> None:
     """Report missing security updates of the Debian packages of `locks`, once for each base.
 
-    If the security suite is unreadable, only a detail message is printed, because locks do not need
-    it.
+    If the security suite cannot be read, a message is printed only with -v, because locks do not
+    need the suite.
     """
     seen: set[tuple[str, tuple[str, ...]]] = set()
     for lock, base in locks:
@@ -199,7 +199,9 @@ def report_security_updates(locks: Iterable[tuple[Lock, Base]], context: Context
         try:
             date, updates = apt.security_updates(base, resolution.debs, arch, context)
         except ImgbuildError as error:
-            context.reporter.detail(f"security updates of {lock.base.name}: {error.message}")
+            context.reporter.detail(
+                f"could not check security updates of {lock.base.name}: {error.message}"
+            )
             continue
         if updates:
             context.reporter.info(_updates_text(lock, date, updates, len(resolution.debs)))
@@ -214,9 +216,10 @@ def _updates_text(
 
 
 def _refuse_impossible(name: str, inputs: Inputs) -> None:
-    """Raise ImpossibleRequirements, with file, line and reason of each requirement of a row.
+    """Raise ImpossibleRequirements if the index does not satisfy a requirement of a row.
 
-    Packages kept by `extends`, and packages of other indexes than the default, are not looked up.
+    The error has the file, line and reason of each such requirement. Packages of an extended target
+    and packages of other indexes are not looked up.
     """
     matrix, context = inputs.matrix, inputs.context
     row = published.project_row(matrix, name)
@@ -247,19 +250,19 @@ def _refuse_impossible(name: str, inputs: Inputs) -> None:
     reasons += repositories.error_lines(failures)
     if not reasons:
         return
-    message = f"{name} has requirements that are not on the index for Python {lock.base.python}"
+    message = f"the index does not satisfy requirements of {name} for Python {lock.base.python}"
     hint = (
-        "change them in the project's files, or exclude one in matrix.yaml:"
-        " exclude: {PACKAGE: REASON}"
+        "change the requirements in the project's files, or exclude packages in "
+        "matrix.yaml: exclude: {PACKAGE: REASON}"
     )
     raise ImpossibleRequirements(message, reasons=tuple(reasons), hint=hint)
 
 
 def _unnamed_repositories(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
-    """Lines on repositories that are required without a name, with entries for the row."""
+    """Messages on repositories required without a package name, with entries for the row."""
     return [
-        f"{each.place}: {address} has no package name; write {names[address]} @ …, or into the row:"
-        f' names: {{"{address}": {names[address]}}}'
+        f"{each.place}: {address} has no package name; write {names[address]} @ …, or add to "
+        f'the row: names: {{"{address}": {names[address]}}}'
         for each in declared
         if (address := fetch.repository_url(each.name)) in names
     ]

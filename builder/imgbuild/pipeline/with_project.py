@@ -1,6 +1,7 @@
 """Adds the committed files of a project to an image as a layer (`build --with-project`).
 
-The layer depends on the tree of the commit. The image depends on the lock and the commit.
+The digest of the layer depends on the tree of the commit, and the digest of the image on the lock
+and the commit.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def build_with_project(
     """
     for item in selected:
         if published.project_row(session.matrix, item.name) is None:
-            message = f"--with-project: {item.name} is not a row of a project"
+            message = f"--with-project: {item.name} is not the row of a project"
             hint = (
                 "run the command in the folder of a project; to create a project, run: imgbuild "
                 "init"
@@ -71,7 +72,7 @@ def build_with_project(
 def _add_project_layer(
     built: BuiltImage, committed: CommittedFolder, target: Path, name: str
 ) -> BuiltImage:
-    """Write the image in `built` with an additional layer to the layout `target`, as `name`."""
+    """Add the project's layer to the image in `built`, and write it to the layout `target`."""
     below = layout.read_layout(built.output)
     store = Store.open(reporter=console)
     layout.refuse_others(target, name)
@@ -108,11 +109,11 @@ def _add_project_layer(
 def _layer(
     committed: CommittedFolder, workdir: str, store: Store, *, report: bool
 ) -> tuple[LayerRecord, Path]:
-    """Create the layer with the files below `workdir`, and store its blob."""
+    """Create a layer with the committed files below `workdir`, and store the blob of the layer."""
     if workdir in ("", "/"):
         message = f"--with-project: the image has no working folder (its WorkingDir is {workdir!r})"
         raise InputError(
-            message, hint="extend a target that sets `workdir`, for example to /workspace"
+            message, hint="extend a target whose `workdir` is, for example, /workspace"
         )
     with store.scratch() as folder:
         committed_content = committed_files.read_committed_files(
@@ -128,7 +129,7 @@ def _layer(
 def _add_layer(
     below: Layout, image: PlatformImage, record: LayerRecord, blob: Path, commit: str
 ) -> ImageFiles:
-    """Add a layer, its history and labels with the commit to `image`."""
+    """Add a layer, its history entry, and labels with the commit to `image`."""
     config = msgspec.json.decode(image.config_data)
     config["rootfs"]["diff_ids"].append(record.diff_id)
     config.setdefault("history", []).append(

@@ -1,1 +1,1 @@
-"""Implements a client for registries (OCI distribution)."""
+"""Implements a client for container registries (OCI distribution specification)."""

@@ -1,7 +1,7 @@
-"""Attaches OCI artifacts, such as signatures and SBOMs, to images, and reads them.
+"""Attaches OCI artifacts, such as signatures and SBOMs, to images, and reads attached artifacts.
 
-Anyone with write access to a repository can attach artifacts, so callers compare the contents with
-the image.
+Anyone with write access to a repository can attach artifacts. Therefore, callers must compare the
+contents with the image.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttachedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact that refers to `subject`, with its files by name."""
+    """An artifact that refers to `subject`, and the files of the artifact by name."""
 
     descriptor: Descriptor
     artifact_type: str
@@ -47,7 +47,7 @@ class AttachedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ArtifactManifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of an artifact's manifest that are used."""
+    """The fields of an artifact's manifest that imgbuild uses."""
 
     layers: tuple[Descriptor, ...] = ()
     config: Descriptor | None = None
@@ -84,7 +84,7 @@ def attach_artifact(
     files: Mapping[str, ArtifactFile],
     annotations: Mapping[str, str] | None = None,
 ) -> Digest:
-    """Attach `files` to `subject`, unless they are already attached. Returns the digest."""
+    """Attach `files` to `subject`, unless already attached. Returns the digest of the artifact."""
     data = artifact_manifest(subject, artifact_type, files, annotations)
     contents = (EMPTY_CONFIG, *(part.data for _, part in sorted(files.items())))
     return put_artifact(client, repository, subject.digest, artifact_type, data, contents)
@@ -98,7 +98,7 @@ def put_artifact(
     data: bytes,
     contents: Collection[bytes],
 ) -> Digest:
-    """Upload the manifest `data` and the blobs `contents`, unless they exist and are listed."""
+    """Upload the manifest `data` and the blobs `contents`, unless all exist and are listed."""
     digest = digest_of(data)
     listed = client.referrers(repository, subject, artifact_type)
     there = any(entry.digest == digest for entry in listed)
@@ -121,11 +121,11 @@ def find_artifacts(
     *,
     skip_damaged: bool = False,
 ) -> list[AttachedArtifact]:
-    """Read the artifacts that refer to `subject`, of one type or all types, with their files.
+    """Read the artifacts of one type or all types that refer to `subject`, and their files.
 
-    Raises InputError, IntegrityError or NotFound for an artifact that is damaged or has another
-    subject; with `skip_damaged`, reports a warning instead. Artifacts that were removed in the
-    meantime are omitted.
+    Raises InputError, IntegrityError or NotFound if an artifact is damaged or has another subject.
+    With `skip_damaged`, prints a warning instead. Artifacts that were removed in the meantime are
+    omitted.
     """
     artifacts = []
     blobs = BlobReader(client, repository)
@@ -143,7 +143,7 @@ def find_artifacts(
 
 
 class BlobReader:
-    """Reads the blobs attached to an image once, up to `LIMIT` bytes in total."""
+    """Reads the blobs attached to an image, each once, up to `LIMIT` bytes in total."""
 
     def __init__(self, client: RegistryClient, repository: Repository) -> None:
         self.client = client
@@ -174,7 +174,7 @@ def has_all_blobs(
 def _read_artifact(
     blobs: BlobReader, subject: Digest, listed: Descriptor, artifact_type: str | None
 ) -> AttachedArtifact | None:
-    """Read a listed artifact. None if it was removed or has a different type."""
+    """Read a listed artifact. Returns None if it was removed or has a different type."""
     client, repository = blobs.client, blobs.repository
     try:
         fetched = client.manifest(repository.with_digest(listed.digest))

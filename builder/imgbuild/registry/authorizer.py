@@ -1,8 +1,8 @@
 """Authorizes requests to registries, and reads errors and warnings in responses.
 
-Tokens and credentials are sent only to the endpoint that requested them. Requests to another host
-or port, after a redirect or for an upload location, are anonymous, and so are later requests.
-Otherwise, a registry could use the user's credentials for other registries.
+Tokens and credentials are sent only to the endpoint that requested them. After a redirect, or an
+upload location, on another host or port, this request and all later requests are anonymous.
+Otherwise, a registry could obtain the user's credentials for other registries.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RegistryErrors(msgspec.Struct, frozen=True):
 
 
 class RegistryRefused(RequestRefused):
-    """A registry's error response: status, message without the URL, and error codes."""
+    """An error response of a registry: status, message without the URL, and error codes."""
 
     reason: str = ""
     codes: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ def push_scope(name: str) -> str:
 
 
 class RegistryAuthorizer(Authorizer):
-    """Authorizes requests to configured registries. Hosts in `plain_http` have no TLS."""
+    """Authorizes requests to configured registries. TLS is not used for hosts in `plain_http`."""
 
     def __init__(
         self, plain_http: Collection[str] = (), reporter: Reporter = SILENT_REPORTER
@@ -90,7 +90,7 @@ class RegistryAuthorizer(Authorizer):
             return self._endpoints[registry]
 
     def add_allowed_headers(self, request: Request) -> Request:
-        """Add the endpoint's URL and scope to `request`, or make it anonymous for other servers."""
+        """Add the endpoint's URL and scope to `request`. For other servers, make it anonymous."""
         if not request.server:
             endpoint = self._endpoint(strip_login(request.url))
             if endpoint is None:
@@ -101,7 +101,7 @@ class RegistryAuthorizer(Authorizer):
         return msgspec.structs.replace(request, anonymous=True) if away else request
 
     def context(self, request: Request) -> ssl.SSLContext:
-        """The TLS context for the endpoint of `request`, also after redirects."""
+        """The TLS context for the endpoint of `request`. It is the same after redirects."""
         endpoint = self._endpoint(f"{request.server}/") if request.server else None
         shown = endpoint.certificates if endpoint else hosts.HostCertificates()
         if request.anonymous:  # a client certificate is a credential too
@@ -116,13 +116,13 @@ class RegistryAuthorizer(Authorizer):
     def send_authorized(
         self, http: HttpClient, request: Request, login: LoginPair | None
     ) -> Response:
-        """Send `request`, with credentials if requested. The response can have any status."""
+        """Send `request`, with credentials if the server requests them. Any status is returned."""
         response = self._answer(http, request, login)
         self._print_warnings(http, response)
         return response
 
     def refusal_error(self, http: HttpClient, request: Request, response: Response) -> Exception:
-        """The error for a failed response, with the registry's message."""
+        """The error to raise for a failed response, with the message of the registry."""
         from imgbuild.http.session import TransientError
 
         failure = http.refusal_error(request, response)
@@ -140,9 +140,8 @@ class RegistryAuthorizer(Authorizer):
             )
             if request.anonymous:
                 hint = (
-                    f"{url_host(request.server)} redirected to {url_host(request.url)}, and"
-                    " credentials "
-                    "are not sent there"
+                    f"{url_host(request.server)} redirected to {url_host(request.url)}, and "
+                    "credentials are not sent to another server"
                 )
         message = f"{failure.message}: {words}" if words else failure.message
         refusal = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
@@ -153,7 +152,7 @@ class RegistryAuthorizer(Authorizer):
     # -- internals
 
     def _answer(self, http: HttpClient, request: Request, login: LoginPair | None) -> Response:
-        """The response, after a second request with credentials if the first was challenged."""
+        """Send the request. If the server sends a challenge, send it again with credentials."""
         if request.anonymous and request.method not in READING_METHODS:
             return http.send_request(request, None)
         endpoint = None if request.anonymous else self._endpoint(request.url)
@@ -187,7 +186,7 @@ class RegistryAuthorizer(Authorizer):
     def _renew_grant(
         self, http: HttpClient, request: Request, key: _Key, login: LoginPair | None
     ) -> AcceptedHeader | None:
-        """The header for `key`, renewed if it expires soon. None if none is needed."""
+        """The header for `key`, renewed if it expires soon, or None if no header is needed."""
         grant = self._grants.get(key)
         if grant is None or not grant.is_old:
             return grant
@@ -204,7 +203,7 @@ class RegistryAuthorizer(Authorizer):
         challenges: list[tokens.AuthChallenge],
         login: LoginPair | None,
     ) -> AcceptedHeader | None:
-        """The header for the first supported challenge. None if no challenge is supported."""
+        """The header for the first supported challenge, or None if no challenge is supported."""
         registry_login = (
             logins.RegistryLogin()
             if request.anonymous
@@ -237,7 +236,7 @@ class RegistryAuthorizer(Authorizer):
         return registry_login
 
     def _endpoint(self, url: str) -> HostEndpoint | None:
-        """The endpoint of a URL, if its host was requested."""
+        """The endpoint of a URL, if requests were sent to the host of the URL."""
         with self._lock:
             endpoints = [
                 endpoint
@@ -264,7 +263,7 @@ class RegistryAuthorizer(Authorizer):
 
 
 def _request_token(http: HttpClient, request: Request, login: LoginPair | None) -> bytes | None:
-    """Request a token, and return the body of the response. None if the request is rejected."""
+    """Request a token. Returns the body of the response, or None if the request is rejected."""
     with contextlib.closing(http.send_request(request, login)) as response:
         if response.status_code in (400, 401, 403, 404):
             return None

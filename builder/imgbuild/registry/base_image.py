@@ -41,7 +41,7 @@ def parse_base_reference(text: str) -> ImageReference:
 def read_base_image(text: str, arch: Arch, client: RegistryClient | None = None) -> BaseImage:
     """Read the documents of the image `text` for `arch`.
 
-    Raises InputError if the architecture is missing or the type of a layer is not supported,
+    Raises InputError if the architecture is missing or the type of a layer is not supported, and
     IntegrityError if a document does not match its digest, and FetchFailed if the registry does not
     serve a document.
     """
@@ -67,7 +67,7 @@ def read_base_image(text: str, arch: Arch, client: RegistryClient | None = None)
 def fetch_layers(
     text: str, layers: Sequence[LockedFile], context: Context, client: RegistryClient | None = None
 ) -> None:
-    """Fetch the missing layers of the image `text` into the store."""
+    """Fetch the layers of the image `text` that the store lacks."""
     repository, client = (
         parse_base_reference(text).repository,
         client or RegistryClient(offline=context.http.offline),

@@ -31,7 +31,7 @@ SMALL_BLOB = 64 * 1024 * 1024
 def blob_size(
     http: RegistryHttp, repository: Repository, digest: Digest, *, push: bool = False
 ) -> int | None:
-    """The size of a blob, or None. With `push`, the endpoint for pushes is queried."""
+    """The size of a blob, or None if it is missing. With `push`, the push endpoint is queried."""
     scopes = (f"repository:{repository.name}:pull{',push' if push else ''}",)
     capability = hosts.PUSH if push else hosts.PULL
     path, shown = f"{repository.name}/blobs/{digest}", f"{repository}@{digest}"
@@ -63,10 +63,13 @@ def _size(response: Response) -> int | None:
 
 
 def read_blob(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
-    """Read a small blob. Raises NotFound if missing, and IntegrityError if the digest differs."""
+    """Read a small blob.
+
+    Raises NotFound if it is missing, and IntegrityError if it is different.
+    """
     if descriptor.size > SMALL_BLOB:
         message = f"{repository}@{descriptor.digest} has {descriptor.size} bytes"
-        raise FetchFailed(message, hint="use a blob of at most 64 MiB")
+        raise FetchFailed(message, hint="use a document of at most 64 MiB")
 
     def _read_response(response: Response) -> bytes:
         data = bytearray()
@@ -92,7 +95,7 @@ def read_blob(http: RegistryHttp, repository: Repository, descriptor: Descriptor
 def file_request(
     http: RegistryHttp, repository: Repository, locked: LockedFile, *, layer: bool = False
 ) -> FileRequest:
-    """The request to download the blob with the sha256 of `locked`, from mirrors first."""
+    """The request to download the blob with the SHA-256 of `locked`. Mirrors are tried first."""
     digest = f"sha256:{locked.sha256}"
 
     def _urls() -> list[str]:
@@ -109,10 +112,10 @@ def download_blob(
     path: Path,
     advance: Callable[[int], object],
 ) -> None:
-    """Download a blob to the file `path`, which can contain its first bytes.
+    """Download a blob to the file `path`.
 
-    Raises NotFound if the blob is missing, and IntegrityError if no endpoint serves the right
-    bytes.
+    If the file has the first bytes, only the rest is fetched. Raises NotFound if the blob is
+    missing, and IntegrityError if no endpoint has the right bytes.
     """
     request = file_request(http, repository, locked_blob(repository, descriptor))
     path.touch()
@@ -125,7 +128,7 @@ def download_blob(
 
 
 def locked_blob(repository: Repository, descriptor: Descriptor) -> LockedFile:
-    """A blob as a locked file."""
+    """Describe a blob as a locked file."""
     return LockedFile(
         file=f"{repository}@{descriptor.digest}",
         size=descriptor.size,

@@ -1,6 +1,6 @@
 """Implements a client for registries of the OCI distribution specification 1.1.
 
-A client keeps tokens until the end of the run. It can be shared by threads.
+A client keeps tokens until the end of the run. Threads can share a client.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = [
 
 
 def _ignore_progress(_: int) -> None:
-    """The default for `advance`."""
+    """Do nothing. This is the default for `advance`."""
 
 
 def bytes_source(data: bytes) -> BlobSource:
-    """A blob source for bytes in memory."""
+    """Create a blob source from bytes in memory."""
 
     def _open_bytes(offset: int) -> BinaryIO:
         return io.BytesIO(data[offset:])
@@ -51,7 +51,7 @@ def bytes_source(data: bytes) -> BlobSource:
 
 
 def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
-    """A blob source for a file."""
+    """Create a blob source from a file."""
 
     def _open_file(offset: int) -> BinaryIO:
         file = path.open("rb")
@@ -64,10 +64,10 @@ def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
 class RegistryClient:
     """A client for registries. `plain_http` are hosts without TLS, in addition to this machine.
 
-    `attempts`, `first_wait` and `timeout` are those of `HttpClient`. With `chunk`, blobs are
-    uploaded in chunks of this many bytes. With `origin`, no mirror is used, as required for changes
-    in a registry. All methods raise FetchFailed if a registry rejects a request or does not
-    respond, and IntegrityError if content does not match its digest.
+    `attempts`, `first_wait` and `timeout` have the same meaning as in `HttpClient`. With `chunk`,
+    blobs are uploaded in chunks of this size in bytes. With `origin`, mirrors are not used, as is
+    necessary for changes in a registry. All methods raise FetchFailed if a registry rejects a
+    request or does not respond, and IntegrityError if content does not match its digest.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class RegistryClient:
     # -- manifests
 
     def resolve(self, reference: ImageReference) -> Descriptor | None:
-        """The current document of a tag or digest. None if it is missing."""
+        """The current document of a tag or digest, or None if it is missing."""
         return manifests.resolve_reference(self.http, reference)
 
     def manifest(self, reference: ImageReference) -> Document:
@@ -115,8 +115,8 @@ class RegistryClient:
     ) -> Digest:
         """Store a manifest under `tag`, or only by its digest.
 
-        If the manifest has a subject and the registry does not list referrers, the tag with the
-        subject's referrers is updated.
+        If the manifest has a subject, and the registry does not list referrers, the manifest is
+        added to the tag that lists the subject's referrers.
         """
         digest, has_referrers = manifests.put_manifest(self.http, repository, data, media_type, tag)
         if not has_referrers and referrers.subject_of_manifest(data) is not None:
@@ -127,7 +127,7 @@ class RegistryClient:
         """Delete a manifest by digest, or only a tag. Returns False if it does not exist.
 
         If the registry does not list referrers, a deleted referrer is also removed from the tag
-        with the subject's referrers.
+        that lists the subject's referrers.
         """
         if ":" not in target:
             named = repository.tagged(target)
@@ -145,7 +145,7 @@ class RegistryClient:
     # -- blobs
 
     def has(self, repository: Repository, digest: Digest) -> int | None:
-        """The size of a blob. None if it is missing."""
+        """The size of a blob, or None if it is missing."""
         return blobs.blob_size(self.http, repository, digest)
 
     def blob(self, repository: Repository, descriptor: Descriptor) -> bytes:
@@ -155,11 +155,14 @@ class RegistryClient:
     def file_request(
         self, repository: Repository, locked: LockedFile, *, layer: bool = False
     ) -> FileRequest:
-        """The request to download the blob with the sha256 of `locked`, from mirrors first."""
+        """The request to download the blob with the SHA-256 of `locked`.
+
+        Mirrors are tried first.
+        """
         return blobs.file_request(self.http, repository, locked, layer=layer)
 
     def context(self, context: Context) -> Context:
-        """`context` for downloads from registries."""
+        """A copy of `context` for downloads from registries."""
         return msgspec.structs.replace(context, http=self.http.client)
 
     def download(
@@ -169,7 +172,7 @@ class RegistryClient:
         path: Path,
         advance: Callable[[int], object] = _ignore_progress,
     ) -> None:
-        """Download a blob to the file `path`, which can contain its first bytes."""
+        """Download a blob to `path`. If the file has the first bytes, only the rest is fetched."""
         blobs.download_blob(self.http, repository, descriptor, path, advance)
 
     def upload_blob(
@@ -179,13 +182,13 @@ class RegistryClient:
         *,
         advance: Callable[[int], object] = _ignore_progress,
     ) -> UploadOutcome:
-        """Upload a blob unless the repository has it."""
+        """Upload a blob, unless the repository has it."""
         return uploads.upload_blob(
             self.http, repository, source, advance=advance, chunk=self._chunk
         )
 
     def mount(self, repository: Repository, digest: Digest, size: int, source: Repository) -> bool:
-        """Mount a blob from the repository `source`. Returns False if this is not supported."""
+        """Mount a blob from the repository `source`. Returns False if mounting is not supported."""
         return uploads.mount_blob(self.http, repository, digest, size, source)
 
     # -- lists
@@ -201,5 +204,5 @@ class RegistryClient:
         return pages.list_tags(self.http, repository)
 
     def repositories(self, host: str) -> Iterator[str]:
-        """The names of the repositories of a registry, if it lists them."""
+        """The names of the repositories of a registry that has a catalog."""
         return pages.list_catalog(self.http, host)

@@ -1,10 +1,10 @@
 """Reads the mirrors and certificates of a registry host from hosts.toml and certs.d.
 
-`HOST/hosts.toml` is read in containerd's format, in ~/.config/imgbuild/certs.d and
-/etc/containerd/certs.d; `HOST/*.crt` (authorities), `*.cert` with `*.key` (client certificates) in
-Docker's format, in the same folders and in /etc/docker/certs.d. The first folder that describes a
-host is used. If there is none, TLS is not used for registries on this machine, and for others only
-on request.
+`HOST/hosts.toml`, in containerd's format, is read from ~/.config/imgbuild/certs.d and
+/etc/containerd/certs.d. Docker's `HOST/*.crt` (authorities) and `*.cert` with `*.key` (client
+certificates) are read from the same folders and from /etc/docker/certs.d. The first folder that
+describes a host is used. By default, TLS is used unless the registry is on this machine or the user
+allows plain HTTP.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULT = "_default"
 
 
 class HostCertificates(msgspec.Struct, frozen=True):
-    """Additional trusted authorities, and the client certificate (chain and key)."""
+    """Additional certificate authorities, and the client certificate (chain and key)."""
 
     authorities: tuple[Path, ...] = ()
     own: tuple[tuple[Path, Path | None], ...] = ()
@@ -41,7 +41,7 @@ class HostCertificates(msgspec.Struct, frozen=True):
 
 
 class HostEndpoint(msgspec.Struct, frozen=True):
-    """A base URL of the registry `host`, or of a mirror of it."""
+    """A base URL of the registry `host` or of a mirror of this registry."""
 
     host: str
     address: str
@@ -51,14 +51,14 @@ class HostEndpoint(msgspec.Struct, frozen=True):
     mirror: bool = False
 
     def url(self, path: str) -> str:
-        """The URL of `path`. For a mirror, `ns` is the registry."""
+        """The URL of `path`. For a mirror, the parameter `ns` names the registry."""
         if not self.mirror:
             return f"{self.address}/{path}"
         return f"{self.address}/{path}{'&' if '?' in path else '?'}ns={self.host}"
 
 
 def configuration_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The folders with host configurations, the user's first."""
+    """The folders with host configurations. The folder of the user is first."""
     config = environ.get("XDG_CONFIG_HOME") or home_folder() / ".config"
     return (
         Path(config) / "imgbuild/certs.d",
@@ -74,7 +74,7 @@ def host_endpoints(
     *,
     reporter: Reporter = SILENT_REPORTER,
 ) -> tuple[HostEndpoint, ...]:
-    """The endpoints of `host`, mirrors first. Raises InputError for an invalid configuration."""
+    """The endpoints of `host`, mirrors first. Raises InputError if a configuration is invalid."""
     places = configuration_folders(os.environ) if places is None else places
     plain = host in plain_http or bool(LOCAL_HOST.match(host))
     address = f"{'http' if plain else 'https'}://{HUB_SERVER if host == HUB else host}/v2"
@@ -97,7 +97,7 @@ def host_endpoints(
 
 
 def tls_context(certificates: HostCertificates) -> ssl.SSLContext:
-    """A TLS context with `certificates`. Raises InputError for an invalid file."""
+    """Create a TLS context with `certificates`. Raises InputError if a file is invalid."""
     from imgbuild.http import session
 
     tls_context = session.create_trust(os.environ)

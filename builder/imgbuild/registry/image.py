@@ -1,6 +1,6 @@
 """Reads and verifies documents of images in registries, and reads layers on request.
 
-`RegistrySource` is a `Source` of `oci.image`.
+`RegistrySource` implements `Source` of `oci.image`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ class RegistrySource:
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """Works as in `Source`. The layer is stored on the cache's disk only while it is read."""
+        """Works as in `Source`.
+
+        A copy of the layer is on the disk of the cache while it is read.
+        """
         with self._lock:
             store = self._store = self._store or Store.open()
         with store.scratch() as folder:
@@ -64,7 +67,7 @@ class RegistrySource:
 
 
 class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in a registry: the top document, and other documents by architecture."""
+    """An image in a registry: the top document, and the other documents by architecture."""
 
     top: Document
     images: dict[Arch, PlatformImage]
@@ -75,8 +78,8 @@ def read_registry_image(
 ) -> RegistryImage:
     """Read the documents of the image `reference`, or only of the manifest for `arch`.
 
-    Raises InputError for a missing architecture, and for an image that a layout cannot contain
-    unchanged, and IntegrityError if a document does not match its digest.
+    Raises InputError if an architecture is missing or a layout cannot contain the image unchanged,
+    and IntegrityError if a document does not match its digest.
     """
     source = RegistrySource(client, reference)
     top = source.fetched
@@ -94,7 +97,7 @@ def read_registry_image(
 
 
 def image_for_arch(source: RegistrySource, arch: Arch | None) -> PlatformImage:
-    """Read the image for `arch` from an index or manifest. If `arch` is None, the only image.
+    """Read the image for `arch` (or, if it is None, the only image) from an index or manifest.
 
     Raises InputError if the image does not exist, and IntegrityError if a document does not match
     its digest.
@@ -105,17 +108,18 @@ def image_for_arch(source: RegistrySource, arch: Arch | None) -> PlatformImage:
         descriptor = _entry(source.reference, entries, arch)
     image = platform_image(source, descriptor)
     if arch not in (None, image.arch):
-        message = f"{source.name} has no {arch}, only {image.arch}"
-        raise InputError(message, hint="use an image or an index with this architecture")
+        message = f"{source.name} has no image for {arch}, only for {image.arch}"
+        raise InputError(message, hint="specify an image or an index for this architecture")
     return image
 
 
 def _require_type(media_type: str, reference: ImageReference) -> None:
     if media_type not in OCI_DOCUMENT_TYPES:
         message = (
-            f"{reference} has the type {media_type}, which an OCI layout cannot contain unchanged"
+            f"{reference} has the type {media_type}, and an OCI layout cannot contain this "
+            "type unchanged"
         )
-        raise InputError(message, hint="use an OCI image, or convert this one with skopeo copy")
+        raise InputError(message, hint="use an OCI image, or convert this image with `skopeo copy`")
 
 
 def _entry(reference: ImageReference, entries: Sequence[Descriptor], arch: Arch) -> Descriptor:
@@ -125,5 +129,7 @@ def _entry(reference: ImageReference, entries: Sequence[Descriptor], arch: Arch)
     platforms = {
         f"{entry.platform.get('os')}/{entry.platform.get('architecture')}" for entry in entries
     }
-    message = f"{reference} has no image for linux/{arch.oci}, only {', '.join(sorted(platforms))}"
+    message = (
+        f"{reference} has no image for linux/{arch.oci}, only for {', '.join(sorted(platforms))}"
+    )
     raise InputError(message, hint="use another image, or omit the architecture")

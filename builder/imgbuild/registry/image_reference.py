@@ -1,7 +1,7 @@
-"""Parses image references, `[host/]name[:tag][@digest]`, including short names of Docker Hub.
+"""Parses image references (`[host/]name[:tag][@digest]`), including short names of Docker Hub.
 
-As in docker, a first part with a dot or a colon, or `localhost`, is the host. The default host is
-Docker Hub, where official images are `library/…`.
+As in Docker, the first part is a host if it is `localhost` or contains a dot or a colon. The
+default host is Docker Hub, where the names of official images start with `library/`.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ class ImageReference(msgspec.Struct, frozen=True):
 
     @property
     def target(self) -> str:
-        """The digest, else the tag, else ""."""
+        """The digest or, without a digest, the tag, or "" without both."""
         return self.digest or self.tag or ""
 
 
 def is_host(word: str) -> bool:
-    """Whether `word`, which has no slash, has the form of a host."""
+    """Whether `word`, which must not contain a slash, has the form of a host."""
     return HOST_ALONE.fullmatch(word) is not None
 
 
 def parse_reference(text: str, *, default_tag: str | None = None) -> ImageReference:
-    """Read `[host/]name[:tag][@digest]`. `default_tag` is used without tag and digest.
+    """Parse `[host/]name[:tag][@digest]`. If both are missing, `default_tag` is the tag.
 
     Raises InputError for other texts.
     """
@@ -110,7 +110,10 @@ def parse_reference(text: str, *, default_tag: str | None = None) -> ImageRefere
 
 
 def parse_repository(text: str) -> Repository:
-    """Read `[host/]name`. Raises InputError for other texts, such as a tag or digest."""
+    """Parse `[host/]name`.
+
+    Raises InputError for other texts, such as names with a tag or digest.
+    """
     reference = parse_reference(text)
     if reference.target:
         message = f"{text!r} is an image reference, but a repository is expected"

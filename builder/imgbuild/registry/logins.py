@@ -1,7 +1,7 @@
 """Reads credentials for registries from files of Docker and podman or credential helpers.
 
-As in Docker, the helper in `credHelpers` for the host is tried first, then `credsStore`, then
-`auths`. Failures are only warnings, because the registry possibly does not need credentials.
+As in Docker, the helper for the host in `credHelpers` is tried first, then `credsStore`, then
+`auths`. A failure is only a warning, because the registry may not need credentials.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RegistryLogin(msgspec.Struct, frozen=True):
 
     @property
     def secret_texts(self) -> tuple[str, ...]:
-        """The secrets, which must not be printed."""
+        """The secrets. They must not be printed."""
         parts = (self.login[1] if self.login else "", self.identity, self.bearer)
         return tuple(part for part in parts if part)
 
@@ -59,7 +59,7 @@ class _HelperAnswer(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def find_registry_login(host: str, reporter: Reporter = SILENT_REPORTER) -> RegistryLogin:
-    """The credentials for `host` in the configuration of Docker or podman. Empty if not found."""
+    """Find credentials for `host` in the configuration of Docker or podman. Empty if not found."""
     return next(
         (
             login
@@ -71,7 +71,7 @@ def find_registry_login(host: str, reporter: Reporter = SILENT_REPORTER) -> Regi
 
 
 def _files() -> tuple[Path, ...]:
-    """The files with credentials, all in Docker's format."""
+    """The files with credentials. All have Docker's format."""
     docker = Path(os.environ.get("DOCKER_CONFIG") or home_folder() / ".docker")
     run_time = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     podman = os.environ.get("REGISTRY_AUTH_FILE") or f"{run_time}/containers/auth.json"
@@ -98,9 +98,9 @@ def _login_in_file(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """The possible names of credentials for `host`.
+    """The names under which credentials for `host` can be stored.
 
-    Credential helpers are called with the first name.
+    Credential helpers are called only with the first name.
     """
     if host in (HUB, HUB_SERVER):
         return (HUB_LOGIN, HUB)
@@ -133,7 +133,7 @@ def _decode_auth(auth: _AuthEntry, name: str, path: Path) -> RegistryLogin:
             colon = ""
         if not colon:
             message = f"{path}: unreadable credentials for {name}"
-            raise InputError(message, hint=f"run docker logout {name} and docker login {name}")
+            raise InputError(message, hint=f"run `docker logout {name}` and `docker login {name}`")
     login = (user, password.rstrip("\0")) if user and password else None
     return RegistryLogin(login, auth.identitytoken, auth.registrytoken)
 

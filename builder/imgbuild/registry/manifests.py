@@ -1,6 +1,6 @@
 """Resolves, reads, stores and deletes manifests and indexes in a registry.
 
-The digest in a response header is used only if the content is not read.
+The digest in a response header is only used if the content is not read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REFUSED_REMEDY = (
 
 
 class NotFound(RequestRefused):
-    """The registry has no such manifest, blob, tag or repository."""
+    """The registry does not have a manifest, blob, tag or repository."""
 
     def __init__(self, what: object, refused: RequestRefused) -> None:
         message = f"{what} not found: {refused.message}"
@@ -60,10 +60,10 @@ def convert_not_found(what: object) -> Iterator[None]:
 def resolve_reference(
     http: RegistryHttp, reference: ImageReference, capability: str | None = None
 ) -> Descriptor | None:
-    """The current document of `reference`. None if it is missing.
+    """The current document of `reference`, or None if it is missing.
 
-    If a HEAD request is not supported, or its response lacks the digest, size or type or
-    contradicts the requested digest, a GET request is sent. `capability` selects the endpoint.
+    A GET request is sent if HEAD requests are not supported, or if the response lacks the digest,
+    size or type or has another digest than requested. `capability` selects the endpoint.
     """
     capability = capability or _capability(reference)
 
@@ -99,8 +99,8 @@ def fetch_manifest(
 ) -> Document:
     """Read the manifest or index `reference`.
 
-    Raises NotFound if it is missing, and IntegrityError if the content does not match the digest,
-    or if the type differs from the response header.
+    Raises NotFound if it is missing, and IntegrityError if the content does not match the digest or
+    its type differs from the type in the response header.
     """
 
     def _read_document(response: Response) -> Document:
@@ -129,9 +129,9 @@ def fetch_manifest(
 def put_manifest(
     http: RegistryHttp, repository: Repository, data: bytes, kind: str, tag: str | None
 ) -> tuple[Digest, bool]:
-    """Store a manifest by digest or `tag`. Returns whether the registry lists its referrers.
+    """Store a manifest by digest or `tag`. Returns whether the registry lists referrers.
 
-    Raises IntegrityError if the registry reports a different stored digest.
+    Raises IntegrityError if the registry reports that it stored a different digest.
     """
     digest = digest_of(data)
     named = ImageReference(repository.host, repository.name, tag, None if tag else digest)
@@ -158,16 +158,15 @@ def put_manifest(
         reported = descriptor.digest if descriptor is not None else "nothing"
     if reported == "nothing" or (reported.startswith("sha256:") and reported != digest):
         message = f"{repository.host} stored {reported} for {named}, which was uploaded as {digest}"
-        hint = "push the image again, or contact the registry's administrator; do not use this tag"
+        hint = "do not use this tag; push the image again, or contact the registry's administrator"
         raise IntegrityError(message, hint=hint)
     return digest, bool(subject)
 
 
 def _send_until_accepted(send: Callable[[], T]) -> T:
-    """Retry `send` while the registry does not find existing blobs, and return the response.
+    """Call `send` again while the registry does not find existing blobs. Returns the response.
 
-    While two clients mount the same blob, the link of docker-registry to the blob is temporarily
-    empty.
+    While two clients mount the same blob, docker-registry's link to the blob is temporarily empty.
     """
     for seconds in (0.2, 0.8):
         try:
@@ -180,7 +179,7 @@ def _send_until_accepted(send: Callable[[], T]) -> T:
 
 
 def delete_manifest(http: RegistryHttp, reference: ImageReference) -> bool:
-    """Delete a manifest or a tag. Returns False if it did not exist."""
+    """Delete a manifest or a tag. Returns False if it does not exist."""
     scopes = (f"repository:{reference.name}:pull,delete",)
     path = f"{reference.name}/manifests/{reference.target}"
     request = Request(path, method="DELETE", scopes=scopes)

@@ -31,7 +31,7 @@ CATALOG = "registry:catalog:*"
 
 
 class RegistryPage(msgspec.Struct, frozen=True):
-    """A page: body, media type, and URL of the next page."""
+    """A page of a list: body, media type, and URL of the next page."""
 
     data: bytes
     media_type: str
@@ -47,7 +47,7 @@ class _CatalogPage(msgspec.Struct, frozen=True):
 
 
 def list_tags(http: RegistryHttp, repository: Repository) -> Iterator[str]:
-    """The tags of a repository in the registry's order. Raises NotFound if it is missing."""
+    """The tags of a repository, in the registry's order. Raises NotFound if it does not exist."""
     path, scope = f"{repository.name}/tags/list", pull_scope(repository.name)
     with convert_not_found(repository):
         for page in iterate_pages(
@@ -67,7 +67,7 @@ def list_catalog(http: RegistryHttp, host: str) -> Iterator[str]:
 
 
 def iterate_pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryPage]:
-    """Read all pages of a list, starting at the path of `request`."""
+    """Yield all pages of a list, starting at the path of `request`."""
 
     def _read_page(response: Response) -> RegistryPage:
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
@@ -94,7 +94,7 @@ def iterate_pages(http: RegistryHttp, host: str, request: Request) -> Iterator[R
 
 
 def _next_page_url(response: Response) -> str | None:
-    """The URL of the next page, which must be on the same server."""
+    """The URL of the next page. Raises FetchFailed if it is on another server."""
     for address, fields in _NEXT.findall(response.headers.get("Link", "")):
         if re.search(r';\s*rel\s*=\s*"?next"?', fields, re.IGNORECASE):
             try:

@@ -1,6 +1,7 @@
 """Finds referrers of a manifest (signatures, SBOMs, statements) with the API or by tag.
 
-If a registry has no referrers API, clients store an index of them under the tag `sha256-HEX`.
+If a registry has no referrers API, clients store an index of the referrers under the tag
+`sha256-HEX`.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class ReferrerManifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def referrers_tag(digest: Digest) -> str:
-    """The tag with the referrers of `digest` in a registry without the API."""
+    """The tag that lists the referrers of `digest` in a registry without the API."""
     return digest.replace(":", "-", 1)
 
 
 def find_referrers(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...]:
-    """The referrers of `digest`, optionally only referrers of `artifact_type`."""
+    """The referrers of `digest`. If `artifact_type` is set, other types are omitted."""
     descriptors = _referrers_by_api(http, repository, digest, artifact_type)
     if descriptors is None:
         entries = _referrers_by_tag(http, repository, digest)
@@ -61,10 +62,10 @@ def find_referrers(
 
 
 def add_referrer(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> None:
-    """Add the manifest `data` to the tag with the referrers of its subject.
+    """Add the manifest `data` to the tag that lists the referrers of its subject.
 
-    Because the specification does not coordinate writers, the tag is read again, and rewritten if
-    the entry is missing.
+    Other clients can write the tag at the same time. Therefore, the tag is read again, and written
+    again if the entry is missing.
     """
     manifest = msgspec.json.decode(data, type=ReferrerManifest)
     if manifest.subject is None:
@@ -91,7 +92,7 @@ def add_referrer(http: RegistryHttp, repository: Repository, data: bytes, kind: 
 def remove_referrer(
     http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest
 ) -> None:
-    """Remove `digest` from the tag with the referrers of its subject."""
+    """Remove `digest` from the tag that lists the referrers of `subject`."""
     entries = _referrers_by_tag(http, repository, subject, hosts.PUSH)
     left = [entry for entry in entries if entry.get("digest") != digest]
     if len(left) != len(entries):
@@ -104,7 +105,7 @@ def has_api(http: RegistryHttp, repository: Repository, digest: Digest) -> bool:
 
 
 def subject_of_manifest(data: bytes) -> Descriptor | None:
-    """The subject of a manifest, or None."""
+    """The subject of a manifest, or None if it has no subject."""
     try:
         return msgspec.json.decode(data, type=ReferrerManifest).subject
     except msgspec.DecodeError:
@@ -114,7 +115,7 @@ def subject_of_manifest(data: bytes) -> Descriptor | None:
 def _referrers_by_api(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...] | None:
-    """The referrers of `digest`. None if the registry has no referrers API."""
+    """The referrers of `digest`, or None if the registry has no referrers API."""
     query = f"?{urlencode({'artifactType': artifact_type})}" if artifact_type else ""
     path = f"{repository.name}/referrers/{digest}{query}"
     headers = {**IDENTITY_ENCODING, "Accept": documents.INDEX}
@@ -135,7 +136,7 @@ def _referrers_by_api(
 def _referrers_by_tag(
     http: RegistryHttp, repository: Repository, digest: Digest, capability: str | None = None
 ) -> list[dict[str, Any]]:
-    """The entries under the tag with the referrers of `digest`."""
+    """The entries of the tag that lists the referrers of `digest`."""
     try:
         named = repository.tagged(referrers_tag(digest))
         fetched = manifests.fetch_manifest(http, named, capability)

@@ -26,14 +26,14 @@ _CHALLENGE_PARAMETER = re.compile(r'([A-Za-z_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|(
 
 
 class AuthChallenge(msgspec.Struct, frozen=True):
-    """The challenge of a server: scheme in lower case, and fields."""
+    """A challenge of a server: the scheme in lower case, and the fields."""
 
     scheme: str
     fields: dict[str, str]
 
 
 class AcceptedHeader(msgspec.Struct, frozen=True):
-    """An accepted header, with its expiry (monotonic time) and challenge."""
+    """A header that a server accepted, with its expiry (monotonic time) and challenge."""
 
     header: str
     challenge: AuthChallenge
@@ -41,12 +41,12 @@ class AcceptedHeader(msgspec.Struct, frozen=True):
 
     @property
     def is_old(self) -> bool:
-        """Whether to request a new token before the next use."""
+        """Whether the token expires soon and must be renewed."""
         return self.until is not None and monotonic() >= self.until
 
 
 class TokenAnswer(msgspec.Struct, frozen=True):
-    """The response of a token server. The token is in one of two fields."""
+    """The response of a token server. The token is in either field."""
 
     token: str = ""
     access_token: str = ""
@@ -54,7 +54,7 @@ class TokenAnswer(msgspec.Struct, frozen=True):
 
 
 def parse_challenges(header: str) -> list[AuthChallenge]:
-    """The challenges in a WWW-Authenticate header."""
+    """Parse the challenges in a WWW-Authenticate header."""
     parsed = []
     starts = [
         match.start(1)
@@ -90,7 +90,7 @@ def answer_challenge(
     registry_login: RegistryLogin,
     send: Callable[[Request, LoginPair | None], bytes | None],
 ) -> AcceptedHeader | None:
-    """The header that answers `challenge`, the response to `request`. None without credentials.
+    """The header that answers `challenge` to `request`, or None if there are no credentials.
 
     `send` sends a request to the token server, and returns the body of the response, or None if the
     request is rejected.
@@ -131,15 +131,15 @@ def answer_challenge(
 
 
 def _refuse_other_schemes(realm: str, url: str) -> None:
-    """Raise an error for a token server URL that is not HTTP, such as the URL of a local file."""
+    """Raise an error if the URL of the token server is not HTTP (for example, a local file)."""
     try:
         web = url_origin(realm).startswith(("http://", "https://")) and urlsplit(realm).hostname
     except ValueError:  # invalid brackets or port
         web = None
     if not web:
-        message = f"{url_host(url)} has a token server URL that is not HTTP"
+        message = f"the URL of the token server of {url_host(url)} is not HTTP"
         raise FetchFailed(
-            message, hint="contact the registry's administrator; no credentials were sent"
+            message, hint="no credentials were sent; contact the registry's administrator"
         )
 
 
@@ -153,7 +153,7 @@ def _refuse_unencrypted(realm: str, url: str, registry_login: RegistryLogin) -> 
             f"{url_host(url)} requests credentials at {url_origin(realm)}, which does not use TLS"
         )
         raise FetchFailed(
-            message, hint="contact the registry's administrator; no credentials were sent"
+            message, hint="no credentials were sent; contact the registry's administrator"
         )
 
 

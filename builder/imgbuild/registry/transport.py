@@ -25,7 +25,7 @@ T = TypeVar("T")
 class RegistryHttp:
     """Sends requests to registries through `client`, which has the same authorizer. Thread-safe.
 
-    With `url_origin`, all requests are sent to the endpoint for pushes instead of mirrors.
+    If `url_origin` is set, all requests are sent to the endpoint for pushes, and none to mirrors.
     """
 
     def __init__(self, client: HttpClient, authorizer: RegistryAuthorizer, *, origin: bool) -> None:
@@ -37,9 +37,9 @@ class RegistryHttp:
         self._origin = origin
 
     def capable_endpoints(self, registry: str, capability: str) -> tuple[HostEndpoint, ...]:
-        """The endpoints of `registry` for `capability`, in order. For pushes, only one.
+        """The endpoints of `registry` with `capability`, in order. Only one is used for pushes.
 
-        Raises FetchFailed if there is none.
+        Raises FetchFailed if there is no such endpoint.
         """
         required = hosts.PUSH if self._origin else capability
         endpoints = [
@@ -67,7 +67,10 @@ class RegistryHttp:
         )
 
     def first_result(self, registry: str, capability: str, use: Callable[[HostEndpoint], T]) -> T:
-        """The result of `use` for the first working endpoint. Raises the last failure."""
+        """The result of `use` for the first endpoint that works.
+
+        If none works, raises the last error.
+        """
         endpoints = self.capable_endpoints(registry, capability)
         for endpoint in endpoints[:-1]:
             try:
@@ -77,7 +80,7 @@ class RegistryHttp:
         return use(endpoints[-1])
 
     def location_url(self, response: Response, shown: str) -> str:
-        """The URL in `Location`. Raises FetchFailed if it is not allowed."""
+        """The URL in the Location header. Raises FetchFailed if the URL is not allowed."""
         named = response.headers.get("Location", "")
         if not named:
             message = f"{shown}: the response has no Location header"

@@ -1,8 +1,8 @@
-"""Uploads blobs, by mounting, in one request or in chunks (separate: a protocol).
+"""Uploads blobs in one request or in chunks, or mounts them (separate: a protocol).
 
 Only one chunk of a blob is in memory at a time. A blob is first sent in one PUT request. If the
-connection drops, or the blob is too large for one request, the number of received bytes is queried,
-and the rest of this blob and all later blobs are sent in chunks, because docker-registry discards
+connection drops, or the blob is too large for one request, the number of received bytes is queried.
+The rest of this blob and all later blobs are then sent in chunks, because docker-registry discards
 the bytes of a dropped request. After an inconsistent response, a new upload is started.
 """
 
@@ -40,14 +40,14 @@ _PROGRESS = 1 << 20
 
 
 class UploadOutcome(enum.StrEnum):
-    """The result of an upload: whether the blob was sent or already existed."""
+    """Tells whether a blob was sent or existed already."""
 
     PRESENT = "present"
     UPLOADED = "uploaded"
 
 
 class BlobSource(msgspec.Struct, frozen=True):
-    """A blob to send. `open` returns a new reader at an offset for each attempt."""
+    """A blob to send. For each attempt, `open` returns a new reader that starts at an offset."""
 
     digest: Digest
     size: int
@@ -55,7 +55,7 @@ class BlobSource(msgspec.Struct, frozen=True):
 
 
 class UploadBody:
-    """A part of a source as the body of a request. Chunks are counted when they are sent."""
+    """A part of a source as a request body. Chunks are counted when they are sent."""
 
     def __init__(
         self, source: BlobSource, start: int, length: int, advance: Callable[[int], object]
@@ -79,7 +79,7 @@ class UploadBody:
                         message = f"{source.digest} has fewer than the expected {source.size} bytes"
                         raise IntegrityError(
                             message,
-                            hint="create the file again, because it changed during the upload",
+                            hint="the file changed during the upload; create the file again",
                         )
                     left -= len(piece)
                     self._advance(len(piece))
@@ -97,7 +97,7 @@ def upload_blob(
     advance: Callable[[int], object],
     chunk: int | None,
 ) -> UploadOutcome:
-    """Upload `source` unless `repository` has it.
+    """Upload `source`, unless `repository` has the blob.
 
     Raises FetchFailed if the registry does not accept the blob, and IntegrityError if the stored
     blob is different.
@@ -116,7 +116,7 @@ def mount_blob(
 ) -> bool:
     """Mount a blob of `other` in `repository`. Returns False if the registry does not mount it.
 
-    Raises IntegrityError if the stored blob has another size.
+    Raises IntegrityError if the stored blob has a different size.
     """
     if other.host != repository.host or other == repository:
         return False
@@ -125,7 +125,7 @@ def mount_blob(
 
 
 class _BlobUpload:
-    """The upload of a blob. The registry has `sent` bytes, and `_counted` bytes were reported."""
+    """The upload of a blob. The registry has `_sent` bytes. `_counted` bytes were reported."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _BlobUpload:
         self._server = http.capable_endpoints(repository.host, hosts.PUSH)[0].address
 
     def run(self) -> None:
-        """Upload the blob. After a failure or a stop, the upload is cancelled."""
+        """Upload the blob. If the upload fails or is stopped, it is cancelled."""
         try:
             self._send_with_retries()
         except (ImgbuildError, StoppedThread):
@@ -195,7 +195,7 @@ class _BlobUpload:
             mounted = self._begin_upload({"mount": self._source.digest, "from": other.name})
         except RequestRefused as refused:
             self._http.reporter.detail(
-                f"{refused.message}; the layer is sent instead of mounted from {other}"
+                f"{refused.message}; uploading the layer instead of mounting it from {other}"
             )
             mounted = False
         self._scopes = (push_scope(self._repository.name),)
@@ -242,7 +242,7 @@ class _BlobUpload:
             self._location = self._http.location_url(response, self._shown)
             received = _confirmed_size(response)
         if received is not None and not self._sent < received <= end:
-            message = f"reports {received} bytes after byte {end} was sent"
+            message = f"reports {received} received bytes after {end} bytes were sent"
             raise _ImpossibleResponse(message)
         self._sent = end if received is None else received
         self._set_count(self._sent)
@@ -256,13 +256,13 @@ class _BlobUpload:
         if reported.startswith("sha256:") and reported != self._source.digest:
             message = f"{self._shown}: the registry reports that it stored {reported}"
             raise IntegrityError(
-                message, hint="contact the registry's administrator; no tag was set"
+                message, hint="no tag was set; contact the registry's administrator"
             )
 
     def _part_request(
         self, method: str, place: str, headers: dict[str, str], start: int, length: int
     ) -> Request:
-        """Send `length` bytes from `start`, with a new reader for each attempt."""
+        """Send `length` bytes from offset `start`. Each attempt uses a new reader."""
 
         def _body() -> UploadBody | bytes:
             self._set_count(start)
@@ -279,7 +279,7 @@ class _BlobUpload:
     # -- failures
 
     def _retry_reason(self, refused: RegistryRefused) -> str:
-        """The reason for a retry after an error response. Raises an error if a retry is useless."""
+        """The reason to retry after an error response. Raises an error if a retry cannot help."""
         if isinstance(refused, _ImpossibleResponse):
             self._cancel_upload()
         elif refused.status == 413 and self._chunk is None:
@@ -288,7 +288,7 @@ class _BlobUpload:
             self._cancel_upload()
             if not self._resumed:
                 message = f"{self._shown}: the registry received different bytes: {refused.reason}"
-                hint = "create the file again, because it does not match its digest"
+                hint = "the file does not match its digest; create the file again"
                 raise IntegrityError(message, hint=hint)
             # otherwise the offset reported by the registry may be wrong: restart
         elif refused.status not in (404, 410, 416) or self._location is None:
@@ -296,7 +296,7 @@ class _BlobUpload:
         return refused.reason
 
     def _is_stored(self) -> bool:
-        """Whether the blob was stored in spite of the error."""
+        """Whether the blob was stored despite the error."""
         size = blobs.blob_size(self._http, self._repository, self._source.digest, push=True)
         if size is None:
             return False
@@ -305,7 +305,7 @@ class _BlobUpload:
         return True
 
     def _recover_upload(self) -> None:
-        """Query the number of received bytes, or restart the upload, and use chunks from now on."""
+        """Query the number of received bytes, or restart the upload. Then use chunks."""
         from imgbuild.http.session import TransientError
 
         self._chunk = self._chunk or CHUNK
@@ -327,7 +327,7 @@ class _BlobUpload:
         self._set_count(received)
 
     def _cancel_upload(self) -> None:
-        """Cancel the upload, if its URL is on the server that started it."""
+        """Cancel the upload if its URL is on the server on which the upload was started."""
         from imgbuild.http.session import TransientError
 
         place, self._location = self._location, None
@@ -343,7 +343,7 @@ class _BlobUpload:
         if not self._is_stored():
             message = f"{self._shown}: the registry accepted the upload, but does not have the blob"
             raise IntegrityError(
-                message, hint="contact the registry's administrator; no tag was set"
+                message, hint="no tag was set; contact the registry's administrator"
             )
 
     def _count_bytes(self, amount: int) -> None:
@@ -364,10 +364,10 @@ class _ImpossibleResponse(RegistryRefused):
 
 
 def _confirmed_size(response: Response) -> int | None:
-    """The number of received bytes in the Range header of a response. None if it is missing.
+    """The number of received bytes in the Range header of a response, or None if it is missing.
 
-    "0-0" is treated as 0 bytes, as most registries use it. If it means one byte, the upload is only
-    restarted.
+    "0-0" is treated as 0 bytes, as in most registries. If a registry means one byte, the only
+    effect is that the upload is restarted.
     """
     text = response.headers.get("Range", "").strip().removeprefix("bytes=")
     last = parse_integer(text.removeprefix("0-")) if text.startswith("0-") else None
@@ -378,5 +378,6 @@ def _same_size(repository: Repository, source: BlobSource, actual: int) -> None:
     if actual != source.size:
         message = f"{repository} has {actual} bytes as {source.digest} (expected {source.size})"
         raise IntegrityError(
-            message, hint="contact the registry's administrator, because its storage is damaged"
+            message,
+            hint="the storage of the registry is damaged; contact the registry's administrator",
         )

@@ -69,8 +69,8 @@ def reads_untrusted(
 def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
     """Open the file at `path`, also for `open(opener=…)`; links are followed.
 
-    IntegrityError for a pipe, a device or a folder, without blocking; OSError if it cannot be
-    opened.
+    Raises IntegrityError for a pipe, a device or a folder, without blocking. Raises OSError if it
+    cannot be opened.
     """
     try:
         return regular_file(Path(path), flags, links=True)
@@ -87,7 +87,7 @@ class LimitedStream:
         self._source, self._left, self._limit = source, limit, limit
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes; ValueError if the limit is exceeded."""
+        """The next `size` bytes. Raises ValueError if the limit is exceeded."""
         data = self._source.read(size)
         self._left -= len(data)
         if self._left < 0:
@@ -97,7 +97,10 @@ class LimitedStream:
 
 
 def read_regular_file(path: Path, limit: int = LIMIT) -> bytes:
-    """The bytes of the regular file at `path`; IntegrityError if it exceeds `limit` bytes."""
+    """The bytes of the regular file at `path`.
+
+    Raises IntegrityError if it exceeds `limit` bytes.
+    """
     with open(path, "rb", opener=open_regular) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -109,8 +112,9 @@ def read_regular_file(path: Path, limit: int = LIMIT) -> bytes:
 def copy_regular(source: Path, target: Path, *, limit: int, hint: str = REMEDY) -> None:
     """Copy the untrusted file `source` to the new file `target`.
 
-    IntegrityError unless `source` is a regular file of at most `limit` bytes without links or other
-    hard links. The folders of its path are not checked. OSError if it cannot be opened.
+    Raises IntegrityError unless `source` is a regular file of at most `limit` bytes without links
+    or other hard links. The folders of its path are not checked. Raises OSError if it cannot be
+    opened.
     """
     try:
         descriptor = regular_file(source)

@@ -101,7 +101,7 @@ def _imported_names(source: str) -> Iterator[str]:
 
 
 def _file(root: Traversable, module: str) -> str | None:
-    """The path of a module below `root`; None if it does not exist."""
+    """The path of a module below `root`, or None if it does not exist."""
     path = "/".join(module.split(".")[1:])
     choices = (f"{path}.py", f"{path}/__init__.py") if path else ("__init__.py",)
     return next((name for name in choices if root.joinpath(name).is_file()), None)

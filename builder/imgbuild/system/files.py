@@ -89,7 +89,7 @@ def convert_os_error(error: OSError, place: Path, *, hint: str | None = None) ->
 
 
 def free_bytes(place: Path) -> int | None:
-    """The free bytes of the file system of `place`, which need not exist; None if unknown.
+    """The free bytes of the file system of `place`, which need not exist, or None if unknown.
 
     Root may use the reserve. Some file systems report no sizes.
     """
@@ -178,7 +178,7 @@ def same_file(descriptor: int, path: Path) -> bool:
 
 
 def open_locked(path: Path) -> int | None:
-    """Open or create `path` and lock it exclusively; None if another process holds the lock.
+    """Open or create `path` and lock it exclusively, or None if another process holds the lock.
 
     Raises InputError if it is a link or not a regular file.
     """

@@ -64,16 +64,16 @@ class OpenFolder:
 
     @classmethod
     def open(cls, path: Path, *, make: bool = False) -> Self:
-        """Open the folder at `path`, given by the user: links are followed. OSError if missing.
+        """Open the folder at `path`, given by the user: links are followed.
 
-        With `make`, the folder and its parents are created.
+        With `make`, the folder and its parents are created. Raises OSError if missing.
         """
         if make:
             path.mkdir(parents=True, exist_ok=True)
         return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def folder(self, name: str, *, make: bool = False, mode: int = 0o777) -> OpenFolder:
-        """Open the folder `name`; FileNotFoundError if it is missing and `make` is false."""
+        """Open the folder `name`. Raises FileNotFoundError if it is missing and `make` is false."""
         place, descriptor = self.path, os.dup(self.descriptor)
         try:
             for part in self._parts(name):
@@ -94,7 +94,7 @@ class OpenFolder:
         return OpenFolder(place, descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
-        """The status of `name`, without following links; None if it or a parent is missing."""
+        """The status of `name`, without following links, or None if it or a parent is missing."""
         try:
             with self._open_parent(name) as (above, last):
                 return _status(last, above.descriptor)
@@ -102,19 +102,19 @@ class OpenFolder:
             return None
 
     def require_file(self, name: str) -> os.stat_result | None:
-        """Like `status`; InputError if it is not a regular file."""
+        """Like `status`. Raises InputError if it is not a regular file."""
         status = self.status(name)
         if status is not None and not stat.S_ISREG(status.st_mode):
             raise _refusal(self.path / name, status, "a file")
         return status
 
     def file(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-        """Open the regular file `name`; OSError if it cannot be opened."""
+        """Open the regular file `name`. Raises OSError if it cannot be opened."""
         with self._open_parent(name) as (above, last):
             return regular_file(self.path / name, flags, mode, name=last, above=above.descriptor)
 
     def read(self, name: str) -> bytes:
-        """The bytes of the file `name`; OSError if it cannot be read."""
+        """The bytes of the file `name`. Raises OSError if it cannot be read."""
         with os.fdopen(self.file(name), "rb") as file:
             return file.read()
 
@@ -167,7 +167,7 @@ class OpenFolder:
                     os.unlink(temporary, dir_fd=above.descriptor)
 
     def new_file(self, name: str) -> BinaryIO:
-        """Create the file `name` in this folder; FileExistsError if the name exists."""
+        """Create the file `name` in this folder. Raises FileExistsError if the name exists."""
 
         def _open_unnamed(_: str, flags: int) -> int:
             return os.open(name, flags | os.O_CLOEXEC, 0o666, dir_fd=self.descriptor)
@@ -182,12 +182,12 @@ class OpenFolder:
     def rename_folder(self, name: str, other: str) -> None:
         """Rename the folder `name` to `other`, which must be missing or an empty folder.
 
-        OSError if it is not empty.
+        Raises OSError if it is not empty.
         """
         os.rename(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def create_link(self, descriptor: int, name: str) -> None:
-        """Create the hard link `name` to the open file `descriptor`; OSError if that fails.
+        """Create the hard link `name` to the open file `descriptor`. Raises OSError if that fails.
 
         The link refers to the open file, even if its former name was replaced.
         """
@@ -204,7 +204,7 @@ class OpenFolder:
         return False
 
     def remove_folder(self, name: str) -> None:
-        """Remove the empty folder `name`; OSError if it is not empty."""
+        """Remove the empty folder `name`. Raises OSError if it is not empty."""
         with self._open_parent(name) as (above, last):
             os.rmdir(last, dir_fd=above.descriptor)
 
@@ -215,7 +215,7 @@ class OpenFolder:
     def file_paths(self, levels: int = LEVELS) -> Iterator[str]:
         """The paths of all regular files below this folder.
 
-        InputError for a link, and for folders nested deeper than `levels`.
+        Raises InputError for a link, and for folders nested deeper than `levels`.
         """
         if not levels:
             message = f"{self.path} is nested deeper than {LEVELS} folders"
@@ -274,8 +274,8 @@ def regular_file(
 ) -> int:
     """Open the regular file at `path`, or `name` in the folder `above`.
 
-    InputError for a pipe, a device or a folder, without blocking, and for a link unless `links` are
-    followed; OSError if it cannot be opened.
+    Raises InputError for a pipe, a device or a folder, without blocking, and for a link unless
+    `links` are followed. Raises OSError if it cannot be opened.
     """
     name = os.fspath(path) if name is None else name
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
@@ -396,7 +396,8 @@ def make_private(top: Path, *names: str, make: bool = True) -> bool:
     """Restrict write access to `top`, and to the nested folders `names` below it, to this user.
 
     False if a mode had to be changed. Missing folders are created with `make`, else
-    FileNotFoundError. InputError if a folder belongs to another user or, below `top`, is a link.
+    FileNotFoundError. Raises InputError if a folder belongs to another user or, below `top`, is a
+    link.
     """
     private = True
     with contextlib.ExitStack() as stack:

@@ -34,7 +34,7 @@ class ForkedCall:
         os.close(writing)
 
     def result(self) -> bytes | None:
-        """Wait for the result; None if `function` raised an exception."""
+        """Wait for the result, or None if `function` raised an exception."""
         with os.fdopen(self._reading, "rb") as file:
             data = file.read()
         _, status = os.waitpid(self._process, 0)

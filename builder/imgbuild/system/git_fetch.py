@@ -66,7 +66,7 @@ class TreeEntry(msgspec.Struct, frozen=True):
 def remote_refs(url: str, *patterns: str) -> dict[str, str]:
     """Ref → object, for refs of the repository at `url` that match a pattern, if any is given.
 
-    FetchFailed if the server does not respond.
+    Raises FetchFailed if the server does not respond.
     """
     words = (*SETTINGS, "ls-remote", "--quiet", "--", url, *patterns)
     done = _run_git(words, env=_transport(url))
@@ -79,8 +79,9 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
 def resolve_commit(url: str, revision: str, folder: Path) -> str:
     """The commit of a branch, tag or short hash, by default of the default branch.
 
-    `folder` is a new folder for the repository, which is fetched to find a short hash. InputError
-    if the repository has no such revision, FetchFailed if the server does not respond.
+    `folder` is a new folder for the repository, which is fetched to find a short hash. Raises
+    InputError if the repository has no such revision, and FetchFailed if the server does not
+    respond.
     """
     if COMMIT.fullmatch(revision):
         return revision
@@ -123,7 +124,7 @@ def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
     """Write the files of a commit, as stored in git's objects, to the new folder `place`.
 
     `folder` is a new folder for the repository. Files over LARGEST and submodules are omitted.
-    FetchFailed if the commit cannot be fetched or written.
+    Raises FetchFailed if the commit cannot be fetched or written.
     """
     folder.mkdir(parents=True)
     repository = FetchedRepository(folder, sha256=len(commit) == 64)
@@ -169,7 +170,7 @@ class GitObjects:
         return self._run_git("cat-file", "-e", commit).status == 0
 
     def resolve_object(self, name: str) -> str | None:
-        """The object of a revision: "REV^{commit}", "COMMIT:folder"; None if it does not exist."""
+        """The object ID of a revision ("REV^{commit}", "COMMIT:folder"), or None if missing."""
         done = self._run_git("rev-parse", "--verify", "--quiet", "--end-of-options", name)
         return done.stdout.strip() if done.status == 0 else None
 
@@ -229,7 +230,7 @@ class FetchedRepository(GitObjects):
     def fetch_commit(self, url: str, commit: str) -> None:
         """Fetch `commit` without history, or all branches and tags if the server refuses that.
 
-        FetchFailed if the repository does not have it.
+        Raises FetchFailed if the repository does not have it.
         """
         done = self._run_fetch(url, commit, "--depth=1")
         if done.status == 0 and self.has(commit):
@@ -240,13 +241,16 @@ class FetchedRepository(GitObjects):
             raise FetchFailed(message, hint="use another revision; this one may have been removed")
 
     def fetch_all(self, url: str) -> None:
-        """Fetch all branches and tags with their history; FetchFailed if that fails."""
+        """Fetch all branches and tags with their history. Raises FetchFailed if that fails."""
         done = self._run_fetch(url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
         if done.status != 0:
             raise _failure(url, done)
 
     def fetch_history(self, url: str, commit: str) -> None:
-        """Fetch all tags and the history of the fetched `commit`; FetchFailed if that fails."""
+        """Fetch all tags and the history of the fetched `commit`.
+
+        Raises FetchFailed if that fails.
+        """
         shallow = self._run_git("rev-parse", "--is-shallow-repository").stdout.strip() == "true"
         deeper = ("--unshallow",) if shallow else ()
         done = self._run_fetch(url, commit, "+refs/tags/*:refs/tags/*", *deeper)

@@ -56,7 +56,7 @@ class KnownHashes:
     def matches(self, path: Path, sha256: Sha256) -> bool:
         """Whether the file at `path` has the hash `sha256`; it is hashed if no record matches.
 
-        OSError if it cannot be opened, IntegrityError if it is not a regular file.
+        Raises OSError if it cannot be opened, and IntegrityError if it is not a regular file.
         """
         with open(path, "rb", opener=open_regular) as file:
             return self.matches_file(file, sha256)
@@ -219,7 +219,7 @@ def _open_database(folder: Path | None, _: int) -> KnownHashes:
 
 
 def state_folder() -> Path | None:
-    """$XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild; None without a home folder."""
+    """$XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild, or None without a home folder."""
     try:
         return xdg_folder("XDG_STATE_HOME", ".local/state") / "imgbuild"
     except ImgbuildError:

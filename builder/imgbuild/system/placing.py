@@ -18,11 +18,12 @@ from imgbuild.values import Sha256
 def place_file(
     folder: OpenFolder, name: str, source: Path, sha256: Sha256, reporter: Reporter, *, prefix: str
 ) -> None:
-    """Link or copy `source` as `name` in `folder`; IntegrityError unless its hash is `sha256`.
+    """Link or copy `source` as `name` in `folder`.
 
     The file is opened once, to link or copy the file that was hashed. It is copied if it is on
     another file system, or if another user owns it or can write to it, who could change a link
-    later. The temporary name begins with `prefix`.
+    later. The temporary name begins with `prefix`. Raises IntegrityError unless its hash is
+    `sha256`.
     """
     temporary = f"{prefix}{secrets.token_hex(16)}"
     hashes = known_hashes.user_known_hashes()

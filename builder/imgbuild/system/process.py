@@ -43,7 +43,7 @@ class ProcessResult(msgspec.Struct, frozen=True):
 def find_program(program: str, *, remedy: str) -> str:
     """The path of `program`, from PATH or a folder for system programs.
 
-    ToolMissing, with `remedy` as its hint, if it is not installed.
+    Raises ToolMissing, with `remedy` as its hint, if it is not installed.
     """
     path = programs.find_program(program)
     if path is None:
@@ -53,7 +53,10 @@ def find_program(program: str, *, remedy: str) -> str:
 
 
 def _resolve_program(command: Sequence[str]) -> list[str]:
-    """`command` with the path of its program; ToolMissing if the program is not installed."""
+    """`command` with the path of its program.
+
+    Raises ToolMissing if the program is not installed.
+    """
     return [find_program(command[0], remedy=f"install {command[0]}"), *command[1:]]
 
 
@@ -79,7 +82,7 @@ def run_command(
 ) -> ProcessResult:
     """Run `command` and wait for its end.
 
-    `env` is added to this process's environment, and the open `descriptors` are inherited.
+    `env` is added to this process's environment, and the open `descriptors` are inherited. Raises
     WorkFailed if it runs longer than `limit` seconds or, with `check`, if its status is not 0; the
     error has the end of stderr.
     """
@@ -166,7 +169,7 @@ def run_in_foreground(
 def feed_command(
     command: Sequence[str], chunks: Iterable[bytes], *, env: Mapping[str, str] | None = None
 ) -> ProcessResult:
-    """Run `command` with `chunks` as its stdin; WorkFailed if its status is not 0.
+    """Run `command` with `chunks` as its stdin. Raises WorkFailed if its status is not 0.
 
     `env` is added to this process's environment. Only the last lines of its output are retained. If
     `chunks` raises an error, the program is killed before it processes incomplete input.

@@ -33,7 +33,7 @@ GIT_VARIABLES = {"GIT_ALLOW_PROTOCOL": "", "GIT_OPTIONAL_LOCKS": "0", "BUILDX_GI
 
 
 def find_on_path(program: str, *, path: str | None = None) -> str | None:
-    """The path of the executable `program`; None if it is not installed.
+    """The path of the executable `program`, or None if it is not installed.
 
     Like shutil.which, but searches only absolute folders of PATH, or of `path`. A `program` with a
     slash is a path.

@@ -43,7 +43,7 @@ def is_plain(text: str) -> bool:
 
 
 def require_plain_word(text: str) -> QuotedText:
-    """`text` if it is a plain word; InputError otherwise."""
+    """`text` if it is a plain word. Raises InputError otherwise."""
     if is_plain(text):
         return QuotedText(text)
     message = f"{text!r} is not a plain word"
@@ -51,7 +51,7 @@ def require_plain_word(text: str) -> QuotedText:
 
 
 def quote_word(text: str, *, lines: bool = False) -> QuotedText:
-    """`text` as one word of a shell; InputError for control characters.
+    """`text` as one word of a shell. Raises InputError for control characters.
 
     With `lines` it may contain line breaks and tabs, which only shell scripts support.
     """
@@ -77,7 +77,7 @@ def quote_patterns(texts: Iterable[str]) -> QuotedText:
 
 
 def for_double_quotes(text: str) -> str:
-    """`text` for use between double quotes of a shell; InputError for control characters."""
+    """`text` for use between double quotes of a shell. Raises InputError for control characters."""
     _refuse_characters(text, _CONTROL)
     return re.sub(r'[\\"$`]', r"\\\g<0>", text)
 
@@ -107,7 +107,7 @@ def json_string(value: object) -> QuotedText:
 
 
 def dockerfile_value(text: str) -> QuotedText:
-    """`text` as a value of ENV or LABEL; InputError for control characters."""
+    """`text` as a value of ENV or LABEL. Raises InputError for control characters."""
     _refuse_characters(text, _CONTROL)
     if re.fullmatch(r"[\w@%+=:,./-]+", text, flags=re.ASCII):
         return QuotedText(text)
@@ -115,7 +115,7 @@ def dockerfile_value(text: str) -> QuotedText:
 
 
 def sbatch_word(text: str) -> QuotedText:
-    """`text` as a word of an #SBATCH line; InputError for control characters.
+    """`text` as a word of an #SBATCH line. Raises InputError for control characters.
 
     sbatch interprets quotes, backslashes and # in such a line (src/sbatch/opt.c of Slurm 22.05).
     """

@@ -30,7 +30,7 @@ def parse_requirement(requirement_string: str) -> Requirement:
 
 @functools.lru_cache(maxsize=20_000)  # the same METADATA is read for each target and each lookup
 def valid_requirement(line: str) -> Requirement | None:
-    """Parse a requirement, which must not be changed; None if it is invalid."""
+    """Parse a requirement, which must not be changed, or None if it is invalid."""
     try:
         return parse_requirement(line)
     except InvalidRequirement:
@@ -54,7 +54,7 @@ def is_within(version: str | None, spec: str | SpecifierSet) -> bool:
 
 
 def parse_version(text: str | None) -> Version | None:
-    """Parse a version (PEP 440); None if it is invalid."""
+    """Parse a version (PEP 440), or None if it is invalid."""
     try:
         return Version(text or "")
     except InvalidVersion:
@@ -68,7 +68,7 @@ def parse_source(source: str | bytes) -> ast.Module:
 
 
 def valid_source(source: str | bytes) -> ast.Module | None:
-    """Parse a module; None if it is invalid."""
+    """Parse a module, or None if it is invalid."""
     try:
         return parse_source(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

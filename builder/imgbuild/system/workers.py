@@ -52,7 +52,7 @@ class WorkerPool:
         self._all: list[_WorkerProcess] = []
 
     def submit_call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Call a module's `function` in a process; WorkFailed if the process ends early."""
+        """Call a module's `function` in a process. Raises WorkFailed if the process ends early."""
         return self._threads.submit(self._run_call, function, args, kwargs)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Finds advisories that a newer version fixes, in OSV. Such a version has no cool-down."""
+"""Finds advisories in OSV that a newer version fixes. The cool-down does not apply to fixes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from imgbuild.values import normalize_package
 
 
 class UpdateAdvisories:
-    """Advisories from a server with OSV's API at `address` (default: the address of `OsvServer`).
+    """Looks up advisories with OSV's API at `address` (default: the address of `OsvServer`).
 
-    If the server does not respond, a warning is reported, and no version is treated as a fix.
+    If the server does not respond, a warning is printed, and no version is treated as a fix.
     """
 
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
@@ -25,7 +25,7 @@ class UpdateAdvisories:
         self._by_version: dict[tuple[str, str], tuple[Advisory, ...]] = {}
 
     def fixed(self, package: str, present: str, newer: str) -> tuple[str, ...]:
-        """The ids of the advisories about `present` that do not apply to `newer`."""
+        """The IDs of the advisories on version `present` that do not apply to `newer`."""
         before = self._advisories_about(package, present)
         if not before:
             return ()
@@ -44,6 +44,7 @@ class UpdateAdvisories:
             except FetchFailed as error:
                 self._reachable = False
                 self._reporter.warn(
-                    f"the cool-down also applies to security fixes: {error.message}"
+                    "cannot look up security fixes, so the cool-down applies to all "
+                    f"releases: {error.message}"
                 )
         return self._by_version.get(key, ())

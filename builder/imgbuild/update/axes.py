@@ -1,7 +1,7 @@
 """Finds newer releases of the pins of a row, and applies the cool-down period.
 
-Packages that give stacks their names are first, because their versions restrict other packages.
-Packages that a row does not pin depend on the cut-off day.
+The packages that name a stack come first, because their versions restrict other packages. The
+versions of packages that a row does not pin depend on the cut-off date.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FixedAdvisories = Callable[[str, str, str], Sequence[str]]
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """A release on an index, with the upload times of its first and last file (None if unknown).
+    """A release on an index. `first` and `last` are upload times of files, or None if unknown.
 
     `files` is a hash of the file names.
     """
@@ -46,9 +46,9 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionAxis(msgspec.Struct, frozen=True, kw_only=True):
-    """A pin of a row with newer final releases, newest first. `waiting` are in the cool-down.
+    """A pin of a row, and the newer final releases, newest first. `waiting` are in the cool-down.
 
-    `fixing` are, by version, the IDs of advisories that disable the cool-down.
+    `fixing` maps versions to the IDs of advisories because of which the cool-down does not apply.
     """
 
     package: str
@@ -59,25 +59,25 @@ class VersionAxis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoolDown(msgspec.Struct, frozen=True, kw_only=True):
-    """The minimum age of releases. None disables the cool-down."""
+    """The cool-down: the minimum age of a release. None disables the cool-down."""
 
     days: int | None
     today: datetime.date
 
     @property
     def cut_day(self) -> datetime.date:
-        """The date before which a release must have been uploaded."""
+        """The date before which a release must have been uploaded to be used."""
         return self.today - datetime.timedelta(days=self.days or 0)
 
 
 def axis_names(target: Target) -> tuple[str, ...]:
-    """The pinned packages of a row, in the order of trials."""
+    """The pinned packages of a row, in the order in which they are tried."""
     ranks = {package: rank for rank, package in enumerate(ORDER)}
     return tuple(sorted(target.pins, key=lambda name: (ranks.get(name, len(ORDER)), name)))
 
 
 def list_final_releases(files: Iterable[IndexFile]) -> dict[Version, Release]:
-    """The final releases of a package by version, without yanked ones."""
+    """The final releases of a package by version, without yanked releases."""
     return {version: _release(version, each) for version, each in final_releases(files).items()}
 
 
@@ -128,23 +128,23 @@ def package_axis(
 
 
 def base_axis(part: str, before: str, after: str) -> VersionAxis:
-    """The axis of a part of a base, BASE or PYTHON."""
+    """The axis of a `part` of a base (BASE or PYTHON)."""
     release = Release(version=after, first=None, last=None, files="")
     return VersionAxis(package=part, version=before, releases=(release,))
 
 
 def version_order(part: str, version: str) -> Version:
-    """The sort key of a version of an axis, which includes the build of a Python."""
+    """The sort key of a version. For a standalone Python, the key includes the build date."""
     return Version(version) if part == PYTHON else public_version(version)
 
 
 def is_past_cool_down(release: Release, cut: datetime.date) -> bool:
-    """Whether the first file of a release was uploaded before a date."""
+    """Whether the first file of a release was uploaded before the date `cut`."""
     return release.first is not None and release.first.date() < cut
 
 
 def row_cut_off(target: Target, release: Release, cool_down: CoolDown) -> datetime.date:
-    """The `as_of` that a row requires for a release: after the upload of the last file."""
+    """The `as_of` that a row needs to include a release: after the upload of the last file."""
     days = [target.as_of, cool_down.cut_day]
     uploaded = release.last or release.first
     if uploaded is not None:
@@ -153,7 +153,7 @@ def row_cut_off(target: Target, release: Release, cool_down: CoolDown) -> dateti
 
 
 def require_times(indexes: Mapping[str, IndexLookup], targets: Mapping[str, Target]) -> None:
-    """Raise InputError if an index has no upload time for a newer release.
+    """Raise InputError if an index does not report the upload time of a newer release.
 
     The keys of `indexes` and `targets` are names of rows.
     """
@@ -175,6 +175,10 @@ def require_times(indexes: Mapping[str, IndexLookup], targets: Mapping[str, Targ
         if packages
     ]
     if lines:
-        message = "\n  ".join(("upload times for the cool-down are unknown for:", *lines))
-        hint = "pass --no-cool-down, or use an index with upload times (PEP 700 or a JSON API)"
+        message = "\n  ".join(
+            ("the cool-down cannot be applied, because upload times are unknown for:", *lines)
+        )
+        hint = (
+            "add --no-cool-down, or use an index that reports upload times (PEP 700 or a JSON API)"
+        )
         raise InputError(message, hint=hint)

@@ -1,7 +1,7 @@
 """Writes a tried row with its lock, digests, Dockerfile and records into a project.
 
-New files are written under temporary names. Then the folder of the row and finally the matrix are
-renamed, so that after an interruption, the matrix is unchanged or has a complete row.
+New files are written under temporary names. Then the folder of the row is renamed, and finally the
+matrix. After an interruption, the matrix is therefore unchanged or has a complete row.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def place_row(
 ) -> tuple[Constraint, ...]:
     """Write the row `tried`, described by `derived_row`, from the scratch folder into the project.
 
-    Returns learned constraints that were not written because a lock of the project violates them.
+    Returns the learned constraints that were not written, because a lock of the project violates
+    them.
     """
     row = tried.row
     with inputs.store.hold_lock(f"update-{sha256(str(project.images).encode())}"):
@@ -96,7 +97,7 @@ def _merge_scratch(
 
 
 def _records(scratch: Project, lock: Lock) -> RecordedLayers:
-    """The records of the layers and wheels of a lock, without records of other trials."""
+    """The records of the layers and wheels of a lock. Records of other trials are omitted."""
     every = records.read_records(scratch.images)
     layers = {layer.id for arch in lock.arch for layer in create_plan(lock, arch).layers}
     wheels = _lock_hashes(lock)
@@ -107,7 +108,7 @@ def _records(scratch: Project, lock: Lock) -> RecordedLayers:
 
 
 def _lock_hashes(lock: Lock) -> set[Sha256]:
-    """The hashes of all wheels and debs of a lock, and of wheels that its builds require."""
+    """The hashes of all wheels and Debian packages of a lock, including build requirements."""
     return {
         item.sha256
         for resolution in lock.arch.values()
@@ -122,7 +123,7 @@ def _lock_hashes(lock: Lock) -> set[Sha256]:
 def _learned_constraints(
     project: Project, scratch: Project, tried: TriedRow
 ) -> tuple[list[Constraint], tuple[Constraint, ...]]:
-    """The learned constraints on packages of the row, and those that existing locks violate."""
+    """The learned constraints on packages of the row, and the ones that existing locks violate."""
     known = set(constraints.read_constraints(project.images))
     versions = [resolution.versions for resolution in tried.lock.arch.values()]
     learned = [
@@ -150,7 +151,7 @@ def violated_constraints(project: Project, learned: Iterable[Constraint]) -> lis
 
 
 def _place_folder(project: Project, scratch: Project, name: str, matrix: bytes) -> None:
-    """Copy the folder of the row into the project, and write the matrix, or change nothing."""
+    """Copy the folder of the row into the project, and write the matrix. On failure, undo both."""
     files = _files(scratch.images / name)
     temporary = f".{name}.new-{os.getpid()}"
     with (
@@ -171,9 +172,9 @@ def _place_folder(project: Project, scratch: Project, name: str, matrix: bytes) 
 
 
 def _remove_target(images: OpenFolder, name: str) -> None:
-    """Remove the folder `name` of this run or of a killed run.
+    """Remove the folder `name` that this run or a killed run created.
 
-    Raises InputError if it is a link.
+    Raises InputError if the path is a link.
     """
     if images.status(name) is None:
         return

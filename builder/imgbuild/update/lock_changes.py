@@ -1,6 +1,7 @@
-"""Writes the changes of an update as Markdown, for a pull request.
+"""Writes the changes of an update as Markdown for a pull request.
 
-Names, versions and reasons are in code spans, in which GitHub ignores mentions, links and markup.
+Names, versions and reasons are written as code spans, because GitHub ignores mentions, links and
+markup in code spans.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _new_row(item: RowUpdate) -> Iterator[str]:
 
 
 def _arch(arch: Arch, part: ArchDiff) -> Iterator[str]:
-    """The changes on one architecture, collapsed below a summary."""
+    """The changes on one architecture, as a collapsed section."""
     yield (
         f"<details><summary>{arch}: {format_count(len(part.changes), 'package')} changed,"
         f" {size_text(part.pull)} of {size_text(part.total)} to pull</summary>"

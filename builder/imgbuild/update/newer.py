@@ -1,7 +1,7 @@
-"""Finds newer versions on indexes, and determines which of them METADATA allows.
+"""Finds newer versions on indexes, and determines which versions METADATA allows.
 
-Only pages of indexes and METADATA are read, without solving. A version is allowed if no pinned or
-kept package excludes it, even if other packages must also change.
+Only index pages and METADATA are read; nothing is resolved. A version is allowed if no pinned or
+kept package excludes the version, even if other packages must change, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AdvanceFunction = Callable[[int], object]
 
 
 class RequiredVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's requirement on a package: specifier, place in a file, and extras."""
+    """A requirement of the user for a package: specifier, place in a file, and extras."""
 
     spec: str = ""
     place: str = ""
@@ -44,12 +44,12 @@ class RequiredVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Packages with versions, on machines with `tags`. METADATA is read for the first tags.
+    """A set of packages and versions for machines with `tags`. METADATA is read for the first tags.
 
     `wanted` are requirements of the user. `requires` maps packages to the requirements of their
     versions. `kept` maps packages that cannot be changed to reasons. `cuda` is the CUDA release of
     the set, or "" if unknown. `known` are learned constraints. `sdists` are packages that can be
-    built.
+    built from an sdist.
     """
 
     name: str
@@ -66,12 +66,13 @@ class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
 class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed": "takes"}):
     """A package with its version, the newest version on the index, and the newest allowed version.
 
-    `newest` is the current version if there is no newer one. `allowed` is "" if no newer version is
-    allowed. `moves` are packages that must change with it. `reasons` are reasons against `newest`.
-    `elsewhere` are the engines of locked targets with `allowed`, if none has the engine of the set.
-    `error` is the reason if the index could not be read. `required` is false for a package that
-    only other packages require. `pinned` is set if the row of the target pins the package; `notes`
-    are sentences on it in notes of the target.
+    `newest` is the current version if the index has no newer version. `allowed` is "" if no newer
+    version is allowed. `moves` are packages that must change together with the package. `reasons`
+    are reasons against `newest`. `elsewhere` lists the engines of locked targets with version
+    `allowed`, if none of these targets has the engine of the set. `error` is set if the index could
+    not be read. `required` is false if only other packages require the package. `pinned` is set if
+    the row of the target pins the package. `notes` are sentences on the package in the notes of the
+    target.
     """
 
     package: str
@@ -101,7 +102,7 @@ def look_up_newer(
 ) -> list[NewerVersion]:
     """Look up newer versions of `names` on the indexes in parallel, and yield them in order.
 
-    If a page cannot be read, only the package has an error.
+    If a page cannot be read, only the result of this package has an error.
     """
     lookup = _NewerLookup(packages, indexes, context)
 
@@ -117,7 +118,7 @@ def look_up_newer(
 
 
 class _VersionObstacles(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons against a version, packages to change with it, and whether METADATA was read."""
+    """The reasons against a version, packages that must change, and whether METADATA was read."""
 
     reasons: tuple[str, ...]
     moves: tuple[str, ...]
@@ -125,7 +126,7 @@ class _VersionObstacles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _NewerLookup:
-    """A set of packages, and the indexes to compare it with."""
+    """Compares a package set with the versions on its indexes."""
 
     def __init__(self, packages: VersionSet, indexes: IndexLookup, context: Context) -> None:
         self._set, self._indexes, self._context = packages, indexes, context
@@ -182,9 +183,10 @@ class _NewerLookup:
     def _version_obstacles(
         self, package: str, version: Version, files: Sequence[IndexFile], *, whole: bool
     ) -> _VersionObstacles:
-        """The reasons against a version. METADATA is read if there are no others or if `whole`.
+        """The reasons against a version.
 
-        For a kept package, there are no other reasons.
+        METADATA is read only if no other reason is found, or if `whole` is set. For a kept package,
+        the reason to keep it is the only reason.
         """
         if package in self._set.kept:
             return _VersionObstacles(reasons=(self._set.kept[package],), moves=(), metadata=False)
@@ -228,7 +230,7 @@ class _NewerLookup:
         reasons: list[str],
         moves: list[str],
     ) -> None:
-        """Add the requirements in METADATA of a version that the set does not satisfy."""
+        """Add unsatisfied requirements in METADATA of a version to `reasons` and `moves`."""
         data = read_wheel_metadata(wheel, self._context.http, self._context.store)
         required = active_requirements(data, self._markers, sorted(self._extras.get(package, ())))
         for each in required:
@@ -247,10 +249,11 @@ class _NewerLookup:
             reasons += _cuda_reasons(wheel.version, required, self._set.cuda)
 
     def _too_old(self, package: str, version: Version, data: bytes) -> list[str]:
-        """Packages of the set that are older than the range of the extra with the package's name.
+        """Packages of the set that are older than supported, according to extras of their name.
 
-        The range shows the versions that the code supports, with or without the extra. Packages
-        newer than the range are ignored, because ranges often end at the day of the release.
+        The range of such an extra shows which versions the code supports, even if the extra is not
+        used. Packages newer than the range are ignored, because ranges often end at the version
+        that was current at the release.
         """
         reasons = []
         plain = active_requirements(data, self._markers)
@@ -337,9 +340,9 @@ def _is_cuda_requirement(requirement: Requirement) -> bool:
 
 
 def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) -> list[str]:
-    """A reason if a torch version is built for a different CUDA release than the set's."""
+    """The reason if a version of torch is built for a CUDA release that differs from the set's."""
     if is_cpu_build(version, required):
-        return [f"torch {version} has no build with CUDA on this index"]
+        return [f"this index has no CUDA build of torch {version}"]
     release = torch_build(version, required).cuda
     if release in (None, cuda):
         return []

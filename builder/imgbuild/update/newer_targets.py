@@ -19,7 +19,7 @@ STACK = (*ENGINES, "verl", "trl", "unsloth", "deepspeed")
 
 
 class NewerTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target with its CUDA release, the oldest driver, and versions of frameworks."""
+    """A target with its CUDA release, the oldest supported driver, and versions of frameworks."""
 
     target: str
     cuda: str
@@ -30,10 +30,11 @@ class NewerTarget(msgspec.Struct, frozen=True, kw_only=True):
 def find_newer_targets(
     project: Project, matrix: Matrix, lock: Lock, arch: Arch, locks: Iterable[Lock]
 ) -> tuple[NewerTarget, ...]:
-    """For each driver, the best of `locks` with all frameworks of `lock`, none older and one newer.
+    """Find targets with all frameworks of `lock`, at least one newer and none older.
 
-    The best target has the fewest other frameworks, is recommended, or has the latest date, in this
-    order. Retired targets are omitted. The target for the oldest driver is first.
+    For each driver, the result has the best target of `locks`: with the fewest other frameworks,
+    then recommended, then with the latest date. Retired targets are omitted. The target for the
+    oldest driver is first.
     """
     versions, pins = lock.arch[arch].versions, matrix.targets[lock.target].pins
     stack = {name: Version(versions[name]) for name in STACK if name in pins and name in versions}
@@ -59,10 +60,10 @@ def find_newer_targets(
 
 
 def locked_with(package: str, version: str, lock: Lock, arch: Arch, locks: Iterable[Lock]) -> str:
-    """A text with the versions of an engine of `lock` in targets with the `version` of a package.
+    """Describe the versions of an engine of `lock` in targets with `version` of a package.
 
-    An example is "trl 1.16.0 is locked with vllm 0.31.0, 0.33.0, not with 0.8.5.post1". The text is
-    "" if a target has the version of `lock`, if no target has the `version`, or if the package is
+    Example: "trl 1.16.0 is locked with vllm 0.31.0, 0.33.0, not with 0.8.5.post1". Returns "" if
+    such a target has the engine version of `lock`, if no target has `version`, or if the package is
     not a framework.
     """
     if package not in STACK:

@@ -1,6 +1,6 @@
 """Finds updates of the base and Python of a locked image, and known vulnerabilities.
 
-Sources are optional: if one cannot be read, the result contains the error.
+All sources are optional: if a source cannot be read, the result contains the error.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class DebianUpdate(msgspec.Struct, frozen=True, kw_only=True):
 class BaseUpdates(msgspec.Struct, frozen=True, kw_only=True):
     """Newer versions of the Debian packages of an image on one architecture.
 
-    `packages` is the number of packages. `date` is the date of the security suite. `error` is the
-    reason if updates are unknown. `python` is a newer release of the standalone Python, and
-    `python_error` is the reason if releases are unknown.
+    `packages` is the number of packages, and `date` is the date of the security suite. `error` is
+    set if updates are unknown. `python` is a newer release of the standalone Python, and
+    `python_error` is set if releases are unknown.
     """
 
     base: str
@@ -53,7 +53,7 @@ class BaseUpdates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownVulnerabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of `imgbuild cves` on an image, or None with the reason for the failure."""
+    """The report of `imgbuild cves` on an image, or the reason why there is no report."""
 
     arch: Arch
     report: CveReport | None = None
@@ -61,7 +61,7 @@ class KnownVulnerabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUpdates:
-    """The updates for `lock` in Debian's archive, and of the standalone Python."""
+    """The updates of the Debian packages and of the standalone Python of `lock`."""
     debs = lock.arch[arch].debs
     state = BaseUpdates(base=lock.base.name, arch=arch, packages=len(debs))
     if not isinstance(base, DebianBase):
@@ -86,7 +86,7 @@ def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUp
 
 
 def add_python_update(state: BaseUpdates, base: DebianBase, context: Context) -> BaseUpdates:
-    """Add a newer release of the standalone Python of `base`, if any, to `state`."""
+    """Add the newest release of the standalone Python of `base` to `state`, if it is newer."""
     if base.standalone_python is None:
         return state
     try:

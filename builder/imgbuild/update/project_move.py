@@ -1,6 +1,6 @@
 """Moves rows of a project to another published target.
 
-Conflicts with the new target are determined from the project's files, the lock and the index.
+Conflicts with the new target are found from the project's files, the lock and the index.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from imgbuild.wheel.tags import WheelTags
 class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
     """Rows to move from the published target `old` to `new`, which was copied from `origin`.
 
-    `old` and `new` have the same name if only the lock is newer. `lock` is the path for the copy of
+    If only the lock is newer, `old` and `new` have the same name. `lock` is the path of the copy of
     the lock, relative to the matrix.
     """
 
@@ -55,7 +55,7 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the project already has the lock of the new target."""
+        """Whether the project already contains the lock of the new target."""
         return (self.old.name, self.old.hash, self.old.digest) == (
             self.new.name,
             self.new.hash,
@@ -64,11 +64,10 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_to_move(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
-    """The rows to move: those in `names`, or all.
+    """The rows to move: the rows `names`, or all rows.
 
-    Raises NothingSelected for an unknown row.
-
-    Raises InputError if the rows use several targets.
+    Raises NothingSelected if a row does not exist, and InputError if the rows use different
+    targets.
     """
     absent = [name for name in names if name not in value.targets]
     if absent:
@@ -83,7 +82,7 @@ def rows_to_move(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def copy_place(value: Extensions, old: str, new: str) -> str:
-    """The path for the copy of `new`, next to the copy of `old`."""
+    """The path of the copy of `new`, next to the copy of `old`."""
     lock = value.published[old].lock
     return lock if new == old else posixpath.join(posixpath.dirname(lock), new)
 
@@ -118,14 +117,14 @@ def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) ->
 def keeps_image(image: str, move: ProjectMove) -> bool:
     """Whether `image`, the location of the old target's layers, can also contain the new layers.
 
-    True for a repository. A layout, a tag or a digest contains only a single image.
+    This is true for a repository. A layout, a tag or a digest refers to a single image.
     """
     one = image.startswith(LAYOUT) or "@" in image or ":" in image.rsplit("/", 1)[-1]
     return not one and (move.old.name == move.new.name or move.old.name not in image)
 
 
 def _superseded_keys(row: Extension, new: PublishedTarget) -> tuple[str, ...]:
-    """The keys of a row to remove, because they are unnecessary or wrong with the new target."""
+    """The keys to remove from a row, because they are unnecessary or wrong for the new target."""
     keys = []
     if row.as_of is not None and row.as_of <= datetime.date.fromisoformat(new.lock.as_of):
         keys.append("as_of")
@@ -135,7 +134,7 @@ def _superseded_keys(row: Extension, new: PublishedTarget) -> tuple[str, ...]:
 
 
 def _comments(old: PublishedTarget, new: PublishedTarget) -> dict[str, str]:
-    """Map comments that `imgbuild init` wrote for the old target to those for the new target."""
+    """Map comments that `imgbuild init` wrote for `old` to the comments for `new`."""
     words = [{"extends": each.name, "as_of": each.lock.as_of} for each in (old, new)]
     return {
         template.format(**words[0]): template.format(**words[1])
@@ -149,15 +148,17 @@ def _comments(old: PublishedTarget, new: PublishedTarget) -> dict[str, str]:
 def move_conflicts(
     name: str, row: Extension, move: ProjectMove, folder: Path, matrix: Matrix, context: Context
 ) -> list[str]:
-    """A line for each requirement of the project in `folder` that the new target excludes.
+    """One line for each requirement of the project in `folder` that the new target excludes.
 
-    The indexes are those of `matrix`, the current matrix of the project.
+    Packages are looked up on the indexes of `matrix`, the current matrix of the project.
     """
     lock = move.new.lock
     reasons = []
     for arch in row.arch or tuple(lock.arch):
         if arch not in lock.arch:
-            reasons.append(f"matrix.yaml: {name} is for {arch}, but {move.new.name} is not")
+            reasons.append(
+                f"matrix.yaml: {name} is for {arch}, but {move.new.name} does not support {arch}"
+            )
             continue
         reasons += _arch_conflicts(arch, row, move.new, folder, matrix, context)
     return list(dict.fromkeys(reasons))
@@ -221,7 +222,7 @@ def _contradictions(
 def _added_packages(
     row: Extension, required: ProjectRequirements, versions: Mapping[str, str], tags: WheelTags
 ) -> list[PackageDemand]:
-    """Packages from the default index that the files require and the target lacks."""
+    """The packages of the default index that the files require but the target lacks."""
     left_out = {
         *versions,
         *map(normalize_package, (*row.exclude, *row.relax, *row.indexes)),
@@ -234,7 +235,7 @@ def _added_packages(
 def _addition_conflicts(
     added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: WheelTags
 ) -> list[str]:
-    """Requirements of added packages that conflict with versions of the target."""
+    """The requirements of added packages that conflict with versions of the target."""
 
     def _pin_conflicts(demand: PackageDemand, _: threads.StopFlag) -> list[TargetChange]:
         wheel = pages.pinned_wheel(demand, tags)

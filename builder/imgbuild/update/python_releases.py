@@ -1,8 +1,8 @@
 """Finds newer archives of a standalone Python in the publisher's list of releases.
 
-Each line of the list is a JSON object: a release with its archives and their sha256. The newest
-release is first. Sources: generate-version-metadata.py of python-build-standalone, which writes the
-lines, and crates/uv-python/src/downloads.rs of uv, which reads them.
+Each line of the list is a JSON object: a release with archives and SHA-256 hashes. The newest
+release is first. Sources of the format: generate-version-metadata.py of python-build-standalone
+(writer) and crates/uv-python/src/downloads.rs of uv (reader).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIST = "https://raw.githubusercontent.com/astral-sh/versions/main/v1/python-buil
 LINE = 8 << 20  # bytes of a line; a release has some 300 archives of 300 bytes
 LIMIT = 256 << 20  # bytes of a list; it is read up to the release that is in use
 EXAMPLE = "cpython-3.12.16+20261110-x86_64-unknown-linux-gnu-install_only.tar.gz"
-LIST_KIND = "list of releases of Python"
+LIST_KIND = "list of Python releases"
 _NAME = re.compile(
     r"cpython-(?P<python>3\.[0-9]+)\.(?P<patch>[0-9]+)\+(?P<build>[0-9]{8})"
     r"-(?P<platform>(?:x86_64(?:_v[234])?|aarch64)-unknown-linux-gnu)"
@@ -43,7 +43,10 @@ _VERSION = re.compile(r"(?P<python>3\.[0-9]+)\.(?P<patch>[0-9]+)\+(?P<build>[0-9
 
 
 class PythonUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """A newer release than the one in a base. Versions have the form "3.12.16+20261110"."""
+    """A release of Python that is newer than a base's.
+
+    Versions have the form "3.12.16+20261110".
+    """
 
     version: str
     newest: str
@@ -52,7 +55,7 @@ class PythonUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def built(self) -> datetime.date:
-        """The date of the newer build."""
+        """The date of the build of the newer release."""
         return _day(self.newest.partition("+")[2])
 
 
@@ -69,7 +72,7 @@ class _ReleaseEntry(msgspec.Struct, frozen=True):
 
 
 class _BaseArchive(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive of a base: the URL, and the parts of the file name."""
+    """An archive of a base: the URL and the parts of the file name."""
 
     url: str
     python: str
@@ -86,10 +89,10 @@ class _BaseArchive(msgspec.Struct, frozen=True, kw_only=True):
 def find_newer_release(
     source: StandalonePython, context: Context, before: datetime.date | None = None
 ) -> PythonUpdate | None:
-    """The newest release of the same Python with an archive for each architecture of `source`.
+    """Find the newest release of the same Python minor version for all architectures of `source`.
 
-    None if there is no newer release that was built `before` a date. Raises InputError if an
-    archive of `source` does not have a file name of the publisher, and FetchFailed if the list
+    Returns None if no newer release was built `before` this date. Raises InputError if the file
+    name of an archive of `source` does not have the publisher's format, and FetchFailed if the list
     cannot be read.
     """
     present = {arch: _archive(url) for arch, url in source.archives.items()}
@@ -108,7 +111,7 @@ def _newest_release(
     place: str,
     before: datetime.date | None,
 ) -> PythonUpdate | None:
-    """The first of `releases` that is newer than all of `present`, as for `find_newer_release`."""
+    """The first of `releases` that is newer than all of `present`. See `find_newer_release`."""
     oldest = min(present.values(), key=lambda archive: (archive.patch, archive.build))
     for release in releases:
         match = _VERSION.fullmatch(release.version)
@@ -151,7 +154,7 @@ def _archive(url: str) -> _BaseArchive:
 
 
 def _day(build: str) -> datetime.date:
-    """The date of a build, such as 20261110. The earliest possible date if it is invalid."""
+    """Parse the date of a build, such as 20261110. Returns date.min if it is invalid."""
     try:
         return datetime.date(int(build[:4]), int(build[4:6]), int(build[6:8]))
     except ValueError:
@@ -161,9 +164,9 @@ def _day(build: str) -> datetime.date:
 def _same_kind(
     release: _ReleaseEntry, present: _BaseArchive, place: str
 ) -> _ReleaseArtifact | None:
-    """The archive of `release` with the same platform and type as `present`, and with a sha256.
+    """The archive of `release` that has the same platform and type as `present` and a SHA-256 hash.
 
-    Raises FetchFailed if the URL does not belong to such an archive.
+    Raises FetchFailed if the URL is not the URL of this archive.
     """
     for artifact in release.artifacts:
         kind = (artifact.platform, artifact.variant)
@@ -179,7 +182,7 @@ def _same_kind(
 
 
 def _url(present: _BaseArchive, newer_one: _ReleaseArtifact, build: str) -> str:
-    """The URL of a newer archive, on the server of the present archive if its URL has the build."""
+    """The URL of a newer archive, on the server of `present` if that URL contains the build."""
     folder = present.url.rpartition("/")[0]
     above, _, last = folder.rpartition("/")
     name = unquote(newer_one.url.rpartition("/")[2])
@@ -187,7 +190,7 @@ def _url(present: _BaseArchive, newer_one: _ReleaseArtifact, build: str) -> str:
 
 
 def _releases(response: Response, http: HttpClient, place: str) -> Iterator[_ReleaseEntry]:
-    """Read releases from a list, as far as they are consumed."""
+    """Yield the releases of a list. The list is only read as far as the caller iterates."""
     rest, size, number = b"", 0, 0
     for chunk in http.chunks(response, decode=True):
         size += len(chunk)

@@ -1,6 +1,6 @@
-"""Adds a row to `matrix.yaml` below the row that it is based on, keeping comments and order.
+"""Adds a row to `matrix.yaml` below the row that the new row is based on.
 
-The rest of the file does not change.
+The rest of the file, its comments and its order do not change.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from imgbuild.update.trial import MatrixRow
 
 WIDTH = 96
 DROPPED_KEYS = ("recommended", "retired")
-BY_HAND_REMEDY = "add the row by hand, or write each target and each base on separate lines"
+BY_HAND_REMEDY = "write each target and each base on separate lines, or add the row by hand"
 
 
 def insert_row(data: bytes, file: str, source: str, row: MatrixRow, base_of: str) -> bytes:
     """Insert `row` into the matrix `data` below `source`, the row that it is based on.
 
-    A missing base is written below the base `base_of`. Raises InputError unless parsing the new
-    text results in the matrix with the row.
+    A missing base is written below the base `base_of`. Raises InputError if the new text is not
+    equivalent to the matrix with the new row.
     """
     before = load.parse_matrix(data, file)
     text = data.decode()
@@ -48,15 +48,15 @@ def _require_same(before: Matrix, row: MatrixRow, data: bytes, file: str) -> Non
     try:
         after = load.parse_matrix(data, file)
     except InputError as error:
-        message = f"{file}: the row {row.name} cannot be written: {error.message}"
+        message = f"{file}: cannot add the row {row.name}: {error.message}"
         raise InputError(message, problems=error.problems, hint=BY_HAND_REMEDY) from error
     if after != row.add_to_matrix(before):
-        message = f"{file}: the row {row.name} cannot be written without changing other values"
+        message = f"{file}: cannot add the row {row.name} without changing other values"
         raise InputError(message, hint=BY_HAND_REMEDY)
 
 
 def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
-    """The start and end offset of the lines of `name` in a section, and the line with the key."""
+    """The start and end offset of the block of `name` in a section, and the line with the key."""
     start = re.search(rf"^{section}:[ ]*(#.*)?\n", text, re.MULTILINE)
     stop = re.search(r"^\S(?<!#)", text[start.end() :], re.MULTILINE) if start else None
     end = start.end() + stop.start() if start and stop else len(text)
@@ -71,7 +71,7 @@ def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
 
 
 def _block_content(text: str, block: tuple[int, int]) -> str:
-    """The lines of a block below the key, without indentation."""
+    """The lines of a block below its key, without indentation."""
     return textwrap.dedent(text[block[0] : block[1]].split("\n", 1)[1])
 
 
@@ -85,7 +85,7 @@ def _insert_lines(text: str, block: tuple[int, int], name: str, lines: str) -> s
 
 
 def _row_lines(lines: str, before: Target, after: Target) -> str:
-    """Change the lines of a row where `after` differs from `before`."""
+    """Change the lines of a row in which `after` differs from `before`."""
 
     def _edit_row(row: Any) -> None:
         for key in DROPPED_KEYS:
@@ -106,7 +106,7 @@ def _row_lines(lines: str, before: Target, after: Target) -> str:
 
 
 def _base_lines(lines: str, before: Base, after: Base) -> str:
-    """Change the lines of a base where URLs differ."""
+    """Change the lines of a base in which URLs differ."""
 
     def _edit_base(base: Any) -> None:
         for field in msgspec.structs.fields(after):
@@ -148,7 +148,7 @@ def _folded_scalar(text: str) -> Any:
 
 
 def renew_texts(target: Target, source: str, row: MatrixRow, made: datetime.date) -> Target:
-    """Set the texts of a new row: the changes, and a note that the image was not run."""
+    """Set the texts of a new row: its changes, and a note that the image was not run."""
     moves = version_changes(target, row.target)
     words = ", ".join(f"{package} {before} to {after}" for package, before, after in moves)
     base = f"; on the base {row.target.base}" if row.target.base != target.base else ""
@@ -181,7 +181,7 @@ def version_changes(before: Target, after: Target) -> list[tuple[str, str, str]]
 
 
 def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
-    """Replace the versions of packages in `text` with new versions."""
+    """Replace the old versions of packages in `text` with the new versions."""
     for package, before, after in moves:
         words = package.removesuffix("-python").replace("-", "[-_ ]?")
 
@@ -198,11 +198,11 @@ def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
 def new_row_name(
     origin: str, former: Target, source: Target, row: MatrixRow, taken: Container[str]
 ) -> str:
-    """A name for a new row in the form of existing names, such as cu130-trl1.16.0 for cu130-trl.
+    """Choose a name for a new row, such as cu130-trl1.16.0 for a row that is based on cu130-trl.
 
-    `source` is the row to update, which was derived from `origin` (`former` is this row). The
-    version of the package at the end of the origin's name is added. If the name is taken, the
-    changed packages are also added.
+    `source` is the name of the row to update, `former` is this row, and `origin` is the name of the
+    row from which it was derived. The version of the package at the end of `origin` is appended. If
+    the name is taken, the changed packages are appended, too.
     """
     words = origin.rsplit("-", 1)
     stem = re.sub(r"(?<=[a-z])\d[\w.]*\Z", "", words[-1])

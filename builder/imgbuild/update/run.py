@@ -1,7 +1,7 @@
-"""Updates rows: finds newer versions, tries them in order, and writes new rows and rejections.
+"""Updates rows: finds newer versions, tries each, and writes new rows and rejections.
 
-Trials of a row build on each other: an accepted version is part of the row in later trials.
-Rejections are written immediately, and rows after the last trial.
+An accepted version is part of the row in later trials. A rejection is written immediately, and a
+row after the last trial.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRIAL = "update-trial"  # the name of a row during its trials
 class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Options for an update: packages (default: all pins), cool-down, and others.
 
-    `advisories` finds releases without a cool-down.
+    `advisories` finds releases to which the cool-down does not apply.
     """
 
     packages: tuple[str, ...] = ()
@@ -55,7 +55,10 @@ class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A changed pin of a new row. `fixes` are the advisories that disabled the cool-down."""
+    """A changed pin of a new row.
+
+    `fixes` are advisories because of which there was no cool-down.
+    """
 
     package: str
     before: str
@@ -66,7 +69,7 @@ class PinMove(msgspec.Struct, frozen=True, kw_only=True):
 class RowCandidates(msgspec.Struct, frozen=True, kw_only=True):
     """The versions to try for a row. `source` is the newest row that was created from `origin`.
 
-    `snapshot` is a newer base, which is used from the first trial on.
+    `snapshot` is a newer base, which all trials use.
     """
 
     origin: str
@@ -78,11 +81,11 @@ class RowCandidates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for a row. `row` is the name of the new row, or "" if there is none.
+    """The result for a row. `row` is the name of the new row, or "" if no row was written.
 
-    `refused` are versions rejected in this run. `kept` are versions with a valid rejection from
-    earlier runs. `waiting` are versions in the cool-down period by package. `unwritten` are learned
-    constraints that locks of the matrix violate.
+    `refused` are versions that this run rejected. `kept` are versions whose rejection by an earlier
+    run is still valid. `waiting` maps packages to versions in the cool-down. `unwritten` are
+    learned constraints that were not written because locks of the project violate them.
     """
 
     source: str
@@ -98,7 +101,7 @@ class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
 def find_candidates(
     project: Project, names: Sequence[str], inputs: Inputs, options: UpdateSettings
 ) -> list[RowCandidates]:
-    """The newer versions for the rows `names`, or for the newest rows created from them.
+    """Find newer versions for the rows `names`, or for the newest rows created from these rows.
 
     Raises InputError if no row pins a package, or if the cool-down cannot be checked.
     """
@@ -151,7 +154,7 @@ def _candidates(
 
 
 def _newer_base_parts(snapshot: BaseSnapshot | None) -> list[tuple[str, str, str]]:
-    """The changed parts of a newer base, as axis, old version and new version."""
+    """The changed parts of a newer base: axis, old version and new version of each."""
     parts = []
     if snapshot is not None and snapshot.after:
         parts.append((BASE, snapshot.before, snapshot.after))
@@ -161,7 +164,7 @@ def _newer_base_parts(snapshot: BaseSnapshot | None) -> list[tuple[str, str, str
 
 
 def _chosen_pins(target: Target, options: UpdateSettings) -> Target:
-    """`target` with only the pins to update."""
+    """Remove the pins of `target` that are not updated."""
     if not options.packages:
         return target
     pins = {name: pin for name, pin in target.pins.items() if name in options.packages}
@@ -173,9 +176,7 @@ def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> N
     unknown = [name for name in options.packages if name not in {*pinned, *BASE_PARTS}]
     if unknown:
         message = f"no selected row pins {', '.join(unknown)}"
-        raise InputError(
-            message, hint="packages that a row does not pin are updated by changing as_of"
-        )
+        raise InputError(message, hint="to update packages that a row does not pin, change `as_of`")
 
 
 def _indexes(target: Target, inputs: Inputs) -> IndexLookup:
@@ -190,7 +191,7 @@ def _origin(updates: TriedUpdates, name: str, matrix: Matrix) -> str:
 
 
 class RowUpdater:
-    """The trials of a row. `scratch` is the folder for temporary locks."""
+    """Tries newer versions for a row. `scratch` is the folder for temporary locks."""
 
     def __init__(
         self,
@@ -226,14 +227,14 @@ class RowUpdater:
         return self._result(row, unwritten)
 
     def pending_versions(self) -> list[tuple[str, str]]:
-        """The versions to try that are known before the first trial."""
+        """The versions to try, as far as they are known before the first trial."""
         return [(axis.package, release.version) for axis, release in self._pending_releases()]
 
     def _next_release(self) -> tuple[VersionAxis, Release] | None:
         return next(iter(self._pending_releases()), None)
 
     def _pending_releases(self) -> list[tuple[VersionAxis, Release]]:
-        """Newer versions without a valid rejection, in the order of trials."""
+        """Yield newer versions without a valid rejection, in the order of trials."""
         known = tried_updates.read_updates(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
@@ -247,7 +248,7 @@ class RowUpdater:
         return pending
 
     def _present_version(self, axis: VersionAxis) -> str:
-        """The version of an axis after the updates that were accepted so far."""
+        """The version of an axis, including the updates that were accepted so far."""
         if axis.package in BASE_PARTS:
             is_moved = self._accepted is not None
             return axis.releases[0].version if is_moved else axis.version
@@ -263,7 +264,7 @@ class RowUpdater:
         )
 
     def _newest_in_row(self, package: str) -> str | None:
-        """The newest version of a package past the cool-down. None for parts of a base."""
+        """The newest version of a package past the cool-down, or None for a part of a base."""
         if package in BASE_PARTS:
             return None
         if package not in self._newest:
@@ -279,7 +280,7 @@ class RowUpdater:
         return self._newest[package]
 
     def _try_release(self, axis: VersionAxis, release: Release) -> None:
-        """Lock the row with another new version, or record a rejection."""
+        """Lock the row with a newer version, or record a rejection."""
         target = self._row.target
         as_of = axes.row_cut_off(target, release, self._options.cool_down)
         if axis.package not in BASE_PARTS:
@@ -303,7 +304,7 @@ class RowUpdater:
         reporter.info(f"{self._start.source}: accepted {axis.package} {release.version}")
 
     def _record_refusal(self, package: str, release: Release, outcome: RefusedTrial) -> None:
-        """Record a rejection and its conditions, in the file and in the result."""
+        """Record a rejection and its conditions in the file and in the result."""
         named = trial.mentioned_packages(outcome.reasons, self._names(package))
         has = {name: pin for name, pin in self._row.target.pins.items() if name in named}
         has.pop(package, None)
@@ -333,12 +334,12 @@ class RowUpdater:
         return trial.settings_hash(self._row.add_to_matrix(self._inputs.matrix), self._row.target)
 
     def _names(self, package: str) -> set[str]:
-        """The packages whose versions can cause a rejection."""
+        """The packages whose versions can cause the rejection of `package`."""
         locked = next(iter(self._start.lock.arch.values())).versions if self._start.lock else {}
         return {*locked, *self._row.target.pins, package}
 
     def _place(self, tried: TriedRow) -> tuple[str, tuple[Constraint, ...]]:
-        """Lock the accepted row under the new name, and write it into the project."""
+        """Lock the accepted row under its new name, and write the row into the project."""
         start, today = self._start, self._options.cool_down.today
         former = self._inputs.matrix.targets[start.origin]
         taken = {*self._inputs.matrix.targets, *self._project.locked_targets()}
@@ -415,9 +416,9 @@ def update_rows(
     inputs: Inputs,
     options: UpdateSettings,
 ) -> tuple[list[RowUpdate], dict[str, ImgbuildError]]:
-    """Update each row. Returns errors by name of rows that could not be tried.
+    """Update each row. Returns the errors of rows that could not be tried, by name.
 
-    `matrix_of` reads the matrix again, because each update can add a row.
+    `matrix_of` reads the current matrix, because each update can add a row.
     """
     done: list[RowUpdate] = []
     failed: dict[str, ImgbuildError] = {}

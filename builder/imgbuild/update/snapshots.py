@@ -1,8 +1,8 @@
 """Finds a newer base for a row (separate: other updates are of packages).
 
-A base with `security:` uses the security updates of the day of the lock, which are only in
-snapshots of that day or later. The archives of a standalone Python are also part of the base.
-Therefore, a new row gets a new base, and other rows keep their bases.
+A base with `security:` uses the security updates of the day of the lock, and only snapshots of this
+day or later contain them. The archives of a standalone Python are part of the base, too. Therefore,
+a new row gets a new base, and other rows keep their bases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DATE = "%Y%m%d"
 class BaseSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A newer base with its name.
 
-    `before` and `after` are the dates of the Debian snapshots, or "" without a newer package.
+    `before` and `after` are the dates of the Debian snapshots, or "" if no Debian package is newer.
     `updates` is the number of newer packages. `python` is a newer release of the standalone Python.
     """
 
@@ -43,9 +43,9 @@ class BaseSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 def find_newer_base(
     bases: Mapping[str, Base], name: str, lock: Lock | None, cool_down: CoolDown, context: Context
 ) -> BaseSnapshot | None:
-    """The base `name` as of today. None if neither packages nor Python are newer.
+    """The base `name` as of today, or None if neither a Debian package nor Python is newer.
 
-    Unreadable sources are reported as warnings, and the current values are kept.
+    If a source cannot be read, a warning is printed, and the current values are kept.
     """
     base, today = bases[name], cool_down.today.strftime(DATE)
     if not isinstance(base, DebianBase):
@@ -62,7 +62,7 @@ def find_newer_base(
 def _debian(
     snapshot: BaseSnapshot, name: str, lock: Lock | None, after: str, context: Context
 ) -> BaseSnapshot:
-    """Add newer Debian archives to `snapshot`, if they have a newer package of `lock`."""
+    """Add newer Debian archives to `snapshot` if they have updates for packages of `lock`."""
     base = snapshot.base
     if base.security is None or lock is None:
         return snapshot
@@ -91,7 +91,7 @@ def _debian(
 def _python(
     snapshot: BaseSnapshot, name: str, cool_down: CoolDown, context: Context
 ) -> BaseSnapshot:
-    """Add the newest release of the standalone Python past the cool-down to `snapshot`."""
+    """Add to `snapshot` the newest release of the standalone Python past the cool-down."""
     source = snapshot.base.standalone_python
     if source is None:
         return snapshot
@@ -99,7 +99,7 @@ def _python(
     try:
         newest = python_releases.find_newer_release(source, context, before)
     except ImgbuildError as error:
-        context.reporter.warn(f"{name}: releases of Python are unknown: {error.message}")
+        context.reporter.warn(f"{name}: Python releases are unknown: {error.message}")
         return snapshot
     if newest is None:
         return snapshot

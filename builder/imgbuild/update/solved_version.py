@@ -1,6 +1,6 @@
-"""Solves a target with a newer version of a package, and audits the result if facts are cached.
+"""Resolves a target with a newer version of a package, and audits the result if facts are cached.
 
-First, all other pins are kept. If there is no solution, other pins can change to later versions.
+First, all other pins are kept. If this has no solution, other pins can change to later versions.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SHOWN_REASONS = 4  # reasons and findings
 class SolvedVersion(msgspec.Struct, frozen=True, kw_only=True):
     """The solution with a newer version, or the reasons why no solution exists.
 
-    `changes` maps other packages that change to texts such as "2.6.0 -> 2.9.1". `audit` describes
-    whether the set was audited. `findings` are errors from the audit.
+    `changes` maps other changed packages to texts such as "2.6.0 -> 2.9.1". `audit` is a text that
+    tells whether the set was audited. `findings` are errors found by the audit.
     """
 
     package: str
@@ -57,7 +57,7 @@ class SolveAttempt(msgspec.Struct, frozen=True, kw_only=True):
 def target_attempts(
     matrix: Matrix, name: str, arch: Arch, package: str, version: str
 ) -> list[SolveAttempt]:
-    """Target `name` with a newer version, first with the other pins kept, then with newer ones."""
+    """Two attempts for target `name` with a newer version: other pins are kept, or can be newer."""
     target = matrix.targets[name]
     held = msgspec.structs.replace(
         target, pins={**target.pins, package: version}, as_of=max(today_utc(), target.as_of)
@@ -84,7 +84,7 @@ def target_attempts(
 
 
 def edit_for_row(name: str, package: str, version: str) -> Callable[[Extensions], Extensions]:
-    """A project's matrix in which the version replaces those in files and in the row."""
+    """Change a project's matrix: `version` replaces the versions in files and in the row."""
 
     def _edit_extensions(value: Extensions) -> Extensions:
         row = value.targets[name]
@@ -113,7 +113,7 @@ def solve_first(
     constraints: tuple[Constraint, ...],
     context: Context,
 ) -> SolvedVersion:
-    """Solve `attempts` until one has a solution. `before` are the versions for comparison."""
+    """Resolve `attempts` until one has a solution. `before` are the versions for comparison."""
     reasons: tuple[str, ...] = ()
     for attempt in attempts:
         problem = SolveProblem(attempt.matrix, attempt.name, attempt.arch, context, constraints)
@@ -152,13 +152,13 @@ def _audit_solution(
     constraints: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[str, tuple[str, ...]]:
-    """Audit a solution with cached facts. Returns a description and errors."""
+    """Audit a solution with cached facts. Returns a description of the audit, and errors."""
     lacking = _packages_without_facts(resolution, context)
     if lacking:
         number = format_count(len(lacking), "package")
         return (
-            f"not audited, because {number} are not in the cache:"
-            f" {', '.join(lacking[:SHOWN_REASONS])}"
+            f"not audited, because the facts of {number} are not in the cache: "
+            f"{', '.join(lacking[:SHOWN_REASONS])}"
         ), ()
     with Library(context.store, BlockCache(context.http)) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
@@ -172,7 +172,7 @@ def _audit_solution(
 
 
 def _packages_without_facts(resolution: Resolution, context: Context) -> list[str]:
-    """The packages without facts in the cache."""
+    """The packages whose facts are not in the cache."""
     library = Library(context.store, ahead=False)
     lacking = []
     for wheel in installed_wheels(resolution):

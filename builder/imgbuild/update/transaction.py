@@ -1,8 +1,8 @@
 """Changes several files of a project as one transaction.
 
-New content is written to a separate folder, and then a journal that lists each file with the old
-and new hash. If there is a journal, the next update completes the change. Journals are not trusted:
-they can list only files that `imgbuild update` writes.
+First, new content is written to a separate folder, then a journal that lists each file with its old
+and new hash. If a journal exists, the next update completes the change. Journals are not trusted: a
+journal that lists other files than those `imgbuild update` writes is rejected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HashText = Annotated[
 
 
 class FileChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A changed file by path. `before` or `after` is "" if the file does not exist."""
+    """A changed file. `before` and `after` are hashes, or "" if the file does not exist."""
 
     path: str
     before: HashText
@@ -59,7 +59,7 @@ def transaction_folder(project: Project) -> Path:
 def commit_files(
     project: Project, files: Iterable[tuple[str, bytes | None]], summary: str
 ) -> list[Path]:
-    """Write `files` (content by path, or None to remove a file). Returns the changes.
+    """Write `files` (path → content, or None to remove a file). Returns the changes.
 
     Files are written in the order of `files`.
     """
@@ -91,24 +91,24 @@ def discard_new_content(project: Project) -> None:
 
 
 def recover_change(project: Project) -> str:
-    """Complete an interrupted change, or undo an incomplete one. Returns a description.
+    """Complete an interrupted change, or discard a change without a journal.
 
-    Returns "" if there is no interrupted change. Raises InputError if a file of the change was
-    modified in the meantime.
+    Returns a description, or "" if no change was interrupted. Raises InputError if a file of the
+    change was modified in the meantime.
     """
     folder = transaction_folder(project)
     if not folder.is_dir():
         return ""
-    hint = f"to keep the current files, remove {folder} and run imgbuild update again"
+    hint = f"to keep the current files, remove {folder}, and run `imgbuild update` again"
     if not (folder / JOURNAL).is_file():
         complete = (folder / DONE_FILE).is_file()
         discard_new_content(project)
-        undone = "removed an interrupted update that had not changed any file"
+        undone = "discarded an interrupted update; no file had been changed"
         return "" if complete else undone
     journal = codec.read_document(folder / JOURNAL, ChangeJournal, what="journal", hint=hint)
     refused = [change.path for change in journal.files if not _is_permitted(project, change.path)]
     if refused:
-        message = f"{folder / JOURNAL} contains files that no update writes: {', '.join(refused)}"
+        message = f"{folder / JOURNAL} lists files that updates do not write: {', '.join(refused)}"
         raise InputError(message, hint=f"remove {folder}")
     other = _changed_files(project, journal.files)
     if other:
@@ -119,7 +119,7 @@ def recover_change(project: Project) -> str:
 
 
 def _apply_journal(project: Project, folder: Path, journal: ChangeJournal) -> None:
-    """Write the remaining files, then remove the journal and the new content."""
+    """Write the remaining files, and then remove the journal and the new content."""
     with OpenFolder.open(project.root) as root:
         for change in journal.files:
             if _hash(root, change.path) == change.after:
@@ -131,7 +131,7 @@ def _apply_journal(project: Project, folder: Path, journal: ChangeJournal) -> No
                 content = new.read(change.path)
             if sha256(content) != change.after:
                 message = f"{folder / NEW_FOLDER / change.path} does not match the journal"
-                raise InputError(message, hint=f"remove {folder}, and run imgbuild update again")
+                raise InputError(message, hint=f"remove {folder}, and run `imgbuild update` again")
             root.write(change.path, content)
     (folder / JOURNAL).replace(folder / DONE_FILE)
     remove_tree(folder)
@@ -151,7 +151,7 @@ def _hash(root: OpenFolder, path: str) -> str:
 
 
 def _is_permitted(project: Project, path: str) -> bool:
-    """Whether an update can write the file. True for the matrix, locks and files next to locks."""
+    """Whether an update can write `path`: the matrix, a lock, or a file next to a lock."""
     place = PurePosixPath(path)
     inner = project.folder.relative_to(project.root)
     if path in (project.matrix.name, (inner / BAKE).as_posix()):

@@ -1,7 +1,7 @@
 """Tries a newer version by locking a row in a scratch folder.
 
-First, only the tried version changes. If there is no solution, the other pins can change to newer
-versions, and the solver's choice is pinned and tried.
+First, only the tried version changes. If this has no solution, the other pins can change to newer
+versions, and the versions that the solver selects are pinned and tried.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NAMED_PACKAGE = re.compile(
 
 
 class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of a matrix with its name. `bases` are missing bases by name."""
+    """A row of a matrix with its name. `bases` are bases (by name) that the matrix lacks."""
 
     name: str
     target: Target
@@ -69,7 +69,7 @@ class TriedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusedTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons against a version. `audited` is set if the audit found errors."""
+    """The reasons for the rejection of a version. `audited` is set if the audit found errors."""
 
     reasons: tuple[str, ...]
     audited: bool = False
@@ -96,7 +96,7 @@ def scratch_project(project: Project, inputs: Inputs) -> Iterator[Project]:
 
 
 def replace_pin(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
-    """Set another version of a pin, and the cut-off day, in `target`."""
+    """Set another version of a pin, and the cut-off date, in `target`."""
     pins = {**target.pins, package: version}
     return msgspec.structs.replace(target, pins=pins, as_of=as_of)
 
@@ -104,7 +104,7 @@ def replace_pin(target: Target, package: str, version: str, as_of: datetime.date
 def attempt_row(
     scratch: Project, row: MatrixRow, package: str, inputs: Inputs, *, processes: int
 ) -> TriedRow | RefusedTrial:
-    """Lock `row` with the new version of `package`. Raises FetchFailed if a server fails."""
+    """Lock `row` with the new version of `package`. Raises FetchFailed if a download fails."""
     try:
         return lock_row(scratch, row, inputs, processes=processes)
     except NoSolution as error:
@@ -124,7 +124,10 @@ def attempt_row(
 
 
 def lock_row(scratch: Project, row: MatrixRow, inputs: Inputs, *, processes: int) -> TriedRow:
-    """Solve, audit and lock a row in the scratch folder. Raises one of REFUSALS on failure."""
+    """Resolve, audit and lock a row in the scratch folder.
+
+    Raises an error of REFUSALS on failure.
+    """
     whole = row.add_to_matrix(inputs.matrix)
     inside = Inputs(whole, inputs.context, mirror=inputs.mirror)
     lock = lock_target.resolve_target(scratch, row.name, inside)
@@ -137,8 +140,8 @@ def _replace_solved_pins(
 ) -> MatrixRow:
     """Set the other pins of `row` to versions that are compatible with the tried version.
 
-    Build requirements of sdists must be pinned. If a current version is incompatible, another one
-    is solved without the packages to build.
+    Build requirements of sdists must be pinned. If a pinned version is incompatible, another
+    version is resolved first, without the packages to build.
     """
     target, matrix = row.target, inputs.matrix
     built = [name for name in matrix.sdists if name in target.pins or name in target.requires]
@@ -164,7 +167,7 @@ def _replace_solved_pins(
 def _solve_pins(
     scratch: Project, row: MatrixRow, held: Container[str], inputs: Inputs
 ) -> MatrixRow:
-    """Replace all pins of `row` except `held` with versions from the solver that are not older."""
+    """Let the solver replace all pins of `row` except `held` with versions that are not older."""
     target = row.target
     requires = {
         name: RequiredPackage(spec=f">={Version(pin).public}", reason=LOOSE_REASON)
@@ -186,20 +189,20 @@ def _solve_pins(
 
 
 def _names_index(matrix: Matrix, target: Target, package: str) -> bool:
-    """Whether `package` is torch, and the URL of an index depends on its version."""
+    """Whether `package` is torch, and the URL of an index depends on the version of torch."""
     used = {matrix.default_index, *target.indexes.values()}
     return package == TORCH and any("{torch}" in (matrix.indexes[name].url or "") for name in used)
 
 
 def _keep_spelling(pin: str, solved: str | None) -> str:
-    """`pin` if it is the version `solved`, else `solved`."""
+    """Return `pin` if it is the same version as `solved`, else `solved`."""
     if solved is None or Version(solved).public == Version(pin).public:
         return pin
     return Version(solved).public
 
 
 def refusal_of_error(error: Exception) -> RefusedTrial:
-    """The reasons for an error, as lines of text."""
+    """The lines of an error message that give the reasons."""
     message = getattr(error, "message", str(error))
     if isinstance(error, NoSolution) and error.reasons:
         lines = [*error.reasons]
@@ -213,13 +216,13 @@ def refusal_of_error(error: Exception) -> RefusedTrial:
 
 
 def _longer_refusal(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
-    """Combine the reasons for two failures, with the reasons for the second at the end."""
+    """Combine the reasons for two failures. The reasons for the second are at the end."""
     reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
     return RefusedTrial(reasons=reasons, audited=first.audited or second.audited)
 
 
 def mentioned_packages(reasons: tuple[str, ...], names: Iterable[str]) -> set[str]:
-    """The packages mentioned in `reasons` that are in `names` or have a version specifier."""
+    """The packages in `reasons` that are also in `names` or have a version specifier."""
     text = " ".join(re.sub(r"[-_.]+(?=[a-z])", "-", reason.lower()) for reason in reasons)
     named = {name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
     return named | {
@@ -228,7 +231,7 @@ def mentioned_packages(reasons: tuple[str, ...], names: Iterable[str]) -> set[st
 
 
 def settings_hash(matrix: Matrix, target: Target) -> str:
-    """The hash of a row without versions, cut-off day and texts."""
+    """The hash of a row without its versions, cut-off date and texts."""
     same = msgspec.structs.replace(
         target,
         base="",
@@ -265,11 +268,11 @@ class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refusal_holds(refusal: RefusedVersion, inputs: TrialInputs) -> bool:
-    """Whether a rejection is valid, because its causes have not changed.
+    """Whether a rejection is still valid, because its causes have not changed.
 
-    The causes are the row, the current and newest versions of packages in the reasons, and the
-    files of the rejected version. For a rejection by the audit, the version of imgbuild is a cause,
-    too.
+    Causes are the row, the current and newest versions of the packages in the reasons, and the
+    files of the rejected version. If the audit rejected the version, the version of imgbuild is a
+    cause, too.
     """
     if not refusal.row:
         return True

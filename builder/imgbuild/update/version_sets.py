@@ -1,4 +1,4 @@
-"""Creates package sets to compare with newer versions, from locks or requirements files."""
+"""Creates package sets from locks or requirements files, for the lookup of newer versions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOT_LISTED = frozenset((URL, GIT, PROJECT))  # "indexes" of which no page lists 
 
 
 class LockedElsewhere(msgspec.Struct, frozen=True, kw_only=True):
-    """A published target with versions that an extension could use instead."""
+    """A published target that an extension could extend instead, with its versions."""
 
     target: str
     versions: Mapping[str, str]
@@ -51,7 +51,7 @@ def version_set_of_lock(
     known: Sequence[Constraint],
     others: Sequence[LockedElsewhere] = (),
 ) -> VersionSet:
-    """The packages of `lock` from indexes, on `arches`.
+    """Create a set of the packages of `lock` that are from indexes, for `arches`.
 
     `requires` maps packages to the requirements of locked versions. `others` are published targets
     that a row with `extends` could extend instead.
@@ -87,7 +87,10 @@ def version_set_of_lock(
 
 
 def open_indexes(matrix: Matrix, name: str, context: Context) -> IndexLookup:
-    """The indexes of target `name`, without upload times, which require other pages."""
+    """Open the indexes of target `name`.
+
+    Upload times are not read, because they need other pages.
+    """
     target = matrix.targets[name]
     addresses = index_addresses(matrix, target, uv.default_index)
     return IndexLookup(
@@ -102,7 +105,7 @@ def _indexes_without_times(addresses: Mapping[str, IndexAddress]) -> dict[str, I
 def _reason_to_keep(
     package: str, version: str, target: str, others: Sequence[LockedElsewhere]
 ) -> str:
-    """The reason why `extends` keeps a package, with another target that has the newest version."""
+    """The reason why `extends` keeps a package. It names other targets with newer versions."""
     newer = [
         (Version(has), other.target)
         for other in others
@@ -124,7 +127,7 @@ def _target_requirements(lock: Lock) -> dict[str, RequiredVersion]:
 
 
 def _required_versions(item: TargetOverlay) -> dict[str, RequiredVersion]:
-    """The requirements in a project's files and row, with their places."""
+    """The requirements in a project's files and row, and their places."""
     required = item.requirements
     wanted = {
         package: RequiredVersion(spec=spec, place=str(required.places.get(package, "matrix.yaml")))
@@ -138,7 +141,7 @@ def _required_versions(item: TargetOverlay) -> dict[str, RequiredVersion]:
 
 
 class RequirementSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The package set of a requirements file, and reasons for omitted packages."""
+    """The package set of a requirements file, and the reasons why packages were omitted."""
 
     packages: VersionSet
     failed: Mapping[str, str] = {}
@@ -152,9 +155,9 @@ def version_set_of_demands(
     context: Context,
     advance: AdvanceFunction,
 ) -> RequirementSet:
-    """The packages in `demands`, with pinned or newest allowed versions.
+    """Create a set of the packages in `demands`, with pinned or newest allowed versions.
 
-    Only direct requirements are included. Dependencies are not solved.
+    Only direct requirements are included. Dependencies are not resolved.
     """
     installed = [each for each in demands if each.installed and not each.source]
 
@@ -193,7 +196,7 @@ def version_set_of_demands(
 def _version(
     demand: PackageDemand, tags: WheelTags, indexes: IndexLookup, context: Context
 ) -> tuple[str, tuple[str, ...], str]:
-    """The version that satisfies a demand, with its requirements, or the reason against it."""
+    """The version that satisfies a demand with its requirements, or the reason why none does."""
     files = [file for file in allowed_files(demand, indexes.files(demand.package)) if file.is_wheel]
     fitting = [file for file in files if not file_reasons([file], (tags,))]
     versions = {file.version for file in fitting if file.version is not None and not file.yanked}

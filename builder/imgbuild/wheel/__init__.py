@@ -1,1 +1,1 @@
-"""Reads wheels and sdists: zip, METADATA, RECORD, tags, installation, conflicts."""
+"""Reads wheels and sdists, computes the files that wheels install, and finds file conflicts."""

@@ -1,6 +1,6 @@
 """Reads the files of a wheel, and checks them for damage and unsafe paths.
 
-`read_wheel` makes the checks that do not require decompression, and `verify_contents` makes the
+`read_wheel` runs the checks that do not require decompression, and `verify_contents` runs the
 others. Source: PyPA's specification of the binary distribution format.
 """
 
@@ -38,7 +38,8 @@ PATH_LIMIT = 3840  # bytes of a path: Linux allows 4,095, including the target f
 class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
     """A wheel that was read and checked.
 
-    `members` are its files by path, sorted; `label` is its name in errors.
+    `members` are the files of the wheel, sorted by path. `label` is the name of the wheel in
+    errors.
     """
 
     path: Path
@@ -48,7 +49,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of the distribution, from the name of its `.dist-info` folder."""
+        """The name of the distribution, from the name of the `.dist-info` folder."""
         return self.dist_info.removesuffix(".dist-info").rpartition("-")[0]
 
     @property
@@ -57,7 +58,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         return self.dist_info.removesuffix(".dist-info").rpartition("-")[2]
 
     def place(self, member: ZipMember) -> FileSlice:
-        """The position of the member's content in the wheel."""
+        """The position of the member's content in the file of the wheel."""
         return FileSlice(
             path=self.path,
             offset=member.offset,
@@ -67,15 +68,15 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def chunks(self, member: ZipMember) -> Iterator[bytes]:
-        """The member's content in pieces; IntegrityError if its size or CRC is wrong."""
+        """Yield the content of the member. Raises IntegrityError if the size or CRC is wrong."""
         with FileReader() as files:
             where = f"{self.label}: {member.name!r}"
             yield from content_pieces(self.place(member), member.size, where, files)
 
     def content(self, path: str) -> bytes | None:
-        """The content of the file at `path`; None if there is none.
+        """The content of the file at `path`, or None if it does not exist.
 
-        IntegrityError if it is larger than `TEXT_LIMIT`.
+        Raises IntegrityError if the file is larger than `TEXT_LIMIT`.
         """
         member = self.members.get(path)
         if member is None:
@@ -87,7 +88,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         return b"".join(self.chunks(member))
 
     def text(self, name: str) -> str | None:
-        """The text of a file in `.dist-info`, such as "METADATA"; None if there is none."""
+        """The text of a file in `.dist-info`, such as "METADATA", or None if it does not exist."""
         data = self.content(f"{self.dist_info}/{name}")
         if data is None:
             return None
@@ -97,7 +98,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
             refuse_wheel(self.label, f"{self.dist_info}/{name}", "is not UTF-8")
 
     def headers(self, name: str) -> Any:
-        """A file in `.dist-info` with headers, such as METADATA or WHEEL, as an email message."""
+        """Parse a file in `.dist-info` with headers, such as METADATA or WHEEL."""
         text = self.text(name)
         if text is None:
             refuse_wheel(self.label, None, f"has no {self.dist_info}/{name}")
@@ -105,9 +106,10 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_wheel(path: Path, *, label: str | None = None) -> WheelArchive:
-    """Read the wheel at `path`; IntegrityError with the wheel, the member and the problem.
+    """Read the wheel at `path`.
 
-    `label` is the wheel's file name, if `path` has a different one.
+    `label` is the file name of the wheel, if it differs from `path`. Raises IntegrityError with the
+    wheel, the member and the problem.
     """
     with convert_read_errors(label or path.name, hint=REMEDY):
         return _read_members(path, label or path.name)
@@ -132,14 +134,17 @@ def _read_members(path: Path, label: str) -> WheelArchive:
 
 
 def verify_contents(archive: WheelArchive) -> None:
-    """Decompress every file and check its CRC and size; IntegrityError for the first mismatch."""
+    """Decompress every file, and check the CRC and the size.
+
+    Raises IntegrityError for the first mismatch.
+    """
     for member in archive.members.values():
         for _ in archive.chunks(member):
             pass
 
 
 def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
-    """Files by their normalized path; IntegrityError for unsafe or duplicate paths."""
+    """The files by normalized path. Raises IntegrityError for unsafe or duplicate paths."""
     files: dict[str, ZipMember] = {}
     folders: set[str] = set()
     for member in members:
@@ -159,12 +164,15 @@ def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
             folders.add(parent)
             parent = parent.rpartition("/")[0]
     for path in files.keys() & folders:
-        refuse_wheel(label, path, "is a file, but other members are in a folder of this name")
+        refuse_wheel(label, path, "is a file, but other members are in a folder with this name")
     return dict(sorted(files.items()))
 
 
 def _checked_path(name: str, label: str) -> str:
-    """`name` without empty and `.` parts; IntegrityError if it could leave its folder."""
+    """Remove empty and `.` parts from `name`.
+
+    Raises IntegrityError if it could leave its folder.
+    """
     if name.startswith("/"):
         refuse_wheel(label, name, "is an absolute path")
     if "\\" in name:
@@ -204,7 +212,7 @@ def _dist_info(members: Iterable[str], label: str) -> str:
 
 
 def _check_links(archive: WheelArchive) -> None:
-    """Reject links out of the wheel; installers write links as files that contain the target."""
+    """Reject links out of the wheel. Installers write a link as a file that contains the target."""
     for path, member in archive.members.items():
         if stat.S_ISLNK(member.mode):
             target = (archive.content(path) or b"").decode("utf-8", "replace")
@@ -216,7 +224,7 @@ def _check_links(archive: WheelArchive) -> None:
 
 
 def _check_wheel(archive: WheelArchive) -> None:
-    """Check the version of WHEEL, and that METADATA, folder and file name agree."""
+    """Check the version in WHEEL, and that METADATA, folder name and file name agree."""
     label = archive.label
     wheel_version = archive.headers("WHEEL").get("Wheel-Version", "")
     if wheel_version.strip().split(".")[0] != "1":

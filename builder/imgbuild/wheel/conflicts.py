@@ -1,7 +1,7 @@
-"""Finds paths that packages install with different contents, for `drop:` of the matrix.
+"""Finds paths that several packages install with different contents.
 
 The paths, CRC-32 and sizes of files are compared. A conflict is an error unless `drop` in
-`matrix.yaml` lists a package whose file is omitted.
+`matrix.yaml` omits the file of a package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from imgbuild.wheel.record import record_path
 
 
 class InstalledFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a package: its path as in RECORD, and the CRC-32 and size of its content."""
+    """A file of a package: the path as in RECORD, and the CRC-32 and size of the content."""
 
     path: str
     crc: int
@@ -34,14 +34,16 @@ class PathConflict(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         names = ", ".join(self.owners)
         if self.folder:
-            return f"{self.path} is a file in some and a folder in others of {names}"
+            return (
+                f"{self.path} is a file in some of these packages and a folder in others: {names}"
+            )
         return f"{self.path} has different contents in {names}"
 
 
 def installed_files(
     members: Iterable[LayerMember], site_packages: str
 ) -> tuple[InstalledFile, ...]:
-    """The files that a wheel installs, relative to `site_packages` (no leading slash)."""
+    """The files that a wheel installs, relative to `site_packages` (without leading slash)."""
     entries = []
     for member in members:
         content = member.content or b""
@@ -52,7 +54,7 @@ def installed_files(
 
 
 def find_conflicts(tables: Mapping[str, Sequence[InstalledFile]]) -> tuple[PathConflict, ...]:
-    """Every conflict between the packages of `tables`, sorted by path."""
+    """Find all conflicts between the packages of `tables`, sorted by path."""
     contents: dict[str, set[tuple[int, int]]] = {}
     owners: dict[str, list[str]] = {}
     for owner in sorted(tables):
@@ -72,7 +74,7 @@ def find_conflicts(tables: Mapping[str, Sequence[InstalledFile]]) -> tuple[PathC
 
 
 def _needing_folders(owners: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
-    """Paths of files that are folders in other packages → the packages with such a folder."""
+    """The files whose paths are folders in other packages, each with these packages."""
     packages: dict[str, set[str]] = {}
     for path, names in owners.items():
         parent = path.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""Reads the directory and local headers of a zip, and rejects ambiguous ones.
+"""Reads the directory and local headers of a zip, and rejects ambiguous zips.
 
 Central directory and local headers must agree. A zip is rejected if it has two end records, gaps,
 overlaps, data before the first or after the last record, encryption, a compression other than
@@ -41,9 +41,9 @@ UNIX_SYSTEMS = (3, 19)  # Unix, macOS
 
 
 def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
-    """The members of the zip at `path`, in the order of its directory.
+    """The members of the zip at `path`, in the order of the directory.
 
-    `label` is its name in errors (IntegrityError).
+    Raises IntegrityError, with `label` as the name of the zip, if the zip is invalid or ambiguous.
     """
     with FileReader() as files:
         try:
@@ -74,7 +74,7 @@ def _read_end(files: FileReader, path: Path, total: int, label: str) -> tuple[in
         refuse_wheel(label, None, "not a zip file: it does not end with an end record")
     if len(ends) > 1 or tail.rfind(b"PK\5\6") != ends[0]:
         refuse_wheel(
-            label, None, "has more than one end record, which programs may interpret differently"
+            label, None, "has more than one end record, which programs interpret differently"
         )
     at = total - tail_size + ends[0]
     _, disk, first, here, count, size, start, _ = END.unpack_from(tail, ends[0])
@@ -89,7 +89,7 @@ def _read_end(files: FileReader, path: Path, total: int, label: str) -> tuple[in
                 refuse_wheel(label, None, "its two end records (zip and zip64) do not match")
         disk, first, here, count, size, start = wide
     elif FULL16 in (count, here) or FULL32 in (size, start):
-        refuse_wheel(label, None, "its end record refers to a zip64 record, which is missing")
+        refuse_wheel(label, None, "its end record refers to a zip64 record that is missing")
     if disk or first or here != count:
         refuse_wheel(label, None, "is part of a multi-volume zip")
     if start + size != stop:
@@ -130,13 +130,15 @@ def _records(data: bytes, count: int, label: str) -> list[DirectoryEntry]:
         records.append(record)
     if len(records) != count or at != len(data):
         refuse_wheel(
-            label, None, f"its directory has {len(records)} entries, its end record states {count}"
+            label,
+            None,
+            f"its directory has {len(records)} entries, but its end record lists {count}",
         )
     return records
 
 
 def _record(data: bytes, at: int, label: str) -> tuple[DirectoryEntry, int]:
-    """The entry at `at`, and the offset of the next one."""
+    """The entry at offset `at`, and the offset of the next entry."""
     (_, _, system, _, _, flags, method, _, _, crc, compressed, size, name_length, extra_length,
      comment_length, disk, _, external, start) = CENTRAL.unpack_from(data, at)  # fmt: skip
     name_at = at + CENTRAL.size
@@ -148,7 +150,7 @@ def _record(data: bytes, at: int, label: str) -> tuple[DirectoryEntry, int]:
     name = _name(raw_name, flags, label)
     extra = extra_fields(data[extra_at : extra_at + extra_length], label, name)
     if 0x7075 in extra and extra[0x7075][5:] != raw_name:
-        refuse_wheel(label, name, "has a second name, which programs may interpret differently")
+        refuse_wheel(label, name, "has a second name, which programs interpret differently")
     if FULL32 in (compressed, size, start):
         size, compressed, start = wide_values(extra, (size, compressed, start), label, name)
     _check_readable(name, flags, method, disk, label)
@@ -165,7 +167,7 @@ def _name(raw: bytes, flags: int, label: str) -> str:
     try:
         name = raw.decode("utf-8" if flags & UTF8 else "ascii")
     except UnicodeDecodeError:
-        refuse_wheel(label, repr(raw), "its name is not ASCII and not marked as UTF-8")
+        refuse_wheel(label, repr(raw), "its name is not ASCII, and is not marked as UTF-8")
     return name
 
 
@@ -198,9 +200,9 @@ def _check_sizes(name: str, method: int, compressed: int, size: int, label: str)
 def check_local(
     files: FileReader, path: Path, record: DirectoryEntry, limit: int, label: str
 ) -> int:
-    """The offset of the data of `record`; IntegrityError if its local header does not agree.
+    """The offset of the data of `record`. Raises IntegrityError if the local header differs.
 
-    The member must end exactly at `limit`, where the next one or the directory starts.
+    The member must end exactly at `limit`, where the next member or the directory starts.
     """
     member, name = record.member, record.member.name
     fixed_end = record.start + LOCAL_STRUCT.size
@@ -245,7 +247,7 @@ def check_local(
 def _check_descriptor(
     files: FileReader, path: Path, member: ZipMember, start: int, limit: int, label: str
 ) -> None:
-    """Check that a data descriptor, in one of four common forms, fills the gap to `limit`."""
+    """Check that a data descriptor in one of the four common forms fills the gap to `limit`."""
     sizes = (member.crc, member.compressed, member.size)
     if limit - start not in (12, 16, 20, 24):
         refuse_wheel(label, member.name, f"no data descriptor between bytes {start} and {limit}")

@@ -1,6 +1,7 @@
-"""Makes the wheel of an editable package from metadata, scripts, and folders of code.
+"""Creates the wheel of an editable package from metadata, scripts and code folders.
 
-The code itself is mounted when a container starts. The bytes depend only on the arguments.
+The code is not in the wheel, but mounted when a container starts. The bytes of the wheel depend
+only on the arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ GENERATOR = "imgbuild"
 
 
 def file_name(name: str, version: str) -> str:
-    """The file name of the wheel."""
+    """The file name of the wheel of package `name`."""
     return f"{canonicalize_name(name).replace('-', '_')}-{version}-py3-none-any.whl"
 
 
@@ -31,10 +32,10 @@ def create_editable_wheel(
     requires: Sequence[str],
     python: str,
 ) -> bytes:
-    """The wheel of package `name`, whose modules are in the absolute folders `roots`.
+    """Create the wheel of package `name` with modules in the absolute folders `roots`.
 
-    `scripts` maps console scripts to `module:function`; `requires` are PEP 508 lines, `python`
-    the supported versions of Python, or "".
+    `scripts` maps console scripts to `module:function`. `requires` are PEP 508 lines, and `python`
+    are the supported versions of Python, or "".
     """
     stem = f"{canonicalize_name(name).replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"

@@ -1,7 +1,8 @@
-"""Computes the files that installing a wheel adds to an image: site-packages, bin, data.
+"""Computes the files that the installation of a wheel adds to an image.
 
-The content of a member is a slice of the wheel unless the installation changes it. The rules are
-from the binary distribution format, and tests compare the result with `uv pip install`.
+The content of a member is a slice of the wheel, unless the installation changes the file. The rules
+are from PyPA's specification of the binary distribution format, and tests compare the result with
+`uv pip install`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ BYTECODE = re.compile(r"(^|/)__pycache__/[^/]+\.pyc$")
 
 
 class InstallScheme(msgspec.Struct, frozen=True, kw_only=True):
-    """The folders for each type of file, without a leading slash; `interpreter` is absolute."""
+    """The folder of each type of file, without leading slash. `interpreter` is an absolute path."""
 
     prefix: str
     purelib: str
@@ -53,7 +54,7 @@ class InstallScheme(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _InstalledFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file to install: its path in the image; `digest` is in RECORD's form, None if unknown."""
+    """A file to install, and its path in the image. `digest` has RECORD's form; None if unknown."""
 
     path: str
     content: bytes | FileSlice
@@ -63,7 +64,7 @@ class _InstalledFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def install_scheme(prefix: str, python: str) -> InstallScheme:
-    """The paths of a virtual environment at `prefix` ("/opt/venv") for `python` ("3.11")."""
+    """The folders of a virtual environment at `prefix` ("/opt/venv") for `python` ("3.11")."""
     root = prefix.strip("/")
     return InstallScheme(
         prefix=root,
@@ -81,11 +82,11 @@ def installed_members(
     omit: frozenset[str] = frozenset(),
     label: str | None = None,
 ) -> tuple[LayerMember, ...]:
-    """The files, but not the folders, that installing the wheel at `path` adds, sorted by path.
+    """The files that the installation of the wheel at `path` adds, sorted by path, without folders.
 
     `omit` are installed paths (without leading slash) to omit, also from RECORD. `label` is the
-    wheel's file name, if `path` has a different one. IntegrityError if the wheel is unsafe or
-    inconsistent.
+    file name of the wheel, if it differs from `path`. Raises IntegrityError if the wheel is unsafe
+    or inconsistent.
     """
     with convert_read_errors(label or path.name, hint=REMEDY):
         return _installed_members(
@@ -114,10 +115,11 @@ def _installed_members(
 def join_wheels(
     wheels: Iterable[tuple[str, Sequence[LayerMember]]], *, labels: Mapping[str, str] | None = None
 ) -> tuple[LayerMember, ...]:
-    """The members of one layer with several `wheels` (sha256 and members of each), sorted by path.
+    """Join several `wheels` (SHA-256 and members of each) to members of a layer, sorted by path.
 
-    If two wheels have the same file, the file of the wheel with the lower sha256 is kept. If the
-    contents differ, IntegrityError has the names of the wheels from `labels` (sha256 → file name).
+    If two wheels have the same file, the file of the wheel with the lower SHA-256 is kept. Raises
+    IntegrityError if the contents differ, with the names of the wheels from `labels` (SHA-256 →
+    file name).
     """
     owners: dict[str, tuple[str, LayerMember]] = {}
     with FileReader() as files:
@@ -175,7 +177,7 @@ def _files(archive: WheelArchive, places: InstallScheme) -> dict[str, _Installed
 def _add_file(
     archive: WheelArchive, files: dict[str, _InstalledFile], file: _InstalledFile
 ) -> None:
-    """Add `file`; IntegrityError if `files` has different content for its path."""
+    """Add `file` to `files`. Raises IntegrityError if the path has different content there."""
     other = files.setdefault(file.path, file)
     if other is not file and _bytes(archive, other) != _bytes(archive, file):
         refuse_wheel(archive.label, file.path, "is installed twice, with different contents")
@@ -191,7 +193,7 @@ def _pieces(archive: WheelArchive, file: _InstalledFile, files: FileReader) -> I
 
 
 def _digest(archive: WheelArchive, file: _InstalledFile) -> str:
-    """The digest from the wheel's RECORD, or the computed digest if RECORD has none."""
+    """The digest in the wheel's RECORD, or the computed digest if RECORD has none."""
     if file.digest is not None:
         return file.digest
     with FileReader() as files:
@@ -204,7 +206,7 @@ def _sources(
     rows: Mapping[str, RecordRow],
     launchers: Mapping[str, EntryPoint],
 ) -> Iterator[_InstalledFile]:
-    """The wheel's own files with their paths in the image, without scripts that have a launcher."""
+    """The files of the wheel, by path in the image, without scripts that launchers replace."""
     data = archive.dist_info.removesuffix(".dist-info") + ".data/"
     replaced = {f"{archive.dist_info}/{name}" for name in REPLACED_FILES}
     for path, member in archive.members.items():
@@ -234,7 +236,7 @@ def _sources(
 
 
 def _first_bytes(archive: WheelArchive, member: ZipMember) -> Iterator[bytes]:
-    """The first bytes of the member's content, at least as many as `PLACEHOLDER` has."""
+    """The first bytes of the member's content, at least the length of `PLACEHOLDER`."""
     seen = 0
     for chunk in archive.chunks(member):
         yield chunk
@@ -244,7 +246,7 @@ def _first_bytes(archive: WheelArchive, member: ZipMember) -> Iterator[bytes]:
 
 
 def _data_place(archive: WheelArchive, places: InstallScheme, inner: str) -> tuple[str, bool]:
-    """The path in the image for a file of `.data/`, and whether it is a script."""
+    """The path in the image for a file in `.data/`, and whether the file is a script."""
     key, _, rest = inner.partition("/")
     if not rest:
         refuse_wheel(archive.label, inner, "is directly in .data/ (expected one of its folders)")

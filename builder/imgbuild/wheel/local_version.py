@@ -1,7 +1,8 @@
 """Reads the CUDA and torch releases of a wheel from its local version.
 
-flash-attn, causal-conv1d, mamba-ssm and FlashInfer have labels such as `cu12torch2.6cxx11abiFALSE`,
-PyTorch's own packages and vLLM `cu124`, and PyG's packages `pt26cu124`.
+Wheels of flash-attn, causal-conv1d, mamba-ssm and FlashInfer have labels such as
+`cu12torch2.6cxx11abiFALSE`. PyTorch's own packages and vLLM have labels such as `cu124`, and PyG's
+packages have labels such as `pt26cu124`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ CXX11 = re.compile(r"cxx11abi(true|false)")
 
 
 class LocalVersionLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """The CUDA ("12" or "12.4") and torch ("2.6") of a compiled wheel; "" if the label lacks them.
+    """The CUDA release ("12" or "12.4") and torch release ("2.6") of a compiled wheel, or "".
 
-    `cxx11` is whether the wheel uses the C++11 ABI, None if unknown.
+    `cxx11` is whether the wheel uses the C++11 ABI, or None if unknown.
     """
 
     cuda: str = ""
@@ -30,12 +31,12 @@ class LocalVersionLabel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """The torch requirement, in the format of METADATA."""
+        """The requirement for torch in the format of METADATA."""
         return (f"torch=={self.torch}.*",) if self.torch else ()
 
 
 def local_version_label(version: str) -> LocalVersionLabel:
-    """The label of `version`, the part after "+"."""
+    """Parse the label of `version`, which is the part after "+"."""
     local = version.partition("+")[2].lower()
     cuda, torch, cxx11 = CUDA.search(local), TORCH.search(local), CXX11.search(local)
     return LocalVersionLabel(
@@ -46,10 +47,10 @@ def local_version_label(version: str) -> LocalVersionLabel:
 
 
 def torch_cxx11(version: str) -> bool | None:
-    """The C++ ABI of PyTorch's own wheels for x86_64; None for other builds.
+    """The C++ ABI of PyTorch's own wheels for x86_64, or None for other builds.
 
-    The C++11 ABI came with the builds on manylinux_2_28: CUDA 12.6 in torch 2.6, and all builds
-    since 2.7. Source: https://github.com/pytorch/pytorch/issues/123649.
+    Builds for manylinux_2_28 use the C++11 ABI: CUDA 12.6 in torch 2.6, and all builds since torch
+    2.7. Source: https://github.com/pytorch/pytorch/issues/123649.
     """
     match = re.fullmatch(r"([0-9]+)\.([0-9]+)\.[0-9]+(?:\+cu([0-9]{3}))?", version)
     if match is None:

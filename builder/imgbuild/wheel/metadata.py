@@ -1,4 +1,4 @@
-"""Reads the METADATA of a wheel, local or remote."""
+"""Reads METADATA of a local or remote wheel."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LIMIT = 16 << 20  # bytes of METADATA
 
 @reads_untrusted("name")
 def read_metadata(file: IO[bytes], name: str) -> bytes:
-    """`NAME-VERSION.dist-info/METADATA` of the wheel `name`, opened as the seekable `file`.
+    """Read `NAME-VERSION.dist-info/METADATA` of the wheel `name` from the seekable `file`.
 
-    IntegrityError if it is not a zip file or has no METADATA.
+    Raises IntegrityError if the file is not a zip or has no METADATA.
     """
     try:
         with zipfile.ZipFile(file) as wheel:

@@ -1,6 +1,6 @@
-"""Reads and writes RECORD of a wheel: rows with hashes and sizes.
+"""Reads and writes RECORD of a wheel, which lists files with hashes and sizes.
 
-Paths are relative to site-packages, as specified (`../../../bin/tool`).
+Paths are relative to site-packages (`../../../bin/tool`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STRONG_HASHES = ("sha256", "sha384", "sha512")
 
 
 class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of RECORD. `digest` is `sha256=…` or empty; `size` is in bytes, or None."""
+    """A line of RECORD. `digest` is `sha256=…` or empty, and `size` is in bytes or None."""
 
     path: str
     digest: str
@@ -30,7 +30,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_record(text: str, label: str) -> dict[str, RecordRow]:
-    """The rows of a wheel's RECORD by path; IntegrityError for an invalid line."""
+    """The rows of a wheel's RECORD by path. Raises IntegrityError for an invalid line."""
     rows: dict[str, RecordRow] = {}
     try:
         lines = list(csv.reader(io.StringIO(text), strict=True))
@@ -51,7 +51,7 @@ def read_record(text: str, label: str) -> dict[str, RecordRow]:
 
 
 def strong_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
-    """The digest of `path` in RECORD; None if it is missing or weaker than sha256."""
+    """The digest of `path` in RECORD, or None if it is missing or weaker than SHA-256."""
     row = rows.get(path)
     if row is None or row.digest.partition("=")[0] not in STRONG_HASHES:
         return None
@@ -59,14 +59,14 @@ def strong_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
 
 
 def record_path(path: str, site_packages: str) -> str:
-    """The path in RECORD of the installed `path`; both arguments without a leading slash."""
+    """The path in RECORD of the installed file `path`. Arguments have no leading slash."""
     if path.startswith(site_packages + "/"):
         return path[len(site_packages) + 1 :]
     return posixpath.relpath("/" + path, "/" + site_packages)
 
 
 def record_digest(pieces: Iterable[bytes]) -> str:
-    """SHA-256 of the joined `pieces` in RECORD's form: URL-safe base64 without padding."""
+    """The SHA-256 of the joined `pieces` in the form of RECORD: URL-safe base64 without padding."""
     total = hashlib.sha256()
     for piece in pieces:
         total.update(piece)
@@ -74,7 +74,7 @@ def record_digest(pieces: Iterable[bytes]) -> str:
 
 
 def write_record(rows: Iterable[RecordRow]) -> bytes:
-    """The bytes of RECORD: `rows` sorted by the bytes of their path, with Unix newlines."""
+    """The bytes of RECORD: `rows` in byte order of the paths, with Unix newlines."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in sorted(rows, key=lambda row: row.path.encode()):

@@ -1,4 +1,4 @@
-"""Generates scripts in `bin/`: entry points and shebangs (separate: a file format)."""
+"""Generates scripts for entry points, and rewrites shebang lines (separate: a file format)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 
 class EntryPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A script to generate: `name` in `bin/` calls `attribute` (dotted) of `module`."""
+    """A script to generate: `name` in `bin/` calls the dotted `attribute` of `module`."""
 
     name: str
     module: str
@@ -35,10 +35,10 @@ class EntryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
-    """The console and GUI scripts of an `entry_points.txt`, sorted by name.
+    """Parse the console and GUI scripts in `entry_points.txt`, sorted by name.
 
-    Raises IntegrityError, with the wheel's name `label`, if it is invalid or a script is outside
-    `bin/`.
+    Raises IntegrityError, with the name `label` of the wheel, if the file is invalid or a script is
+    outside `bin/`.
     """
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
     parser.optionxform = str  # type: ignore[method-assign, assignment]
@@ -70,7 +70,7 @@ def _entry_point(name: str, value: str, label: str) -> EntryPoint:
 
 
 def shebang_lines(interpreter: str) -> bytes:
-    """The first line (or lines) of a script that runs under `interpreter`, an absolute path."""
+    """The first line (or lines) of a script that `interpreter`, an absolute path, runs."""
     if " " not in interpreter and len(interpreter) + 2 <= SHEBANG_LIMIT:
         return f"#!{interpreter}".encode()
     # Valid for both sh and Python: sh runs it, and for Python it is a string.
@@ -89,9 +89,9 @@ def launcher_script(entry: EntryPoint, interpreter: str) -> bytes:
 
 
 def rewrite_shebang(script: bytes, interpreter: str) -> bytes:
-    """`script`, which starts with `PLACEHOLDER`, with a new first line.
+    """Replace the first line of `script`, which starts with `PLACEHOLDER`.
 
-    Options such as `-E` are dropped, as pip and uv do.
+    Options such as `-E` are removed, as in pip and uv.
     """
     _, newline, rest = script.partition(b"\n")
     return shebang_lines(interpreter) + newline + rest

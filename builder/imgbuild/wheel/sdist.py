@@ -1,9 +1,8 @@
 """Reads the members of an sdist without unpacking it.
 
-`read_entries` yields all members of the archive. `read_members` yields only files and folders with
-safe paths, and rejects other archives with the name of the first invalid member. Links are
-rejected, because their target depends on all previous members, and sdists of pure Python do not
-need them.
+`read_entries` yields all members of the archive. `read_members` yields files and folders with safe
+paths, and rejects the archive if it has any other member. Links are rejected, because the target of
+a link depends on all previous members, and sdists of pure Python do not need links.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ OTHER_MAGIC = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", ZSTD: "zstd"}  # the first 
 LONGEST_MAGIC = max(map(len, OTHER_MAGIC))
 DEPTH_LIMIT = 100  # folders of a path
 LARGEST, MEMBERS = 2 << 30, 200_000  # bytes and entries of an sdist
-REMEDY = "use another version, or pin one that has a wheel"
+REMEDY = "use another version, or pin a version that has a wheel"
 MemberType = Literal["file", "folder", "link", "device", "pipe", "unknown"]
 KINDS = {"device": "a device", "pipe": "a pipe", "unknown": "of an unknown type"}
 ContentReader = Callable[[], Iterator[bytes]]
 
 
 class SdistMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member: `size` in bytes, `mtime` in seconds (None in a zip), `target` of a link."""
+    """A member of an sdist. `size` is in bytes, and `mtime` in seconds (None in a zip)."""
 
     path: str
     kind: MemberType
@@ -48,16 +47,16 @@ class SdistMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, ContentReader]]:
-    """Each member with a reader of its content, which is valid until the next member.
+    """Yield each member with a reader of the content, which is valid until the next member.
 
-    `sdist` is a tar, plain or compressed with gzip, or a zip. IntegrityError, with `label` in
-    it, if it is damaged, has another compression, or has sparse members.
+    `sdist` is a zip, or a tar that is plain or compressed with gzip. Raises IntegrityError, with
+    `label` in the message, if the file is damaged, has another compression, or has sparse members.
     """
     with convert_read_errors(label, hint=REMEDY), open(sdist, "rb", opener=open_regular) as file:
         start = file.peek(LONGEST_MAGIC)
         for magic, name in OTHER_MAGIC.items():
             if start.startswith(magic):
-                message = f"{label} is compressed with {name}; sdists are read as .tar.gz or .zip"
+                message = f"{label} is compressed with {name}, but an sdist must be .tar.gz or .zip"
                 raise IntegrityError(message, hint=REMEDY)
         if start.startswith(ZIPS):
             yield from _zip_entries(sdist, label)
@@ -109,10 +108,10 @@ def _zip_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content
 
 
 def read_members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, ContentReader]]:
-    """The files and folders of `sdist`, with paths below its single top-level folder.
+    """Yield the files and folders of `sdist`, with paths relative to the top-level folder.
 
-    Raises IntegrityError for the first member that has a different type, or a path that is too
-    long, duplicate or outside of the folder, and for too many members.
+    Raises IntegrityError for a member of another type, for a path that is too long, duplicate or
+    outside of the top-level folder, and if there are too many members.
     """
     top = ""
     files: set[str] = set()
@@ -141,7 +140,7 @@ def read_members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content
             files.add(path)
         folders |= above
         if above & files:
-            _refuse_member(label, member, "is in a folder that has the name of a file")
+            _refuse_member(label, member, "is in a folder whose path is also a file")
         if path:
             yield msgspec.structs.replace(member, path=path), content
 
@@ -164,7 +163,9 @@ def _check_parts(member: SdistMember, label: str) -> list[str]:
         _refuse_member(label, member, "is an empty path")
     sizes = [len(part.encode(errors="surrogateescape")) for part in parts]
     if max(sizes, default=0) > NAME_LIMIT or sum(sizes) + len(sizes) > PATH_LIMIT:
-        what = f"has a name of over {NAME_LIMIT} bytes, or a path of over {PATH_LIMIT}"
+        what = (
+            f"has a name of more than {NAME_LIMIT} bytes, or a path of more than {PATH_LIMIT} bytes"
+        )
         _refuse_member(label, member, what)
     if len(parts) > DEPTH_LIMIT:
         _refuse_member(label, member, f"is in more than {DEPTH_LIMIT} folders")

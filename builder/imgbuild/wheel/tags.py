@@ -1,4 +1,4 @@
-"""Determines from tags (manylinux, abi3, cp311) which wheels fit an image, and their order.
+"""Determines from tags (manylinux, abi3, cp311) which wheels are compatible, and ranks them.
 
 The order is the same as in pip and uv: the most specific tag is first.
 """
@@ -47,9 +47,9 @@ class WheelTags:
         self._of_tags: dict[str, int | None] = {}  # the tags of a file name → the first rank
 
     def rank_wheel(self, name: str) -> tuple[int, int, str] | None:
-        """A key that sorts the preferred wheel first, None if the wheel is incompatible.
+        """A key that sorts the preferred wheel first, or None if the wheel is incompatible.
 
-        The key consists of tag, build number and name.
+        The key consists of the tag, the build number and the name.
         """
         if name not in self._known:
             self._known[name] = self._rank(name)
@@ -73,7 +73,7 @@ class WheelTags:
 
     @property
     def uv_platform(self) -> str:
-        """The value for uv's `--python-platform`; uv supports glibc 2.17, 2.28 and 2.31 to 2.40."""
+        """The value of uv's `--python-platform`. uv supports glibc 2.17, 2.28 and 2.31 to 2.40."""
         minors = (17, 28, *range(31, 41))
         newest = max(minor for minor in minors if minor <= max(17, int(self.glibc.split(".")[1])))
         return f"{self.arch.wheel}-manylinux_2_{newest}"

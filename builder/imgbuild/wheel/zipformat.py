@@ -29,9 +29,9 @@ REMEDY = (
 
 
 class ZipMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One file or folder of a zip. Sizes are in bytes; `offset` is the start of the data.
+    """A file or folder of a zip. Sizes are in bytes, and `offset` is the start of the data.
 
-    `mode` is the Unix mode with its type bits, 0 if the zip was not made on Unix.
+    `mode` is the Unix mode with type bits, or 0 if the zip was not created on Unix.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ZipMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DirectoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of the central directory; `start` is the offset of its local header."""
+    """An entry of the central directory. `start` is the offset of the local header."""
 
     member: ZipMember
     raw_name: bytes
@@ -53,13 +53,16 @@ class DirectoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse_wheel(file: str, member: str | None, what: str) -> NoReturn:
-    """Raise an IntegrityError: `what` is wrong with `member` (None: the whole file) of `file`."""
+    """Raise IntegrityError: `what` is wrong with `member`, or with all of `file` if it is None."""
     message = f"{file}: {member!r}: {what}" if member is not None else f"{file}: {what}"
     raise IntegrityError(message, hint=REMEDY)
 
 
 def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
-    """Extra fields by number; IntegrityError if a field that imgbuild reads appears twice."""
+    """The extra fields by number.
+
+    Raises IntegrityError if a field that imgbuild reads appears twice.
+    """
     fields: dict[int, bytes] = {}
     at = 0
     while at + 4 <= len(data):
@@ -76,7 +79,7 @@ def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
 def wide_values(
     extra: dict[int, bytes], narrow: tuple[int, ...], label: str, name: str
 ) -> tuple[int, ...]:
-    """`narrow`, in which saturated values are replaced by the zip64 field's, in order."""
+    """Replace saturated values in `narrow` by the values of the zip64 field, in order."""
     data = extra.get(0x0001, b"")
     at = 0
     values = []

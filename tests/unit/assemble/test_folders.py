@@ -147,7 +147,7 @@ def test_layer_is_unchanged_if_all_folders_have_the_default_mode_and_owner(sampl
     ("place", "result"),
     [("/var/run/team/x", "/var/run is not a folder in the base image: symlink"),
      ("/etc/passwd/x", "/etc/passwd is not a folder in the base image: file"),
-     ("/var/local/team/x", "/var/local is a setgid folder, whose files inherit its group"),
+     ("/var/local/team/x", "/var/local is a setgid folder (mode "),
      ("/srv", "/srv is a folder in the base image"),
      ("/etc/ssl/private", "/etc/ssl/private is a folder in the base image"),
      # A parent folder that is not listed explicitly.

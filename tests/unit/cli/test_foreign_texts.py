@@ -36,7 +36,8 @@ def test_templates_of_a_checkout_are_listed_and_cannot_run_code(
     assert done.status != 0
     assert not Path("evil").exists()
     first, *_ = done.stderr.splitlines()
-    assert first.startswith(f"using templates of this project: {name} in ")
+    assert first.startswith("using the project's templates in ")
+    assert first.endswith(f": {name}")
     assert f"{name}:1: " in done.stderr or "uv" in done.stderr  # the sample has no uv
 
 
@@ -47,7 +48,7 @@ def test_checkout_with_unchanged_templates_is_not_reported(
 
     local_template("slurm/single.j2", (templates.DATA / "slurm/single.j2").read_text("utf-8"))
     done = imgbuild("slurm", TARGET, "--", "true")
-    assert "templates of this project" not in done.stderr
+    assert "the project's templates" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [("show", TARGET), ("list",), ("list", "--format", "markdown")])

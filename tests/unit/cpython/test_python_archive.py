@@ -237,17 +237,17 @@ def test_interpreter_with_damaged_headers_is_refused(tmp_path):
         (
             "python/bin/x",
             special(tarfile.LNKTYPE, "python/bin/python3.12"),
-            "which is not a file, a folder",
+            "which is not a file, folder",
         ),
         (
             "python/bin/x",
             special(tarfile.CHRTYPE),
-            "which is not a file, a folder or a symbolic link",
+            "which is not a file, folder or symbolic link",
         ),
         (
             "python/bin/x",
             special(tarfile.FIFOTYPE),
-            "which is not a file, a folder or a symbolic link",
+            "which is not a file, folder or symbolic link",
         ),
         ("python/./bin/python3.12", b"", "twice"),
         (f"python/{'x' * 1100}", b"", "has a path of"),

@@ -119,7 +119,10 @@ def test_error_for_an_unsatisfiable_dependency_shows_the_chain_of_packages() -> 
             requested=("app",),
         )
     assert caught.value.reasons == (
-        "middle depends on lib (>= 2) | other, which no package of the archive satisfies",
+        (
+            "middle depends on lib (>= 2) | other, but no package in the archive satisfies this "
+            "dependency"
+        ),
         "middle is required by app",
         "app: required by the base",
     )

@@ -291,7 +291,7 @@ def test_debian_suite_without_a_table_is_refused(packages: Packages, tmp_path: P
         debian_root.base_members(
             packages.recipe(suite="trixie"), packages.paths, tmp_path / "spool"
         )
-    assert caught.value.hint == "suites with a table: tiny"
+    assert caught.value.hint == "use a suite with a table: tiny"
 
 
 def test_debian_package_that_differs_from_the_lock_is_refused(

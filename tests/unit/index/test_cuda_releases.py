@@ -110,7 +110,7 @@ def test_resolution_with_mixed_cuda_releases_is_detected():
     }
     assert cuda_releases.release_violations(RELEASE, chosen) == (
         "nvidia-cublas-cu12 12.4.5.8 is for CUDA 12, but the target has CUDA 13",
-        "nvidia-cuda-nvcc 13.5.37 is not part of CUDA 13.0.2, which has ==13.0.88.*",
+        "nvidia-cuda-nvcc 13.5.37 is not part of CUDA 13.0.2, which contains ==13.0.88.*",
     )
 
 

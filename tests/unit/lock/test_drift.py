@@ -48,7 +48,7 @@ def test_differences_between_long_lists_show_the_items():
     differences = drift.difference_lines("drop", shared, [*shared, gone])
     assert differences == ['drop: only the lock has {"package":"q","paths":[]}']
     assert drift.difference_lines("drop", shared, shared[::-1]) == [
-        "drop: the same items, but in another order or repeated"
+        "drop: the items are the same, but their order or number differs"
     ]
     assert drift.difference_lines("cmd", ["a"], ["b"]) == [
         'cmd: the matrix has ["a"], but the lock has ["b"]'

@@ -266,7 +266,7 @@ def test_change_of_the_published_target_is_reported(path: Path) -> None:
         path.parent / "published/small", extended.published_lock(samples.wheel("new"))
     )
     (result,) = extension.extension_differences(lock, extended.read_extended(path))
-    assert result.startswith("it extends small sha256:")
+    assert result.startswith("the lock extends small sha256:")
     assert str(path.parent / "published/small/lock.json") in result
 
 

@@ -104,14 +104,19 @@ def test_matrix_without_extensions_is_valid(tmp_path: Path) -> None:
     matrix = published.load_matrix(tmp_path / "matrix.yaml")
     assert matrix == load_matrix(tmp_path / "matrix.yaml")
     assert published.find_overlay(matrix, "cu124-vllm") is None
-    with pytest.raises(InputError, match="extends no published target"):
+    with pytest.raises(InputError, match="does not extend a published target"):
         published.published_sources(tmp_path / "matrix.yaml")
 
 
 PROBLEMS = {
     "another target": ("extends: small", "extends: §smal", "extends", "unknown published target"),
     "the same name": ("  ours:", "  §small:", "small", "already has this name"),
-    "an older day": ("2025-07-01", "§2025-06-01", "as_of", "were uploaded until 2025-06-20"),
+    "an older day": (
+        "2025-07-01",
+        "§2025-06-01",
+        "as_of",
+        "contains packages uploaded until 2025-06-20",
+    ),
     "another torch": (
         'wandb: "0.20.1"',
         'torch: §"2.7.0"',
@@ -146,13 +151,13 @@ PROBLEMS = {
         "/opt/team/train.sh: {",
         "§/opt/venv: {",
         "files./opt/venv",
-        "has this path, or requires one below it",
+        "has this path, or requires a path below this path",
     ),
     "the interpreter's folder": (
         "/opt/team/start: {",
         "§/usr/bin: {",
         "links./usr/bin",
-        "has this path, or requires one below it",
+        "has this path, or requires a path below this path",
     ),
     "no absolute path": (
         "/opt/team/train.sh: {",
@@ -254,7 +259,7 @@ def test_invalid_extension_is_reported_with_location(name: str, tmp_path: Path) 
     [
         ("registry.example.org/team/small:v1", "a tag is not accepted"),
         ("Registry", "expected format"),
-        (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json has sha256:"),
+        (f"registry.example.org/small@sha256:{'0' * 64}", "the digest in digests.json is sha256:"),
     ],
 )
 def test_image_of_an_extension_that_does_not_match_its_row_is_refused(
@@ -294,7 +299,7 @@ def test_link_of_a_published_folder_outside_the_repository_is_refused(tmp_path: 
     )
     assert problem.path == "targets.ours.files./opt/team/train.sh.from"
     assert (problem.line, problem.value) == (16, "train.sh")
-    assert problem.expected == "a file in the repository; copy the file into it"
+    assert problem.expected == "a file in the repository; copy the file into the repository"
 
 
 @pytest.mark.parametrize("source", ["train.sh", "folder/train.sh"])
@@ -389,7 +394,7 @@ def test_index_of_an_extension_without_a_url_is_reported(tmp_path: Path) -> None
     with pytest.raises(InputError) as caught:
         published.load_matrix(path)
     (problem,) = caught.value.problems
-    assert "its flash is from the index special" in problem.message
+    assert "flash is from the index special" in problem.message
     assert problem.path == "published.small.lock"
     text = extended.MATRIX + "indexes: {special: {url: 'https://example.org/simple'}}\n"
     path.write_text(text, encoding="utf-8")
@@ -409,9 +414,7 @@ def test_lock_of_another_published_target_is_refused(tmp_path: Path) -> None:
 def test_missing_copy_of_a_published_lock_is_refused(file: str, tmp_path: Path) -> None:
     path = extended.create_repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
-    with pytest.raises(
-        InputError, match=f"{file}: no such file, although matrix.yaml extends small"
-    ):
+    with pytest.raises(InputError, match=f"{file}: no such file, but matrix.yaml extends small"):
         published.load_matrix(path)
 
 

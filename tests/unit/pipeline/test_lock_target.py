@@ -112,7 +112,7 @@ def test_flashinfer_mode_without_flashinfer_is_refused(mode):
     settings = Flashinfer(mode=mode, reason=samples.REASON)
     matrix = samples.matrix(cuda="13.0", flashinfer=settings)
     lock_target.refuse_mode(samples.lock(samples.wheel("flashinfer-python"), of=matrix))
-    with pytest.raises(InputError, match=f"small: the matrix has flashinfer: {mode}, but") as e:
+    with pytest.raises(InputError, match=f"small: the matrix sets flashinfer: {mode}, but") as e:
         lock_target.refuse_mode(samples.lock(samples.wheel("vllm"), of=matrix))
     assert "x86_64" in e.value.message
     assert 'mode: "off"' in (e.value.hint or "")

@@ -109,7 +109,7 @@ def test_apptainer_command_is_printed_without_a_sif(
     assert not kernels.exists()
     assert invocation.command[-2:] == (f"{target_image.place}.sif", "true")
     assert f"imgbuild build {TARGET} --format sif" in capsys.readouterr().err
-    with pytest.raises(InputError, match="no single command"):
+    with pytest.raises(InputError, match="more than one command"):
         run_target.engine_command(
             target_image, ARCH, ContainerRequest(), through="root", kernel_cache=False
         )

@@ -245,7 +245,7 @@ def test_base_layer_with_wrong_digest_is_refused(served, source, tmp_path):
 
 def test_manifest_of_another_architecture_is_refused(served, source):
     digest = source.image(Arch.X86_64).manifest.digest
-    with pytest.raises(InputError, match="has no arm64, only x86_64"):
+    with pytest.raises(InputError, match="has no image for arm64, only for x86_64"):
         base_image.read_base_image(name(served, digest), Arch.ARM64)
 
 
@@ -258,7 +258,7 @@ def put(served: Registry, data: bytes) -> str:
 def test_error_for_a_missing_architecture_lists_the_available_architectures(served, source):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
     text = put(served, documents.create_index({Arch.X86_64: manifest}))
-    with pytest.raises(InputError, match="no image for linux/arm64, only linux/amd64"):
+    with pytest.raises(InputError, match="no image for linux/arm64, only for linux/amd64"):
         base_image.read_base_image(text, Arch.ARM64)
 
 

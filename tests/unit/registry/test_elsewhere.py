@@ -241,7 +241,7 @@ def test_token_server_url_must_be_http(victim, tmp_path, realm):
     victim.faults.append(
         Fault("/v2/", times=9, status=401, headers={"WWW-Authenticate": challenge})
     )
-    with pytest.raises(FetchFailed, match="token server URL that is not HTTP"):
+    with pytest.raises(FetchFailed, match="the URL of the token server of"):
         client().has(victim.repository("me/x"), BLOB.digest)
     assert "of-another-service" not in str([request.headers for request in victim.requests])
 

@@ -55,7 +55,7 @@ def test_unresponsive_advisory_server_causes_one_warning(tmp_path):
         assert found.fixed("torch", "2.5.1", "2.6.0") == ()
         assert found.fixed("vllm", "0.8.5.post1", "0.9.0") == ()
     (text,) = reporter.texts
-    assert "the cool-down also applies to security fixes" in text
+    assert "so the cool-down applies to all releases" in text
 
 
 def test_no_fix_is_reported_if_the_newer_version_cannot_be_queried(tmp_path):

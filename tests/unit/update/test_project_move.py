@@ -214,7 +214,7 @@ def test_architecture_missing_in_the_new_target_is_a_conflict(folder: Path) -> N
     reasons = project_move.move_conflicts(
         "trainer", row, planned, folder, published.load_matrix(matrix), context
     )
-    assert reasons == ["matrix.yaml: trainer is for arm64, but large is not"]
+    assert reasons == ["matrix.yaml: trainer is for arm64, but large does not support arm64"]
 
 
 def test_project_update_selects_all_rows_or_only_named_rows(folder: Path) -> None:

@@ -39,7 +39,7 @@ NEW = {
 }
 
 
-UNDONE = "removed an interrupted update that had not changed any file"
+UNDONE = "discarded an interrupted update; no file had been changed"
 FINISHED = "completed an interrupted update: row on b"
 
 
@@ -142,7 +142,7 @@ def test_journal_from_a_checkout_cannot_name_files_outside_the_checkout(
     change = FileChange(path=path, before="", after="0" * 64)
     journal = ChangeJournal(summary="x", files=(change,))
     codec.write_document(transaction.transaction_folder(project) / JOURNAL, journal)
-    with pytest.raises(InputError, match="contains files that no update writes"):
+    with pytest.raises(InputError, match="lists files that updates do not write"):
         transaction.recover_change(project)
 
 

@@ -79,7 +79,7 @@ def test_error_names_the_unsupported_compression_of_an_sdist(
     tmp_path: Path, compress: Callable[[bytes], bytes], name: str
 ) -> None:
     data = compress(packed(entry(f"{TOP}/x"), data=b"x"))
-    with pytest.raises(IntegrityError, match=f"^demo 1.0 is compressed with {name}; ") as caught:
+    with pytest.raises(IntegrityError, match=f"^demo 1.0 is compressed with {name}, ") as caught:
         read(tmp_path, data)
     assert caught.value.hint == sdist.REMEDY
 
@@ -109,22 +109,22 @@ BAD = {
     ),
     "absolute": (packed(entry("/etc/x")), "'/etc/x' is an absolute path"),
     "above": (packed(entry(f"{TOP}/../../x")), "contains `..`"),
-    "long path": (packed(entry(f"{TOP}/{LONG}")), "a path of over 3840"),
+    "long path": (packed(entry(f"{TOP}/{LONG}")), "a path of more than 3840"),
     "long path of a link": (packed(entry(f"{TOP}/{LONG}", tarfile.SYMTYPE, "y")), "is a link"),
-    "long name": (packed(entry(f"{TOP}/{'n' * 256}")), "a name of over 255 bytes"),
+    "long name": (packed(entry(f"{TOP}/{'n' * 256}")), "a name of more than 255 bytes"),
     "deep": (packed(entry(f"{TOP}/{'d/' * 100}x")), "more than 100 folders"),
     "twice": (packed(entry(f"{TOP}/x"), entry(f"{TOP}/./x")), "twice"),
-    "through a file": (packed(entry(f"{TOP}/x"), entry(f"{TOP}/x/y")), "the name of a file"),
+    "through a file": (packed(entry(f"{TOP}/x"), entry(f"{TOP}/x/y")), "whose path is also a file"),
     "file over a folder": (packed(entry(f"{TOP}/x/y"), entry(f"{TOP}/x")), "twice"),
     "folder over a file": (
-        packed(entry(f"{TOP}/x"), entry(f"{TOP}/x", tarfile.DIRTYPE)), "the name of a file",
+        packed(entry(f"{TOP}/x"), entry(f"{TOP}/x", tarfile.DIRTYPE)), "whose path is also a file",
     ),
     "two tops": (packed(entry(f"{TOP}/x"), entry("other/x")), f"'other/x' is not in '{TOP}'"),
     "file at the top": (packed(entry("setup.py")), "one top-level folder"),
     "zip link": (zipped(f"{TOP}/x", mode=0o120777), f"'{TOP}/x' is a link"),
     "zip above": (zipped(f"{TOP}/../../x"), "contains `..`"),
     "zip absolute": (zipped("/etc/x"), "absolute"),
-    "zip long": (zipped(f"{TOP}/{LONG}"), "a path of over 3840"),
+    "zip long": (zipped(f"{TOP}/{LONG}"), "a path of more than 3840"),
     "zip backslash": (zipped(f"{TOP}/a\\..\\x"), "backslash"),
     "zip device": (zipped(f"{TOP}/x", mode=0o020600), "not a file or a folder"),
 }  # fmt: skip
