@@ -309,7 +309,7 @@ def test_wrong_size_in_lock_error_names_file(
 
 def test_insufficient_disk_space_fails_before_download(store: Store, http: HttpClient) -> None:
     vast = LockedFile(file="vast", size=1 << 60, sha256="0" * 64)
-    with pytest.raises(WorkFailed, match="GB free") as caught:
+    with pytest.raises(WorkFailed, match="GB of free space") as caught:
         fetch_all([FileRequest(vast, list)], Context(store, http), title="test")
     assert caught.value.hint
 
