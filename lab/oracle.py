@@ -420,9 +420,7 @@ def main() -> None:
         "--only", choices=CHOICES, default="all", help="audit only these sets with `again`"
     )
     parser.add_argument("--details", action="store_true", help="list misses and false alarms")
-    parser.add_argument(
-        "--held-out", action="store_true", help="also list those of odd seeds, with --details"
-    )
+    parser.add_argument("--held-out", action="store_true", help="with --details: include odd seeds")
     options = parser.parse_args()
     options.results = options.results or options.folder / "results.jsonl"
     if options.command == "again" and options.draws is None:

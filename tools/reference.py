@@ -319,8 +319,9 @@ def errors_page() -> str:
 
 ERRORS = """\
 Errors are printed on stderr: `error:` with file, place and value, a line `because` for each reason,
-and `hint:` with the remedy. A problem in a YAML file is followed by the line, with carets under the
-place. With `--json`, errors are printed on stdout as `{"error", "message", "hint", "exit_code", …}`.
+and `hint:` with the remedy. A problem in a YAML file is followed by the line, with carets under
+the place. With `--json`, errors are printed on stdout as
+`{"error", "message", "hint", "exit_code", …}`.
 """
 SEVERAL = """\
 If targets fail, the other targets are still processed. The exit status is the status of the errors
@@ -343,10 +344,10 @@ def failures_page() -> str:
 
 
 FAILURES = """\
-The failures that `imgbuild diagnose` detects, by code. `imgbuild explain CODE` also prints an example.
-Words in capitals are placeholders for text from the log. Each rule is a file in
-[data/diagnose](../../builder/imgbuild/data/diagnose) with patterns, cause, fix, and a short log. Codes
-from IMG901 on are derived from facts, such as the versions in which a name exists.
+The failures that `imgbuild diagnose` detects, by code. `imgbuild explain CODE` also prints an
+example. Words in capitals are placeholders for text from the log. Each rule is a file in
+[data/diagnose](../../builder/imgbuild/data/diagnose) with patterns, cause, fix, and a short log.
+Codes from IMG901 on are derived from facts, such as the versions in which a name exists.
 """
 
 
@@ -371,8 +372,8 @@ def test_runs() -> str:
 TEST_RUNS = """\
 All passed and failed runs in `images/TARGET/smoke.json`, sorted by date
 ([test records](../test-records.md)). `config` is the start of the configuration digest. Runs with
-another configuration do not count for the current image. `cases` lists the numbers of passed, failed
-and skipped cases. The driver is listed for runs on a GPU.
+another configuration do not count for the current image. `cases` lists the numbers of passed,
+failed and skipped cases. The driver is listed for runs on a GPU.
 """
 TEST_RUN = (
     "date",

@@ -140,7 +140,7 @@ def test_wheel_folder_is_relative_to_lock(sample: SampleProject, tmp_path: Path)
 
 def test_target_folder_suffices_with_single_index(sample: SampleProject, tmp_path: Path):
     folder = sample.folder / "images" / TARGET
-    with pytest.raises(InputError, match="does not contain the URL of the index torch$") as caught:
+    with pytest.raises(InputError, match=r"does not contain the URL of the index torch$") as caught:
         bundle.read_folder(folder)
     assert "sources.json" in (caught.value.hint or "")
     plain = msgspec.structs.replace(sample.lock, indexes={})
