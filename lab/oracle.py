@@ -332,9 +332,9 @@ def _look_up_alarms(report: Report | None, tried: SetProbe) -> Iterator[Alarm]:
 def ignore_incomparable(control: InstalledSet, forced: InstalledSet) -> None:
     """Drop failures that are unrelated to the forced version.
 
-    Failures to open shared objects are dropped if the control cannot open shared objects of the
-    package either, because many cannot be loaded alone. Failures in parts of a namespace are
-    dropped if the control lacks the part, because it may require an extra.
+    Dropped are shared objects of packages whose shared objects the control cannot open either,
+    because many cannot be loaded alone, and parts of a namespace that the control lacks, because
+    each may require an extra.
     """
     unopened = {failure.package for failure in control.failures if failure.name.endswith(".so")}
     parts = {module for module in forced.modules - control.modules if "." in module}
