@@ -1,6 +1,6 @@
-"""Compares the time of imgbuild with that of `docker build` with uv, for the same lock and wheels.
+"""Compares build times of imgbuild and of `docker build` with uv, for the same lock and wheels.
 
-A measurement ends when a command has run in a container of the image, unless a case states
+A measurement ends after a command has run in a container of the image, except where a case states
 otherwise. Prints a Markdown table for docs/benchmarks.md with medians of wall time, peak memory and
 bytes to push. Run it with `make benchmark`. The page cache is warm for both builders, and pins are
 changed in a copy of the project.
@@ -29,13 +29,13 @@ CASES = {
     "nothing": "nothing changed",
     "trl": "trl's pin changed",
     "small": "another small pin changed",
-    "layout": "cold, to an OCI layout, no container",
+    "layout": "cold, to an OCI layout, without a container",
     "digest": "the digest alone",
 }
 
 
 class CaseRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One case with the medians of each builder; None if a builder is not measured."""
+    """A case with the medians of each builder, or None for a builder that is not measured."""
 
     case: str
     docker: measuring.CommandMeasure | None
@@ -75,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
         help="number of runs of each docker case; 0 omits Docker",
     )
     add("--case", action="append", choices=[*CASES], help="run only this case; repeatable")
-    add("--trl", default="0.18.1", help="version to which the pin of trl is changed")
+    add("--trl", default="0.18.1", help="version to set in the pin of trl")
     add("--small", default="tqdm==4.67.0", help="second pin to change, as NAME==VERSION")
     add("--through", default="docker", help="how imgbuild runs the command: docker, podman or root")
     add("--jobs", type=int, help="maximum number of imgbuild processes (default: one per core)")
@@ -89,7 +89,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_benchmark(options: argparse.Namespace, folder: Path) -> str:
-    """Run the selected cases; returns the report as Markdown."""
+    """Run the selected cases, and return the report as Markdown."""
     cases = options.case or [*CASES]
     before = measuring.describe_machine()
     original = contenders.Project(root=ROOT, target=options.target)
@@ -130,7 +130,7 @@ def run_imgbuild(
     after: contenders.PreparedTarget,
     runs: int,
 ) -> tuple[measuring.CommandMeasure, int | None]:
-    """The median of `runs`, and the bytes to push to a registry that has `base`."""
+    """The median of `runs`, and the bytes to push to a registry that contains `base`."""
     once: Callable[[], measuring.CommandMeasure] = {
         "cold": lambda: imgbuild.answer(base, have=None),
         "trl": lambda: imgbuild.answer(after, have=base),
@@ -180,7 +180,7 @@ def format_report(
     before: str,
     docker: contenders.DockerContender | None,
 ) -> str:
-    """The table with notes that explain it."""
+    """Format the table, with explanatory notes."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures true findings and missed failures of `imgbuild audit --code` with Python itself.
+"""Measures true findings and missed failures of `imgbuild audit --code` by running Python.
 
 `environment` installs the packages of a target for the CPU. `audit` audits files for a target.
 `findings` draws a random sample of findings and checks the names in them with Python. `failures`
 draws a random sample of failures and searches for them in the findings: code_probe.py, which shares
 no code with the audit, resolves the imports, attributes and calls of the files with the installed
-modules. A missing package does not count as a failure.
+modules. Missing packages do not count as failures.
 
     code_oracle.py environment cu124-trl0.17 /tmp/old
     code_oracle.py audit cu124-trl0.17 examples --output old.json
@@ -41,7 +41,7 @@ Values = dict[str, Any]
 
 
 def create_environment(target: str, folder: Path, torch: str) -> None:
-    """A virtual environment with the target's wheels that the CPU can use, and `torch`."""
+    """Create a virtual environment with `torch` and the target's wheels that work on a CPU."""
     shown = _run_command([str(IMGBUILD), "show", target, "--packages", "--json"])
     wheels: dict[str, str] = json.loads(shown)[0]["wheels"]
     pins = [
@@ -81,7 +81,7 @@ def audit_paths(arguments: list[str], paths: list[Path], output: Path) -> None:
 
 
 def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
-    """Draw findings, and print for each whether Python confirms it: true, false or untried."""
+    """Draw findings, and print whether Python confirms each finding: true, false or untried."""
     every = [
         each | {"file": str(_place(entry, each["file"]))}
         for entry in json.loads(results.read_text(encoding="utf-8"))

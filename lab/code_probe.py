@@ -1,9 +1,9 @@
 """Finds failures of Python files by importing modules in an environment, for lab/code_oracle.py.
 
-Takes `findings` or `failures` as argument and JSON on stdin, and prints one line of JSON. Imports
-nothing of imgbuild. Names are followed in the syntax tree of a file: imports, assignments of module
-members, and their calls and attributes. Code is omitted if it is in `try` or depends on a version,
-a platform or installed packages.
+The argument is `findings` or `failures`, and stdin is JSON. Prints one line of JSON. Does not
+import imgbuild. Names are followed in the syntax tree of a file, through imports, assignments of
+module members, calls and attributes. Code in `try`, and code that depends on a version, a platform
+or installed packages, is omitted.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Failure = tuple[int, int, str]  # first and last line, and the result of Python
 
 
 class UnknownObject(Exception):
-    """Raised if the object that a name refers to cannot be determined."""
+    """Raised if the object of a name cannot be determined."""
 
 
 class PythonFailure(Exception):
-    """Raised if Python would raise an exception with this message."""
+    """Raised if Python would fail with this message."""
 
 
 class NotInstalled(PythonFailure):
@@ -54,7 +54,7 @@ def concerns_other_device(error: Exception) -> bool:
 
 
 def load_module(module: str) -> Any:
-    """Import a module; Fails if it is missing, Unknown if a module that it imports is missing."""
+    """Import a module. Raises PythonFailure if it is missing, UnknownObject if an import fails."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -83,7 +83,7 @@ def find_member(owner: Any, name: str) -> Any:
 
 
 def check_call(function: Any, node: ast.Call) -> None:
-    """Raise Fails if the signature does not accept the keywords or the number of arguments."""
+    """Raise PythonFailure if the signature does not accept the keywords or number of arguments."""
     if inspect.isclass(function) and issubclass(function, (BaseException, type)):
         return
     runs = function.__init__ if inspect.isclass(function) else function
@@ -262,7 +262,7 @@ class UseWalk:
                 self.unknown.setdefault(each.lineno, str(error))
 
     def _dotted_value(self, node: ast.expr, names: dict[str, Any]) -> Any:
-        """The object of a dotted name; only attributes of modules and classes are followed."""
+        """The object of a dotted name. Only attributes of modules and classes are followed."""
         if isinstance(node, ast.Name) and node.id in names:
             return names[node.id]
         if isinstance(node, ast.Attribute):
@@ -297,7 +297,7 @@ def find_failures(paths: Sequence[str]) -> list[tuple[str, int, int, str]]:
 
 
 def walk_file(path: Path) -> UseWalk | None:
-    """The uses of names in a file; None if the file is not valid Python of this version."""
+    """The uses of names in a file, or None if the file is not valid Python of this version."""
     try:
         walk = UseWalk(path.read_bytes(), path.parent)
     except (SyntaxError, ValueError):
@@ -312,7 +312,7 @@ def judge_findings(drawn: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def judge_finding(finding: dict[str, Any]) -> tuple[str, str]:
-    """The verdict by the line of the file, else by the subject of the finding."""
+    """Judge a finding by the line of the file, or else by its subject."""
     path, line = Path(finding["file"]), finding["line"]
     if path.suffix == ".py":
         walk = walk_file(path)
@@ -344,7 +344,7 @@ def judge_finding(finding: dict[str, Any]) -> tuple[str, str]:
         return "true", f"by its subject: {error}"
     except UnknownObject as error:
         return "untried", str(error)
-    return "false", f"{dotted} is there"
+    return "false", f"{dotted} exists"
 
 
 def import_dotted(dotted: str) -> Any:

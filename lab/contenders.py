@@ -1,4 +1,4 @@
-"""Prepares the two builders that lab/benchmark.py compares, so that only builds are timed."""
+"""Prepares the two builders that lab/benchmark.py compares, so that only the builds are timed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target with all inputs and layers in the user's cache; `layers` has their sizes."""
+    """A target with all inputs and layers in the user's cache. `layers` contains layer sizes."""
 
     project: Project
     lock: Lock
@@ -165,7 +165,7 @@ class ImgbuildContender:
 
 
 class DockerContender:
-    """Runs `docker build` with uv and wheels of the build context, on a base of imgbuild."""
+    """Runs `docker build` with uv and wheels from the build context, on a base from imgbuild."""
 
     def __init__(self, folder: Path) -> None:
         if "io.containerd.snapshotter" not in _output("docker", "info", "-f", "{{.DriverStatus}}"):
@@ -180,7 +180,7 @@ class DockerContender:
         return _output("docker", "version", "--format", "{{.Server.Version}}").strip()
 
     def prepare(self, built: PreparedTarget) -> None:
-        """Write the build context and transfer it to BuildKit, so that no run includes it."""
+        """Write the build context and transfer it to BuildKit before the measured runs."""
         self._load_base(built)
         shutil.rmtree(self._context, ignore_errors=True)
         wheels = self._context / "wheels"
@@ -228,12 +228,12 @@ class DockerContender:
         return self._layers[built.project.root]
 
     def remember_layers(self, built: PreparedTarget) -> dict[str, int]:
-        """Store the layers of the image just built as those of `built`."""
+        """Store the layers of the latest image as the layers of `built`."""
         self._layers[built.project.root] = _saved_layers()
         return self._layers[built.project.root]
 
     def remove_images(self) -> None:
-        """Remove the images and BuildKit's cache of them."""
+        """Remove the images and their BuildKit cache."""
         self._forget_layers()
         _run_quietly("docker", "rmi", "--force", BASE_TAG)
         _run_quietly("docker", "builder", "prune", "--force", "--filter", "type=source.local")
@@ -293,7 +293,7 @@ def _imgbuild(project: Project, *words: str) -> None:
 
 def _link(source: Path | None, place: Path) -> None:
     if source is None:
-        sys.exit(f"{place.name} is not in the cache: build the target and run this again")
+        sys.exit(f"{place.name} is not in the cache; build the target, and run the benchmark again")
     try:
         place.hardlink_to(source)
     except OSError:  # another file system

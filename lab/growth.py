@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures commands that read all targets of a project with many locked targets.
+"""Measures commands that read all targets, in a project with many locked targets.
 
 lab/growth.py --targets 1000 ../many
 
@@ -54,7 +54,7 @@ class RepeatingDumper(yaml.SafeDumper):
 
 
 def new_names(number: int) -> Iterator[tuple[str, str]]:
-    """`number` new names, each with the target of this repository that it copies."""
+    """Map `number` new names to the targets of this repository that they copy."""
     own = sorted(path.parent.name for path in (ROOT / "images").glob("*/lock.json"))
     for place, original in zip(range(number), itertools.cycle(own), strict=False):
         yield f"{original}-n{place}", original

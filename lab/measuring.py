@@ -48,7 +48,7 @@ class Sampler(threading.Thread):
             self.peak = max(self.peak, process_memory(self._roots) - self._before)
 
     def end(self) -> None:
-        """Stop sampling; `peak` is then final."""
+        """Stop sampling. Afterwards, `peak` is final."""
         self._end.set()
         self.join()
 
@@ -60,9 +60,9 @@ def measure_command(
     env: Mapping[str, str] | None = None,
     daemons: Sequence[int] = (),
 ) -> CommandMeasure:
-    """Run `command`; CalledProcessError if it fails.
+    """Run `command`. Raises CalledProcessError if it fails.
 
-    `daemons` are processes that work for the command, such as dockerd: the growth of their memory
+    `daemons` are processes that work for the command, such as dockerd. The growth of their memory
     is added.
     """
     shown = " ".join(str(word) for word in command)
@@ -85,7 +85,7 @@ def measure_command(
 
 
 def process_memory(roots: Sequence[int]) -> int:
-    """The memory of `roots` and all their descendants, in bytes; shared pages count once."""
+    """The memory of `roots` and all descendants in bytes, with shared pages counted once."""
     if not roots:
         return 0
     children = defaultdict(list)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tests a sample of an audit's notes, drawn with a fixed seed, inside the image.
+"""Tests a random sample of an audit's notes inside the image.
 
-The image must be built. Python in the image checks without GPU and network whether the reported
-object is missing: it imports the module, looks up the name, reads the signature or opens the
-library. A note whose test fails for another reason counts as untried.
+The seed of the sample is fixed, and the image must be built. Without GPU and network, Python in the
+image checks whether the reported object is missing: it imports the module, looks up the name, reads
+the signature or opens the library. A note whose test fails for another reason counts as untried.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
 
 
 def draw_sample(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
-    """A random sample of the notes with evidence, which depends only on findings and seed."""
+    """A random sample of the notes with evidence, which depends only on `findings` and `seed`."""
     notes = [
         note for note in findings if note.severity is Severity.NOTE and note.evidence is not None
     ]
@@ -53,7 +53,7 @@ def draw_sample(findings: Sequence[Finding], number: int, seed: int) -> list[Fin
 def try_notes(
     session: Session, target: str, arch: Arch, notes: Sequence[Finding], through: str
 ) -> list[Verdict]:
-    """The result for each note, from Python inside the image."""
+    """Test each note with Python inside the image."""
     evidence = [note.evidence for note in notes if isinstance(note.evidence, Evidence)]
     questions = [{"relation": str(claim.relation), "subject": claim.subject} for claim in evidence]
     files = [claim.file for claim in evidence]

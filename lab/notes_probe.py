@@ -1,7 +1,7 @@
 """Tests inside an image whether reported objects are missing, for lab/notes.py.
 
 The argument is a JSON list of questions (relation, subject, file). Prints one line of JSON with a
-verdict [outcome, reason] for each. Imports nothing of imgbuild, which is not in the image.
+verdict [outcome, reason] for each. Does not import imgbuild, which is not in the image.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UntriedError(Exception):
 
 
 def load_module(module: str) -> Any:
-    """Import a module; None if it does not exist."""
+    """Import a module. Returns None if it does not exist."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -38,7 +38,7 @@ def load_module(module: str) -> Any:
 
 
 def find_object(dotted: str) -> Any:
-    """The object with a dotted name; None if a part of it is missing."""
+    """The object with a dotted name, or None if a part of the name is missing."""
     parts = dotted.replace(":", ".").split(".")
     for cut in range(len(parts), 0, -1):
         try:
@@ -56,7 +56,7 @@ def find_object(dotted: str) -> Any:
 
 
 def has_name(owner: Any, name: str) -> bool:
-    """Whether a module, class or object has `name`, or sets it on itself."""
+    """Whether a module, class or object has the attribute `name`, or sets it in a method."""
     if hasattr(owner, name):
         return True
     if inspect.ismodule(owner):

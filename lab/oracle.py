@@ -8,8 +8,8 @@ control can be imported. Only a sample of the draws without a failure is audited
 of JSON, one per seed. Seeds with a result are skipped, so a run can be interrupted and continued.
 Even seeds are for development, and `report` shows no details of odd seeds.
 
-`again` only audits and takes Python's results from draws that `run --no-audit` created. A set is
-installed again if the audit has errors that were not looked up before.
+`again` repeats only the audit, and takes Python's results from draws that `run --no-audit` created.
+A set is installed again if the audit reports errors that were not looked up before.
 
     oracle.py run --seeds 1-200
     oracle.py again --seeds 1-200 --draws results.jsonl --results new.jsonl
@@ -88,7 +88,7 @@ class InstalledSet:
         return self.result().fails
 
     def result(self) -> SetResult:
-        """The part of the result that comes from Python."""
+        """The result of the set without the results of an audit."""
         return SetResult(
             imported=self.imported,
             failures=tuple(self.failures),
@@ -99,7 +99,7 @@ class InstalledSet:
 
 
 class Experiments:
-    """Installs, imports and audits sets below `folder`, which one process can use at a time."""
+    """Installs, imports and audits sets below `folder`. Only one process can use the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -111,7 +111,7 @@ class Experiments:
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
 
     def measure_draw(self, seed: int, sample: float, *, audit: bool = True) -> MeasuredDraw:
-        """The draw of `seed`, installed, imported and, if `audit`, audited.
+        """Install and import the draw of `seed`, and if `audit` is set, also audit the draw.
 
         Only the share `sample` of draws without a failure is audited.
         """
@@ -153,7 +153,7 @@ class Experiments:
     def _audit_again(self, draw: SetDraw, which: str, previous: SetResult) -> SetResult:
         """`previous` with current errors; new errors are looked up in the installed set.
 
-        OSError or Unresolved if the set can no longer be installed.
+        Raises OSError or UnresolvedError if the set can no longer be installed.
         """
         audit_report, complaint, seconds = self._audit_pins(
             draw.forced if which == "forced" else draw.control
@@ -245,7 +245,7 @@ class Experiments:
         return base
 
     def _audit_pins(self, pins: ResolvedPins) -> tuple[Report | None, str, float]:
-        """The report or last output of `imgbuild audit` on the pins, and its seconds."""
+        """The report or last output of `imgbuild audit` on the pins, and the time in seconds."""
         start = time.monotonic()
         audit_report, complaint = self._audit_answer(pins)
         return audit_report, complaint, round(time.monotonic() - start, 1)
@@ -311,7 +311,7 @@ def _report(text: str) -> Report:
 
 
 def _look_up_alarms(report: Report | None, tried: SetProbe) -> Iterator[Alarm]:
-    """The errors of a report, and whether Python confirms them if it can look them up."""
+    """The errors of a report, and whether Python confirms the errors that it can look up."""
     left = ALARMS
     for finding in audit_errors(report.findings if report is not None else ()):
         evidence = finding.evidence
@@ -427,11 +427,11 @@ def main() -> None:
         "--only", choices=CHOICES, default="all", help="audit only these sets with `again`"
     )
     parser.add_argument("--details", action="store_true", help="list misses and false alarms")
-    parser.add_argument("--held-out", action="store_true", help="also list those of odd seeds")
+    parser.add_argument("--held-out", action="store_true", help="with --details: include odd seeds")
     options = parser.parse_args()
     options.results = options.results or options.folder / "results.jsonl"
     if options.command == "again" and options.draws is None:
-        parser.error("again needs --draws FILE")
+        parser.error("again requires --draws FILE")
     with contextlib.suppress(KeyboardInterrupt):
         print_report(options) if options.command == "report" else measure_seeds(options)
 

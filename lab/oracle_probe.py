@@ -1,8 +1,8 @@
 """Imports modules and looks up names of a package set in a new process, for lab/oracle.py.
 
-The request is JSON. `paths` are folders of packages, `modules` are imported and `names` read in
-this order, `libraries` are opened, and `facts` are claims to look up. Only the standard library is
-required.
+The request is JSON. `paths` contains the folders of packages. `modules` are imported and `names`
+are read in this order, `libraries` are opened, and `facts` are claims to check. Only the standard
+library is required.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SetProbe:
         libraries: Sequence[str] = (),
         facts: Sequence[dict[str, str]] = (),
     ) -> dict[str, Any]:
-        """Run a query; if the process dies, its current step has failed."""
+        """Run a query. If the process dies, the current step has failed."""
         request = {
             "paths": self._paths,
             "modules": modules,
@@ -130,7 +130,7 @@ def main() -> None:
 
 
 def find_failure(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any] | None:
-    """The failure to import a module or to read a name in it; None if there is no failure."""
+    """The failure to import a module or to read one of its names, or None."""
     try:
         if by_name:
             look_up_object(name)
@@ -142,7 +142,7 @@ def find_failure(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any
 
 
 def look_up_object(name: str) -> Any:
-    """The object with a dotted name; AttributeError or ImportError if it is missing."""
+    """The object with a dotted name. Raises AttributeError or ImportError if it is missing."""
     parts = name.split(".")
     value: Any = importlib.import_module(parts[0])
     for depth, part in enumerate(parts[1:], start=2):

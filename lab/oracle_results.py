@@ -1,4 +1,4 @@
-"""Reads and prints the results of lab/oracle.py, one line of JSON per seed."""
+"""Reads and prints the results of lab/oracle.py, which are one line of JSON per seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oracle_verdicts import (
 
 
 class MeasuredDraw(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the results. If uv rejected all attempts there is no draw, but a `failure`."""
+    """One line of the results. If uv rejected all attempts, `failure` is set instead of `draw`."""
 
     seed: int
     draw: SetDraw | None = None
@@ -44,7 +44,7 @@ def read_results(path: Path) -> dict[int, MeasuredDraw]:
 
 
 def verdict_row(measured: MeasuredDraw) -> Row | None:
-    """The verdicts of a seed; None if the seed was not audited."""
+    """The verdicts of a seed, or None if the seed was not audited."""
     if measured.draw is None or measured.control is None or measured.forced is None:
         return None
     return Row(

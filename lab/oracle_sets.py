@@ -39,9 +39,9 @@ GPU_ONLY = ("nvidia-", "cuda-")
 
 
 class ListedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A package of the table with its oldest version and the names that are read from it.
+    """A package of the table, with its oldest version and the names to read from it.
 
-    `beside` are names that are read only if the set contains the other package.
+    `beside` contains names to read only if the set contains the other package.
     """
 
     oldest: str
@@ -84,8 +84,8 @@ class ResolvedPins(msgspec.Struct, frozen=True):
 class SetDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Two sets from the same requirements: `control` as resolved, `forced` with one version forced.
 
-    For `how`, "override" ignores other packages' requirements on the forced package, "resolve"
-    keeps them. `seed` makes the same draw again as long as the index has the same files.
+    If `how` is "override", other packages' requirements on the forced package are ignored. If it is
+    "resolve", they are kept. A `seed` yields the same draw as long as the index has the same files.
     """
 
     seed: int
@@ -121,7 +121,7 @@ class PackageShop:
 
     @functools.cache  # noqa: B019 - one shop lives as long as the program
     def versions(self, package: str) -> tuple[str, ...]:
-        """The final versions with a wheel, oldest first, from the oldest in the table on."""
+        """The final versions with a wheel, oldest first, from the oldest version in the table."""
         files = self._indexes.files(package)
         oldest = Version(self.table.packages[package].oldest)
         candidates = {file.version for file in files if file.version is not None and file.is_wheel}
@@ -136,7 +136,7 @@ class PackageShop:
     def resolve(
         self, requirements: Iterable[str], override: str = "", torch: str = ""
     ) -> ResolvedPins:
-        """The newest set of wheels for `requirements`; Unresolved if no such set exists."""
+        """The newest set of wheels for `requirements`. Raises UnresolvedError if none exists."""
         floors = [f"{name}>={listed.oldest}" for name, listed in self.table.packages.items()]
         if torch:
             floors.append(f"torch=={torch}")
@@ -200,7 +200,7 @@ def is_sampled(seed: int, share: float) -> bool:
 
 
 def draw_sets(seed: int, shop: PackageShop) -> SetDraw | None:
-    """The draw of `seed`; None if uv rejects all its attempts."""
+    """The draw of `seed`, or None if uv rejects all attempts."""
     dice = random.Random(seed)  # noqa: S311 - a sample, no secret
     groups = shop.table.groups
     (group,) = dice.choices(groups, weights=[group.weight for group in groups])
@@ -255,7 +255,7 @@ def _attempt_draw(
 
 
 def _pinned_requirement(name: str, dice: random.Random, shop: PackageShop) -> str:
-    """A requirement on a main package: usually the newest compatible version, else any version."""
+    """A requirement on a main package, usually for the newest compatible version."""
     versions = shop.versions(name)
     pinned = bool(versions) and dice.random() < PINNED_SHARE
     return f"{name}=={dice.choice(versions)}" if pinned else name
@@ -324,7 +324,7 @@ def _top_modules(distribution: Distribution, target: Path) -> tuple[str, ...]:
 def metadata_conflicts(target: Path, extra: Mapping[str, str]) -> tuple[str, ...]:
     """The requirements in METADATA, without extras, that the installed set does not satisfy.
 
-    Each is "package: requirement". `extra` has the versions of packages installed elsewhere.
+    Each item is "package: requirement". `extra` contains versions of packages installed elsewhere.
     """
     installed = list(distributions(path=[str(target)]))
     versions = {

@@ -1,4 +1,4 @@
-"""Compares the results of the audit and of Python for a package set, and prints a table."""
+"""Compares the audit of a package set with Python's results, and prints a table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Verdict(enum.StrEnum):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """A module or name of a set that Python could not import or read.
 
-    `trace` are the files and lines in the set where it failed, outermost first.
+    `trace` contains the files and lines of the traceback inside the set, outermost first.
     """
 
     package: str
@@ -56,8 +56,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """An error from the audit, and whether Python confirms it.
 
-    `fact` is "fails" if the module in the error fails to import, "holds" if it imports but the
-    reported object is missing, "refuted" if it exists, else "unknown".
+    `fact` is "fails" if the module in the error cannot be imported, "holds" if it can be imported
+    but the reported object is missing, "refuted" if the object exists, and otherwise "unknown".
     """
 
     finding: Finding
@@ -65,7 +65,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One installed set with failures in Python, unmet requirements and errors from the audit.
+    """An installed set, with failures in Python, unmet requirements and errors from the audit.
 
     `audited` is empty if the audit succeeded, else its last output.
     """
@@ -114,7 +114,8 @@ def set_verdict(result: SetResult, package: str) -> Verdict:
 def explains_failure(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
     """Whether an error is about one of `failures`, according to its file or its packages.
 
-    This includes failures in a file of the first package whose message contains both packages.
+    An error also explains a failure in a file of its first package if the message contains both
+    packages.
     """
     evidence = alarm.finding.evidence
     if evidence is None:
@@ -139,9 +140,9 @@ def _names_both(evidence: Evidence, failure: Failure) -> bool:
 
 
 def same_reason(result: SetResult, package: str) -> bool:
-    """Whether the error that explains a failure has the same reason as Python.
+    """Whether the error that explains a failure has the same cause as in Python.
 
-    The reasons are the same if the error has a file of the traceback or the missing name.
+    The causes are the same if the error contains a file of the traceback or the missing name.
     """
     return any(
         _is_named(alarm, failure)
@@ -167,7 +168,7 @@ def _is_named(alarm: Alarm, failure: Failure) -> bool:
 
 
 def metadata_verdict(result: SetResult) -> Verdict:
-    """The verdict on requirements alone, compared with the installed METADATA."""
+    """The verdict from the requirements in the installed METADATA alone."""
     evidence = [
         alarm.finding.evidence for alarm in result.alarms if alarm.finding.check == METADATA
     ]
@@ -188,7 +189,7 @@ def metadata_verdict(result: SetResult) -> Verdict:
 
 
 def module_of_file(file: str) -> str:
-    """The module name of a Python file in a wheel; "" for other files."""
+    """The module name of a Python file in a wheel, or "" for other files."""
     if not file.endswith(".py"):
         return ""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -200,7 +201,7 @@ def audit_errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def wilson_interval(hits: int, total: int) -> tuple[float, float]:
-    """The 95 % Wilson interval of a share; 0 to 1 if `total` is 0."""
+    """The 95 % Wilson interval of a share, or 0 to 1 if `total` is 0."""
     if not total:
         return 0.0, 1.0
     z, share = 1.959964, hits / total

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the run time of a command of imgbuild between two checkouts, in alternating pairs.
+"""Compares the run time of an imgbuild command in two checkouts, in alternating pairs of runs.
 
 git worktree add ../before REVISION
     lab/paired.py --before ../before --runs 5 -- build cu124-vllm
 
 Prints the median wall time and processor time of both checkouts, and the difference. The first pair
-only compiles modules and is not counted. `--setup` is a command to run before each run, such as `rm
--rf build`. If a checkout has a .venv, imgbuild runs with it.
+only compiles modules and is not counted. `--setup` specifies a command to run before each run, such
+as `rm -rf build`. If a checkout has a .venv, its Python runs imgbuild.
 """
 
 from __future__ import annotations

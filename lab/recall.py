@@ -3,7 +3,8 @@
 
 Audits the records of tests/data/combinations against the default index and prints a Markdown table.
 Recall is the share of broken package sets with the expected finding at the expected place.
-Precision is the share of true alarms: any error on the valid variant of a set is a false alarm.
+Precision is the share of true alarms. Every error in the valid variant of a set counts as a false
+alarm.
 """
 
 from __future__ import annotations

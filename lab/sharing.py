@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Prints the sizes of all images and of shared layers, computed from the committed digests.
 
-Nothing is built or fetched. In the Markdown table, `packed` is the download size, `unpacked` the
-size on disk, and `own` the size of layers that no other image has. The last lines compare the size
-of a registry that has all images with the sum of their sizes.
+Nothing is built or downloaded. In the Markdown table, `packed` is the download size, `unpacked` the
+size on disk, and `own` the size of layers that are in no other image. The last lines compare the
+size of a registry with all images to the sum of their sizes.
 
-With --registry HOST/REPOSITORY, the sizes for the targets tagged there are compared with the data
-of the registry: the layers in its manifests, and the size of each layer by a separate request.
---storage FOLDER also compares the files of the registry. The exit status is 1 if anything differs.
+With --registry HOST/REPOSITORY, the sizes of the tagged targets are compared with the registry: the
+layers in the manifests, and the size that the registry reports for each layer. --storage FOLDER
+also compares the files of the registry. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TargetImage = tuple[str, Arch, ImageDigests]
 
 
 def list_images(folder: Path) -> list[TargetImage]:
-    """Every image with digests below `folder`: target, architecture, image."""
+    """The target, architecture and image for each image with digests below `folder`."""
     all_digests = [
         codec.read_document(path, TargetDigests) for path in sorted(folder.glob("*/digests.json"))
     ]
@@ -46,7 +46,7 @@ def list_images(folder: Path) -> list[TargetImage]:
 
 
 def image_table(locked_images: Sequence[TargetImage]) -> list[str]:
-    """The lines of the table, and the sums below them."""
+    """The lines of the table, and the sums below the table."""
     holders = Counter(digest for _, _, image in locked_images for digest in sizes_by_digest(image))
     lines = [
         "| image | layers | packed | unpacked | own | shared |",
@@ -72,7 +72,7 @@ def image_table(locked_images: Sequence[TargetImage]) -> list[str]:
 
 
 def sum_lines(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
-    """A line that compares the size of a registry with all images with the sum of their sizes."""
+    """A line that compares the size of a registry with all images to the sum of their sizes."""
     if not locked_images:
         return []
     total = sum(size for _, _, image in locked_images for size in sizes_by_digest(image).values())
@@ -111,7 +111,7 @@ def pushed_lines(
     answered = {digest: client.has(repository, digest) for digest in computed}
     stored: dict[str, dict[Digest, int | None]] = {
         "its manifests": listed,
-        "its answer for each layer": answered,
+        "the sizes from requests for each layer": answered,
     }
     if storage is not None:
         files = {f"sha256:{path.parent.name}": path for path in storage.rglob("sha256/*/*/data")}
@@ -127,7 +127,7 @@ def pushed_lines(
 
 
 def main() -> int:
-    """Print the table or the comparison; exit status 2 if no target has digests."""
+    """Print the table or the comparison. Exits with status 2 if no target has digests."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--images", type=Path, default=ROOT / "images", help="folder of locks and digests"

@@ -34,8 +34,7 @@ HEAD = (
 class ConversionRun(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of one conversion, with its peak bytes on disk and the size of its output.
 
-    `cpu` is the number of seconds of processor time in all its processes, nearly independent of
-    other load.
+    `cpu` is the processor time of all processes in seconds, which hardly depends on other load.
     """
 
     measure: measuring.CommandMeasure
@@ -60,7 +59,7 @@ class FolderWatch(threading.Thread):
             self.peak = max(self.peak, self._disk_usage())
 
     def end(self) -> None:
-        """Stop sampling; `peak` is then final."""
+        """Stop sampling. Afterwards, `peak` is final."""
         self._end.set()
         self.join()
 
@@ -105,7 +104,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_benchmark(options: argparse.Namespace, folder: Path) -> str:
-    """Run both programs alternately, because other load should affect both; returns the report."""
+    """Run both programs alternately, so that other load affects both, and return the report."""
     before = measuring.describe_machine()
     layout = options.layout.resolve()
     for blob in (layout / "blobs/sha256").iterdir():
@@ -128,7 +127,7 @@ def run_benchmark(options: argparse.Namespace, folder: Path) -> str:
 
 
 def run_conversion(command: Sequence[str | Path], folder: Path, out: Path) -> ConversionRun:
-    """Run `command`, which creates `out`, with temporary files in `folder`; `out` is removed."""
+    """Run `command`, which creates `out`, with temporary files in `folder`. Then remove `out`."""
     place = folder / "temporary"
     place.mkdir()
     watch = FolderWatch(folder, out.name)

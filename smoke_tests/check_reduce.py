@@ -1,7 +1,7 @@
 """Tests an all-reduce between the tasks of a Slurm job with torch, for `slurm --check`.
 
-Prints what was tested and what was not. Each node has one task, which starts a process for each
-GPU, or one with gloo if there is none.
+Prints a line for each tested and untested part. Each node has one task, which starts a process for
+each GPU, or a single process with gloo on a node without GPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIMEOUT = 60
 
 
 def modulus(share: int) -> int:
-    """The number of different values to sum, because sums up to 2**24 are exact in float32."""
+    """The number of different values to sum. Sums up to 2**24 are exact in float32."""
     return min(1024, EXACT // share + 1)
 
 
@@ -71,7 +71,7 @@ def work(local: int, options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Start this node's processes; returns 0 if every sum was correct."""
+    """Start this node's processes. Returns 0 if every sum was correct."""
     parser = argparse.ArgumentParser(description="All-reduce between the tasks of a job.")
     parser.add_argument("--address", required=True)
     parser.add_argument("--port", type=int, required=True)

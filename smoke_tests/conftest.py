@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Read the options; --expect is required."""
+    """Read the options. --expect is required."""
     import run
 
     config = session.config

@@ -1,8 +1,8 @@
 """Runs one GRPO step of a LoRA adapter with TRL on the CPU, with TRL's `accuracy_reward`.
 
-The format of questions, solutions and answers is that of TRL's quick start. A random model never
-gives a correct answer, so a second reward makes the completions differ; `accuracy_reward` is also
-called directly with a right and a wrong answer. Without `accuracy_reward` only the step is tested.
+Questions, solutions and answers have the format of TRL's quick start. A random model never gives a
+correct answer, so a second reward distinguishes the completions. `accuracy_reward` is also called
+directly with a right and a wrong answer. Without `accuracy_reward`, only the step is tested.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def make_trainer(folder: Path, arguments: Any, model: Any) -> tuple[Any, Content
 
 
 def step(trainer: Any, reward: ContentReward) -> tuple[list[str], str]:
-    """Run the step; returns its problems and its logged values.
+    """Run the step. Returns its problems and its logged values.
 
     The second half of an adapter starts at zero and must change. The first half has no gradient in
-    this step. The weights of the model itself must not change.
+    this step. The model's weights must not change.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
@@ -117,7 +117,7 @@ def step(trainer: Any, reward: ContentReward) -> tuple[list[str], str]:
 
 
 def main() -> None:
-    """Run the step with generation by transformers."""
+    """Run the step. transformers generates the completions."""
     stay_on_cpu()
     import tiny_qwen
     from transformers import AutoModelForCausalLM

@@ -1,4 +1,4 @@
-"""Runs one GRPO step with TRL on the CPU, after which every tensor must have changed."""
+"""Runs one GRPO step with TRL on the CPU, which must change every tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROMPTS = ["Count to three:", "Name a colour of the sky:"]
 
 
 class Reward:
-    """The share of letters and spaces in a completion: deterministic, and different among texts."""
+    """The share of letters and spaces in a completion, which is deterministic and varies."""
 
     __name__ = "share_of_letters"
 
@@ -53,7 +53,7 @@ class Reward:
 
 
 def settings(config: type, folder: Path) -> Any:
-    """The arguments of one step on the CPU, without those that this TRL lacks."""
+    """The arguments of one step on the CPU that this version of TRL accepts."""
     arguments = {
         "output_dir": str(folder / "out"),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -116,7 +116,7 @@ def stay_on_cpu() -> None:
     kernel = smoke_stack.source("trl", "kernels/chunked_logprob.py")
     if kernel and "device.type in" not in kernel:
         os.environ["TRITON_INTERPRET"] = "1"
-        print("this TRL has a Triton kernel that needs a GPU: Triton interprets it")
+        print("this version of TRL has a Triton kernel for GPUs, which Triton's interpreter runs")
 
 
 def main() -> None:

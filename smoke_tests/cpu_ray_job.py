@@ -79,7 +79,8 @@ JOBS = (
 def start(port: int, dashboard_port: int, temporary: Path) -> list[str]:
     """The command that starts a cluster of one node with a dashboard, and ends it when killed.
 
-    Other ports of the cluster have fixed numbers, which another cluster on this machine may use.
+    Other ports of the cluster have fixed numbers, which another cluster on this machine can use,
+    too.
     """
     return [smoke_gpu.script("ray"), "start", "--head", "--block",
             "--node-ip-address", "127.0.0.1", "--port", str(port),
@@ -92,7 +93,7 @@ def start(port: int, dashboard_port: int, temporary: Path) -> list[str]:
 
 
 def submit(server: str, folder: Path, job: Job) -> list[str]:
-    """Submit `job` to the cluster as documented; returns its problems."""
+    """Submit `job` to the cluster as documented. Returns the problems."""
     words = [argument.format(port=smoke_gpu.free_port()) for argument in job.arguments]
     command = [smoke_gpu.script("ray"), "job", "submit", "--address", server,
                "--working-dir", str(folder.absolute()),
@@ -104,7 +105,7 @@ def submit(server: str, folder: Path, job: Job) -> list[str]:
 
 
 def dashboard(server: str) -> list[str]:
-    """The problems of the dashboard: its page, and the listed nodes and jobs."""
+    """The problems of the dashboard, which must have a page and list the nodes and jobs."""
     problems = [] if "<html" in smoke_gpu.text(server).lower() else ["it has no page"]
     states = [job["status"] for job in smoke_gpu.get(f"{server}/api/jobs/")]
     if len(states) != len(JOBS):

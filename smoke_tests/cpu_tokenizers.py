@@ -1,7 +1,7 @@
 """Tests that tokenizers of each format load from model files and decode to the original text.
 
-Fast tokenizers are stored in tokenizer.json, those of SentencePiece only in tokenizer.model, and
-those of tiktoken in a list of ranks. Each format is created here and is a separate result.
+Fast tokenizers are stored in tokenizer.json, SentencePiece tokenizers only in tokenizer.model, and
+tiktoken tokenizers in a list of ranks. Each format is created here and is a separate result.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def train(folder: Path) -> None:
 
 
 def pieces() -> list[str]:
-    """Test tokenizer.model with SentencePiece itself."""
+    """Test tokenizer.model with SentencePiece."""
     import sentencepiece
 
     folder = Path("pieces").absolute()

@@ -1,6 +1,6 @@
 """Tests that verl reads the columns that its preprocessing writes.
 
-The examples of verl's documentation begin with scripts that write such files for rollouts and for
+The examples in verl's documentation begin with scripts that write data files for rollouts and for
 fine-tuning. This case writes other questions with the same columns, and reads them with verl's data
 sets and default settings.
 """
@@ -45,7 +45,7 @@ def rollouts(tokenizer: Any) -> list[str]:
 
 
 def conversations(tokenizer: Any) -> list[str]:
-    """The problems of the data set of conversations, in which only answers have a loss."""
+    """The problems of the data set of conversations, where only answers have a loss."""
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
     path = quick_data.write("verl chat", Path("conversations").absolute())

@@ -1,7 +1,7 @@
 """Tests that verl's dataset reads images with qwen-vl-utils for a tiny Qwen2.5-VL.
 
-The dataset has verl's default configuration and a limit on the length of prompts: to compute a
-length, verl processes the images, and it drops examples with unreadable images.
+The dataset has verl's default configuration and a limit on the length of prompts. verl must process
+the images to compute the length, and drops examples with unreadable images.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST = 64  # tokens of a prompt
 
 
 def write(path: Path) -> int:
-    """Write an example for each image, in the format of verl's scripts; returns their number."""
+    """Write an example for each image, in the format of verl's scripts. Returns their number."""
     from datasets import Dataset
 
     rows = [

@@ -1,10 +1,10 @@
-"""Checks within seconds whether the packages of an image can work in this container and host.
+"""Checks within seconds whether an image's packages can work in this container on this host.
 
 `imgbuild doctor TARGET --through WAY` and `imgbuild slurm --job check` run it in the image.
 
-Prints findings, each with a remedy, or one document with --json. The exit status is 1 if any is an
-error. It imports no package of the image and creates no GPU context. Each check takes at most a few
-seconds.
+Prints findings with remedies, or one document with --json. The exit status is 1 if any finding is
+an error. The script imports no package of the image and creates no GPU context. Each check takes at
+most a few seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs"
 def packages() -> Iterator[Finding]:
     """Check that every package of the stack comes from the image, not from ~/.local or PYTHONPATH.
 
-    Packages added by a user come after those of the image on sys.path and do not replace them.
+    Packages added by a user follow the image's packages on sys.path, and do not replace them.
     """
     inside = tuple({f"{path}/" for path in sysconfig.get_paths().values()})
     site_packages = sysconfig.get_path("purelib")
@@ -72,7 +72,7 @@ def packages() -> Iterator[Finding]:
         yield Finding("packages", "warning", message, remedy)
     added = _added_packages(site_packages)
     if not strange and not leaked:
-        which = "those of the image" if added else "all"
+        which = "the packages of the image" if added else "all"
         yield Finding("packages", "note", f"{which} come from {sys.prefix}")
     if added:
         names = ", ".join(added)
@@ -210,7 +210,7 @@ def limits() -> Iterator[Finding]:
 
 
 def _thread_limit() -> int:
-    """The lowest known limit on processes and threads; 0 if there is none."""
+    """The lowest known limit on processes and threads, or 0 if there is none."""
     bounds = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
         try:
@@ -243,7 +243,7 @@ def _start_threads(count: int) -> int:
 
 
 def cores() -> Iterator[Finding]:
-    """Check that as many cores are granted as libraries count on the machine."""
+    """Check that this process may use all cores of the machine, which libraries count."""
     machine = os.cpu_count() or 1
     granted = len(os.sched_getaffinity(0))
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
@@ -287,7 +287,7 @@ def _disk(folder: str) -> str:
 def network() -> Iterator[Finding]:
     """Check network access, without which each lookup of a model waits for a timeout."""
     if os.environ.get("HF_HUB_OFFLINE") == "1":
-        yield Finding("network", "note", "HF_HUB_OFFLINE is set: none is used")
+        yield Finding("network", "note", "HF_HUB_OFFLINE is set, so no network is used")
         return
     host = "huggingface.co"
     if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):
@@ -314,7 +314,7 @@ def network() -> Iterator[Finding]:
 
 
 def examine(gpus: int, shared: int) -> list[Finding]:
-    """Run all checks concurrently; a check that cannot run or does not end is a warning."""
+    """Run all checks concurrently. A check that cannot run or does not end is a warning."""
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "packages": packages,
         "user": user,
@@ -336,7 +336,7 @@ def examine(gpus: int, shared: int) -> list[Finding]:
 
 
 class _Looking(NamedTuple):
-    """A started check and its findings; `thread` is None if no thread could be started."""
+    """A started check and its findings. `thread` is None if no thread could be started."""
 
     name: str
     found: list[Finding]
@@ -366,7 +366,7 @@ def _begin(
 
 
 def _ended(looking: _Looking, end: float) -> list[Finding]:
-    """The findings of a check, for which to wait until the clock shows `end` seconds."""
+    """The findings of a check. Waits until the clock shows `end` seconds."""
     if looking.thread is not None:
         looking.thread.join(max(0, end - time.monotonic()))
         if looking.thread.is_alive():
@@ -378,7 +378,7 @@ def _ended(looking: _Looking, end: float) -> list[Finding]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the checks and print the findings; returns 1 if any finding is an error."""
+    """Run the checks and print the findings. Returns 1 if any finding is an error."""
     parser = argparse.ArgumentParser(
         description="Check whether the packages of this image can work in this container."
     )

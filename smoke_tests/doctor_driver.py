@@ -1,4 +1,4 @@
-"""Checks the library of the NVIDIA driver for doctor.py."""
+"""Checks the NVIDIA driver's library for doctor.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_GPU = (100, 999)
 
 
 class Finding(NamedTuple):
-    """A checked property; `severity` is note, warning or error."""
+    """A checked property. `severity` is note, warning or error."""
 
     check: str
     severity: str
@@ -74,7 +74,7 @@ def _loaded(name: str) -> str:
 
 
 def _link(folder: Path) -> Iterator[Finding]:
-    """Check whether `gcc -lcuda` finds the library that Triton and FlashInfer link with."""
+    """Check whether `gcc -lcuda` finds the library, against which Triton and FlashInfer link."""
     compiler = shutil.which(os.environ.get("CC", "gcc"))
     if compiler is None:
         return

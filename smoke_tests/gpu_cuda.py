@@ -1,4 +1,4 @@
-"""Tests that torch uses the CUDA, cuDNN and NCCL of the lock, and that no other copy is loaded."""
+"""Tests that torch uses the locked CUDA, cuDNN and NCCL, and that no other copy is loaded."""
 
 from __future__ import annotations
 

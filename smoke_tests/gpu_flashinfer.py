@@ -1,9 +1,10 @@
 """Tests FlashInfer's attention and sampling against a reference, in the mode of this image.
 
-The lock sets the mode. In `prebuilt` no kernel may be compiled, in `jit` the nvcc of the image
-compiles kernels that are in no wheel, and in `off` vLLM does not use FlashInfer. Kernels that the
-wheel `flashinfer-jit-cache` has for these GPUs must not be compiled in any mode, because FlashInfer
-does not report that it ignores the wheel. Cached kernels from earlier runs do not count.
+The lock sets the mode. In the mode `prebuilt`, no kernel may be compiled. In the mode `jit`, nvcc
+in the image compiles kernels that are in no wheel. In the mode `off`, vLLM does not use FlashInfer.
+Kernels that the wheel `flashinfer-jit-cache` contains for these GPUs must not be compiled in any
+mode, because FlashInfer does not report if it ignores the wheel. Cached kernels from earlier runs
+do not count.
 """
 
 from __future__ import annotations
@@ -92,9 +93,9 @@ def compiled() -> set[Path]:
 def lock_bundle(gpus: set[str]) -> set[str]:
     """The names of all kernels for `gpus` ("sm90") in the image's wheel of kernels.
 
-    Since 0.7 a wheel has the names of its GPUs, and FlashInfer uses it if they include all visible
-    GPUs; for a GPU that can run kernels of another (8.9 those of 8.0) nothing is returned. Wheels
-    before 0.7 have no names and are assumed to be for `gpus`.
+    Since 0.7, a wheel contains the names of its GPUs, and FlashInfer uses the wheel if they include
+    all visible GPUs. Nothing is returned for GPUs that could run kernels of another GPU (such as
+    8.9 with kernels for 8.0). Wheels before 0.7 contain no names and are assumed to be for `gpus`.
     """
     try:
         wheel = importlib.import_module("flashinfer_jit_cache")
@@ -111,7 +112,7 @@ def lock_bundle(gpus: set[str]) -> set[str]:
 
 
 def uncalled_for(mode: str, libraries: list[Path], brought: set[str]) -> list[str]:
-    """The problems of `libraries` that must not be compiled in the mode of this image."""
+    """The problems of `libraries` that must not be compiled in the image's mode."""
     if mode == "prebuilt":  # nothing else compiles in such an image: these are all new
         return [f"{path} was compiled" for path in libraries]
     return [
@@ -122,7 +123,7 @@ def uncalled_for(mode: str, libraries: list[Path], brought: set[str]) -> list[st
 
 
 def main() -> None:
-    """Test attention, sampling and compiled kernels; missing kernels are compiled first."""
+    """Test attention, sampling and compiled kernels. Missing kernels are compiled first."""
     mode = expectation()["flashinfer"]
     if mode == "off":
         skip("this target has FlashInfer off")

@@ -1,8 +1,8 @@
 """Runs one GRPO step with TRL, with vLLM in this process or in a server on another GPU.
 
-The weights are float32 in the trainer and bf16 in vLLM, so a small step changes every tensor while
-both models still agree. The server mode requires two GPUs, because NCCL refuses two processes on
-one device.
+The weights are float32 in the trainer and bf16 in vLLM, so that a small step changes every tensor
+and both models still agree. The server mode requires two GPUs, because NCCL refuses two processes
+on one device.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def kind() -> str:
 
 
 def settings(config: type, more: dict[str, Any]) -> Any:
-    """The arguments of one step, without those that this version of TRL lacks."""
+    """The arguments of one step that this version of TRL accepts."""
     arguments = {
         "output_dir": str(Path("out").absolute()),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -82,7 +82,7 @@ def make_trainer(folder: Path, more: dict[str, Any]) -> tuple[Any, Any, Reward]:
 
 
 def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
-    """Run the step; returns its problems and its logged values."""
+    """Run the step. Returns its problems and its logged values."""
     before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     trainer.train()
     moved = {name: tensor.to(model.device) for name, tensor in before.items()}
@@ -104,7 +104,7 @@ def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
 
 
 def colocation() -> dict[str, Any]:
-    """The arguments for vLLM in the trainer's process, whose environment is also set."""
+    """Set the environment for vLLM in the trainer's process, and return the arguments."""
     smoke_gpu.as_torchrun()
     return {
         "vllm_mode": "colocate",
@@ -119,7 +119,7 @@ def colocation() -> dict[str, Any]:
 
 
 def colocates() -> bool:
-    """Whether TRL can run vLLM in its own process; 0.17 supports only a server."""
+    """Whether TRL can run vLLM in its own process. TRL 0.17 supports only a server."""
     text = smoke_stack.source("trl", "trainer/grpo_config.py")
     return "vllm_mode" in text or "vllm_server_host" not in text
 

@@ -1,6 +1,6 @@
 """Runs one GRPO step of a LoRA adapter with TRL's `accuracy_reward` and vLLM.
 
-transformers generates if the lock has no vLLM or TRL cannot run vLLM in its own process.
+If the lock has no vLLM, or if TRL cannot run vLLM in its own process, transformers generates.
 """
 
 from __future__ import annotations

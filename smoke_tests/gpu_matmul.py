@@ -1,4 +1,4 @@
-"""Tests that a bf16 matrix product and its gradient agree with float64."""
+"""Tests that a bf16 matrix product and its gradients agree with float64."""
 
 from __future__ import annotations
 

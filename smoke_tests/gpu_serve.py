@@ -2,7 +2,7 @@
 
 vLLM and SGLang are also tested with OpenAI's client. Each request is a separate result, and a
 failed request fails the case. With two GPUs, `vllm serve` runs two engines (data parallelism), and
-both must generate.
+both engines must generate.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def converse(
 
 
 def check_name(server: str) -> None:
-    """Fail unless the server offers exactly the model "smoke"."""
+    """Fail unless the server's only model is "smoke"."""
     names = [model["id"] for model in smoke_gpu.get(f"{server}/v1/models")["data"]]
     if names != ["smoke"]:
         sys.exit(f"error: the server has the models {names}, not smoke")
@@ -122,7 +122,7 @@ def busy(metrics: str) -> dict[str, float]:
 
 
 def in_parallel(folder: Path, prompts: Answers) -> Answers:
-    """The greedy tokens of two engines, which the server of vLLM balances since 0.9."""
+    """The greedy tokens of two engines, between which vLLM's server balances requests since 0.9."""
     if "class DPLBAsyncMPClient" not in smoke_stack.source("vllm", "v1/engine/core_client.py"):
         skip(f"the server of vLLM {version('vllm')} does not balance several engines")
     return by_vllm(folder, prompts, engines=2)

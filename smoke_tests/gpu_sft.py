@@ -1,4 +1,4 @@
-"""Runs one SFT step with TRL on the GPU, alone or under DeepSpeed; every tensor must change.
+"""Runs one SFT step with TRL on the GPU, alone or under DeepSpeed. Every tensor must change.
 
 The examples end with Qwen's end token, which differs from its padding token. TRL before 0.16 does
 not append it. In fp16, for GPUs of compute capability 7.5 without bf16, a gradient scaler skips
@@ -46,7 +46,7 @@ def settings(config: type, *, fp16: bool = False) -> Any:
 
 
 def step(way: str) -> tuple[list[str], str]:
-    """Run the step; returns its problems and its logged values."""
+    """Run the step. Returns its problems and its logged values."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer

@@ -1,4 +1,4 @@
-"""Tests that the greedy tokens of SGLang for the tiny Qwen are those of transformers.
+"""Tests that SGLang and transformers generate the same greedy tokens with the tiny Qwen.
 
 Text prompts must yield text.
 """

@@ -1,8 +1,8 @@
 """Tests that SGLang releases its GPU memory and continues, as colocated training requires.
 
 The engine starts with `enable_memory_saver`, which sets LD_PRELOAD to the library of
-torch-memory-saver. It generates, releases its memory, allocates it again, loads the weights of a
-second model, and must generate the tokens of the second model.
+torch-memory-saver. The engine generates, releases its memory, allocates memory again, loads the
+weights of a second model, and must then generate the tokens of the second model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BF16 = 2  # bytes
 
 
 def make(seed: int) -> Path:
-    """Save a tiny model with weights that depend on `seed`; returns its folder."""
+    """Save a tiny model with weights that depend on `seed`. Returns the folder."""
     folder = Path(f"model-{seed}").absolute()
     return tiny_qwen.save(folder, gpu_vllm.sharp_tiny(seed), half=True)
 
@@ -33,7 +33,7 @@ def cache_size(config: Any) -> int:
 
 
 def main() -> None:
-    """Compare the tokens before and after the release, and check the free memory in between."""
+    """Compare the tokens before and after the release, and check the free memory between them."""
     smoke_gpu.require()
     first, second = make(0), make(1)
     prompts = gpu_vllm.prompt_ids(first)

@@ -1,7 +1,7 @@
-"""Compiles a Triton kernel and one of torch.compile with empty caches, and runs both.
+"""Compiles a Triton kernel and a torch.compile kernel with empty caches, and runs both.
 
-Only the driver comes from the host. The case fails in an image without gcc or Python.h, and with a
-driver that has only libcuda.so.1, for which the linker finds no libcuda.so.
+Only the driver is from the host. The case fails in an image without gcc or Python.h. It also fails
+if the driver has no libcuda.so for the linker, but only libcuda.so.1.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Trains an adapter of the tiny Qwen for one step with Unsloth, which patches transformers.
 
 The step is an SFT step, or a GRPO step in which vLLM generates with the weights of the model
-(`fast_inference=True`). The mode `notebook` follows Unsloth's first notebook: a 4-bit model,
-conversations with a loss only on answers, then an answer, the saved adapter and the merged model.
-The steps after training are separate results.
+(`fast_inference=True`). The mode `notebook` follows Unsloth's first notebook: it trains a 4-bit
+model on conversations with a loss only on answers, and then tests an answer, the saved adapter and
+the merged model. The steps after training are separate results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def load(folder: Path, **more: Any) -> tuple[Any, Any]:
 
 
 def sft(folder: Path) -> tuple[Any, Any, list[str]]:
-    """Create the model and the trainer of an SFT step; returns them with the problems so far."""
+    """Create the model and trainer of an SFT step, and return both with the problems so far."""
     import gpu_sft
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -56,7 +56,7 @@ def sft(folder: Path) -> tuple[Any, Any, list[str]]:
 
 
 def notebook(folder: Path) -> tuple[Any, Any, list[str]]:
-    """Create the model and the trainer of the notebook; returns them with the problems so far."""
+    """Create the notebook's model and trainer, and return both with the problems so far."""
     import gpu_sft
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -126,7 +126,7 @@ def engine_answer(model: Any) -> list[str]:
 
 
 def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
-    """Create the model and the trainer of a GRPO step; returns them with the problems so far."""
+    """Create the model and trainer of a GRPO step, and return both with the problems so far."""
     import gpu_grpo
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -152,9 +152,9 @@ def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
 def main(way: str) -> None:
     """Run the mode `way`, which is sft, notebook or grpo.
 
-    The adapter's second halves start at zero: a step changes each of them.
+    The second halves of the adapters start at zero, and each must change.
 
-    Unsloth must be imported before transformers, so another process creates the model.
+    Unsloth must be imported before transformers. Therefore, another process creates the model.
     """
     smoke_gpu.require()
     os.environ["HF_HOME"] = str(Path("hf").absolute())

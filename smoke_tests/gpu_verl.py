@@ -1,9 +1,10 @@
-"""Runs one step with verl on Ray and vLLM or SGLang; every tensor must change.
+"""Runs one step with verl on Ray and vLLM or SGLang, which must change every tensor.
 
 One case is GRPO with the default rollout of verl (synchronous until 0.6, asynchronous in 0.9). It
 saves the model in Hugging Face's format, resumes from the checkpoint, and runs a second step and a
-validation. The other case is PPO with a critic and asynchronous rollout; verl's model merger
-converts its checkpoint. Since 0.9 both use verl's default trainer with its TransferQueue.
+validation. The other case is PPO with a critic and asynchronous rollout. verl's model merger
+converts its checkpoint. With verl 0.9 and newer, both cases use the default trainer with
+TransferQueue.
 
 The cases use torch's attention (sdpa), because the indexes of the targets have no wheel of
 flash-attn, which is verl's default. Before 0.9.1, padding is kept for the same reason. The critic
@@ -76,7 +77,7 @@ VERSIONED = {
 
 
 def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, object]:
-    """The settings that differ from verl's defaults, including those that some versions lack.
+    """The settings that differ from verl's defaults. Some versions do not have all of them.
 
     `engine` is the generating engine: vllm or sglang.
     """
@@ -184,7 +185,7 @@ def resumed() -> dict[str, object]:
 
 
 def lacking(names: Iterable[str], configuration: dict[str, Any]) -> list[str]:
-    """The settings that the configuration of verl lacks and would ignore."""
+    """The settings that are missing from verl's configuration, which would ignore them."""
     missing = []
     for key in names:
         inner: Any = configuration
@@ -236,14 +237,14 @@ def worker_logs(scratch: Path, ends: str) -> dict[str, str]:
 
 
 def everything(output: str, scratch: Path) -> str:
-    """The output and the logs of Ray's workers, whose last lines the output may lack."""
+    """The output and the logs of Ray's workers. The output can lack their last lines."""
     return "\n".join([output, *worker_logs(scratch, ".out").values()])
 
 
 def trained(command: list[str], env: dict[str, str], scratch: Path) -> str:
-    """Run verl and return its output. On failure, the ends of its workers' logs are printed.
+    """Run verl and return its output. On failure, print the ends of its workers' logs.
 
-    Lines of a worker that dies from a signal may be missing from Ray's output.
+    If a worker is killed by a signal, its last lines may be missing from Ray's output.
     """
     try:
         return everything(smoke_gpu.follow(command, env), scratch)
@@ -289,7 +290,7 @@ def unchanged(folder: Path, checkpoint: Path) -> tuple[list[str], int]:
 
 
 def environment(scratch: Path, patches: Path) -> dict[str, str]:
-    """The environment of verl's processes, which find CRITIC in the folder `patches`."""
+    """The environment of verl's processes, which import CRITIC from the folder `patches`."""
     paths = [str(patches), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {
         **os.environ,

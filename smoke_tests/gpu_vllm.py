@@ -1,8 +1,9 @@
-"""Tests that the greedy tokens of vLLM are those of transformers in float32.
+"""Tests that vLLM generates the same greedy tokens as transformers in float32.
 
-Rounding to bf16 decides between two tokens with close logits. Therefore, a position counts only if
-the two best logits of the reference differ by more than BOUND, and enough positions must count. The
-reference is computed on the output of vLLM, so a different token does not affect later positions.
+If two tokens have close logits, rounding to bf16 can change the result. Therefore, a position
+counts only if the two best logits of the reference differ by more than BOUND, and enough positions
+must count. The reference is computed from the output of vLLM, so a different token does not affect
+later positions.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ GRAPHS = ("graphs", "half-billion")  # the others do not compile the model
 
 
 def make(kind: str) -> tuple[str, Path]:
-    """The kind and the folder of the tested model; --model replaces the tiny model."""
+    """The kind and the folder of the tested model. --model replaces the tiny model."""
     if kind == "half-billion":
         tokenizer = tiny_qwen.make_tokenizer()
         model = tiny_qwen.make_half_billion(tokenizer)
@@ -91,7 +92,7 @@ def compare(
 ) -> tuple[list[str], str]:
     """The problems of greedy `completions`, and the number of comparable positions.
 
-    `more` has further inputs of the model for each prompt, in addition to tokens.
+    `more` contains inputs of the model for each prompt, in addition to tokens.
     """
     import torch
 
@@ -151,8 +152,8 @@ def surround(way: str) -> None:
 def main(way: str) -> None:
     """Run the mode `way`: graphs, half-billion (the shape of Qwen2.5-0.5B) or one of FEATURES.
 
-    Weights in fp16 are for GPUs of compute capability 7.5, which have no bf16; parallel needs two
-    GPUs. With lora the tokens are those of the model with an adapter, which differ from its own.
+    The mode fp16 is for GPUs of compute capability 7.5, which have no bf16. The mode parallel
+    requires two GPUs. In the mode lora, an adapter must change the tokens.
     """
     smoke_gpu.require(2 if way == "parallel" else 1)
     surround(way)

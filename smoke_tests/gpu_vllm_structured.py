@@ -1,12 +1,12 @@
 """Tests that structured output of vLLM has the required format with each backend.
 
-One engine has one backend. The engine also generates plain texts and a chat, as in the first
-example of vLLM's documentation. A failed backend may leave the answers empty: the engine logs its
-error and continues.
+An engine has one backend. It also generates plain texts and a chat, as in the first example in
+vLLM's documentation. If a backend fails, answers can be empty, because the engine logs the error
+and continues.
 
-The vocabulary of the model is padded to a multiple of 64 and larger than that of the tokenizer, as
-in Qwen's models. In the mode `unpadded` it is that of the tokenizer, which is no multiple of 64:
-a request alone must have its format, and several at once.
+The vocabulary of the model is padded to a multiple of 64 and is larger than the vocabulary of the
+tokenizer, as in Qwen's models. In the mode `unpadded`, both are equal and not a multiple of 64. In
+this mode, a single request and several simultaneous requests must have their formats.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def answers(llm: Any, parameters: Any) -> list[str]:
 def form(
     llm: Any, right: Callable[[str], bool], words: str, count: int = 3, **parameters: Any
 ) -> list[str]:
-    """The problems of structured answers, each of which `right` checks."""
+    """The problems of structured answers, which `right` checks."""
     texts = answers(llm, sampling(count, **parameters))
     print(words, texts)
     if not any(texts):
@@ -69,13 +69,13 @@ def form(
 
 
 def document(llm: Any) -> list[str]:
-    """Generate JSON documents with a schema; returns their problems."""
+    """Generate JSON documents with a schema, and return their problems."""
     texts = answers(llm, sampling(TRIES, json=SCHEMA))
     return smoke_openai.complete(texts, smoke_openai.fits_schema)
 
 
 def plain(llm: Any) -> list[str]:
-    """Generate unstructured texts and a chat; returns their problems."""
+    """Generate unstructured texts and a chat, and return their problems."""
     from vllm import SamplingParams
 
     parameters = SamplingParams(temperature=smoke_openai.FREE, max_tokens=16)
@@ -87,7 +87,7 @@ def plain(llm: Any) -> list[str]:
 
 
 def save(*, padded: bool) -> Path:
-    """The folder of the model; --model replaces the padded one."""
+    """The folder of the model. --model replaces the padded model."""
     given = smoke_stack.given()
     if given is not None and padded:
         return given
@@ -112,7 +112,7 @@ def every_format(llm: Any, backend: str) -> list[str]:
 
 
 def alone_and_together(llm: Any) -> list[str]:
-    """Problems of the answers to a request alone and to several at once.
+    """Problems of the answers to a single request and to several simultaneous requests.
 
     The formats have short answers, which never end too early.
     """
@@ -131,7 +131,7 @@ def alone_and_together(llm: Any) -> list[str]:
 
 
 def at_once(right_counts: Sequence[int]) -> list[str]:
-    """Problems of TOGETHER answers each, of which `right_counts` have their format."""
+    """Problems of simultaneous requests, of which `right_counts` have their format."""
     if all(count == TOGETHER for count in right_counts):
         return []
     if all(count == 1 for count in right_counts):

@@ -1,7 +1,7 @@
-"""Tests that the greedy tokens of vLLM for images are those of transformers, with Qwen2.5-VL.
+"""Tests that vLLM and transformers generate the same greedy tokens for images, with Qwen2.5-VL.
 
 Prompts must have the same tokens in vLLM and in the processor of transformers. As in gpu_vllm, the
-reference is computed on the output of vLLM. It must depend on the image.
+reference is computed from the output of vLLM. The reference must depend on the image.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUESTIONS = ["What is in this image?", "Name a colour of the sky:"]
 
 
 def make(folder: Path) -> Any:
-    """Save the model in bf16 in `folder`; returns its processor.
+    """Save the model in bf16 in `folder`, and return its processor.
 
     The random weights of transformers differ between versions of torch: with 2.10 the two best
     logits were too close at 35 of 128 positions, with 2.13 at one. The weights set here do not
@@ -67,7 +67,7 @@ def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) ->
 
 
 def removed() -> str | None:
-    """The class that vLLM 0.7 imports for this model if transformers lacks it, else None."""
+    """The class that vLLM 0.7 imports for this model, if it is missing from transformers."""
     from transformers.models import qwen2_5_vl
 
     name = "Qwen2_5_VLImageProcessor"

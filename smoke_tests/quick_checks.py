@@ -52,7 +52,7 @@ def tensor(output: str, model: Path, folder: str, name: str) -> list[str]:
 
 
 def texts(output: str, model: Path, path: str, column: str, count: str) -> list[str]:
-    """Check that each row of `path` has `count` texts in `column`, and that most are not empty."""
+    """Check that each row of `path` has `count` texts in `column`, most of them not empty."""
     import pandas
 
     rows = [list(row) for row in pandas.read_parquet(path)[column]]

@@ -123,7 +123,7 @@ KINDS: dict[str, tuple[Callable[[], list[dict[str, Any]]], str]] = {
 
 
 def write(kind: str, folder: Path) -> Path:
-    """Write data of `kind` to `folder`; returns the folder for JSON lines, else the file."""
+    """Write data of `kind` to `folder`. Returns the folder for JSON lines, or else the file."""
     make, name = KINDS[kind]
     rows = make() * COPIES
     folder.mkdir()

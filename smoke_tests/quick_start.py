@@ -1,7 +1,7 @@
 """Runs a documented first command of a framework unchanged and checks its results.
 
-quick_table.py has the commands and checks. A command that ends with status 0 without output also
-fails.
+quick_table.py contains the commands and checks. A case also fails if a command ends with status 0
+and prints nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def places(row: quick_table.Quick) -> dict[str, str]:
-    """The values of the placeholders; model, data and reward are written if the row has data."""
+    """The values of the placeholders. Model, data and reward are written if the row has data."""
     words = {
         "bin": str(Path(sys.executable).parent),
         "python": sys.executable,

@@ -1,14 +1,15 @@
-"""Lists the first commands of frameworks' documentation as cases, which quick_start.py runs.
+"""Lists the first commands in the documentation of frameworks as cases for quick_start.py.
 
-Each row has the commands of a documentation page with smaller sizes, and the expected results.
-Programs, scripts and configurations come from packages of the image. quick_data.py writes the
-model, data and rewards when the case runs.
+Each row contains the commands of a documentation page with smaller sizes, and checks. Programs,
+scripts and configurations come from packages of the image. quick_data.py writes the model, data and
+rewards when the case runs.
 
 Names in braces are replaced: {bin}, {python} and {trl} are folders and programs of the image,
 {model} a tiny Qwen3 in float32, {data} a folder or file of the format `data`, {out} an empty
 folder, {share} an engine's share of the GPU, {port} a free port.
 
-An image that has the packages `needs` fails if it lacks another package that the command imports.
+A case fails if the image has the packages in `needs`, but not another package that the command
+imports.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ WEIGHTS = ("weights", "{out}")
 class Quick(NamedTuple):
     """A documented first command.
 
-    The case is skipped without the packages `needs`, the framework first, or before its version
-    `since`, in which the command does not exist. `commands` are lines that run one after another.
-    `data` is one of quick_data.KINDS. `checks` are names of quick_checks.CHECKS with their
-    arguments. `limit` and `usual` are seconds. `engine` is true if vLLM runs in the case.
+    The case is skipped if a package in `needs` is missing, or if the first, the framework, is older
+    than `since`, which added the command. `commands` are lines that run one after another. `data`
+    is a key of quick_data.KINDS. `checks` contains names in quick_checks.CHECKS with their
+    arguments. `limit` and `usual` are in seconds. `engine` is true if vLLM runs in the case.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""Runs the smoke tests of one tier in an image, each case in a process with a time limit.
+"""Runs the smoke tests of a tier in an image, each case in a process with a time limit.
 
 Prints a table, or one JSON document with --json. The exit status is 0 if no case failed and at
-least one passed, 2 for invalid input, and 1 otherwise. The script requires only Python 3.10 and
-imports nothing that is tested. README.md describes the tiers and the expectation.
+least one passed, 2 for invalid input, and 1 otherwise. The script requires only Python 3.10, and
+imports no tested package. README.md describes the tiers and the file of expected contents.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REMARK = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")  # logged by torch's C++ cod
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tier that `arguments` select; returns the exit status."""
+    """Run the tier that `arguments` select, and return the exit status."""
     options = read_options(arguments)
     packages = json.loads(options.expect.read_text("utf-8"))["packages"]
     chosen = picked(options)
@@ -117,13 +117,13 @@ def parser_of_options() -> argparse.ArgumentParser:
         "--jobs",
         type=int,
         default=1,
-        help="cases to run in parallel; they import at the same time and take turns on the GPU",
+        help="number of parallel cases; they import at the same time and take turns on the GPU",
     )
     parser.add_argument(
         "--share",
         type=int,
         default=1,
-        help="cases of the gpu tier that may use a GPU at the same time, for GPUs of 80 GB or more",
+        help="number of gpu-tier cases that use a GPU at the same time, for GPUs of 80 GB or more",
     )
     parser.add_argument("--logs", type=Path, help="folder for the complete log of each case")
     parser.add_argument("--json", action="store_true", help="print one JSON document to stdout")
@@ -134,7 +134,7 @@ def parser_of_options() -> argparse.ArgumentParser:
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
-    """Read the options; exits if an option or its file is invalid."""
+    """Read the options. Exits if an option or its file is invalid."""
     parser = parser_of_options()
     options = parser.parse_args(arguments)
     for path, keys in ((options.expect, EXPECTED), (options.allowed, ACCEPTED)):
@@ -191,7 +191,7 @@ def not_run(case: Case, reason: str) -> dict[str, Any]:
 
 
 def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Run one case; returns the results that it reported, followed by the result of the case."""
+    """Run a case. Returns the results that it reported, followed by the result of the case."""
     work = folder / re.sub(r"[^a-z0-9]+", "-", case.name.lower())
     work.mkdir()
     reported = work.with_suffix(".cases")
@@ -233,7 +233,7 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
 
 
 def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The `result`, in which a failure that allowed.json accepts is skipped with the reason.
+    """Return `result`, with a failure that allowed.json accepts marked as skipped.
 
     A case that passes despite an entry in allowed.json fails, because the entry could hide a later
     failure.
@@ -246,7 +246,7 @@ def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> d
         if result["outcome"] == "failed" and entry["error"] in f"{result['message']}\n{log}":
             return result | {"outcome": "skipped", "message": entry["reason"]}
         if result["outcome"] == "passed":
-            message = f"allowed.json accepts its failure ({entry['error']}), but it passes"
+            message = f"allowed.json accepts its failure ({entry['error']}), but the case passes"
             return result | {"outcome": "failed", "message": message}
     return result
 
@@ -276,7 +276,7 @@ def watch(
 
 
 def idle_time(waited: Path) -> float | None:
-    """The seconds that a case waited for the GPU; None while it is still waiting."""
+    """The seconds that a case waited for the GPU, or None while it is waiting."""
     try:
         return float(waited.read_text("ascii"))
     except (OSError, ValueError):
@@ -288,9 +288,9 @@ def environment(
 ) -> dict[str, str]:
     """The environment of a case: offline, without progress bars and user site-packages.
 
-    The environment has a bytecode cache, because otherwise each process would compile torch and
-    transformers again: the image has no bytecode and its folders are read-only. A bytecode folder
-    that the image sets is kept after this run.
+    The environment has a bytecode cache. Otherwise, each process would compile torch and
+    transformers again, because the image contains no bytecode and its folders are read-only. If the
+    image sets a bytecode folder, the folder is kept after this run.
     """
     scratch = work / "tmp"
     scratch.mkdir()
@@ -333,7 +333,7 @@ def environment(
 
 
 def sharing(options: argparse.Namespace) -> int:
-    """The number of cases that may use a GPU at the same time; 1 if the tier shares no GPU."""
+    """The number of cases that may use a GPU at the same time, or 1 if the tier shares no GPU."""
     return int(options.share) if options.tier == "gpu" else 1
 
 

@@ -1,8 +1,9 @@
 """Provides a vLLM plugin that limits the cache of engines whose cases share a GPU.
 
-By default vLLM measures the GPU's memory at its start, including that of other processes, and fails
-if one of them ends in the meantime. Commands such as `trl vllm-serve` have no option for the size.
-The runner installs this plugin if cases share a GPU. The log of each engine has the size.
+By default, vLLM measures the GPU's memory at its start, including memory of other processes, and
+fails if one of them ends in the meantime. Commands such as `trl vllm-serve` have no option for the
+size. The runner installs this plugin if cases share a GPU. The log of each engine contains the
+size.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def require(count: int = 1, *, every: bool = False) -> None:
     """Fail the case unless there are `count` GPUs and the driver's library.
 
-    A case for one GPU then sees only one, unless it tests `every` GPU. A missing GPU is a failure
-    and not a skip, because a GPU tier that tested nothing must not pass.
+    A case for one GPU then uses only one GPU, unless it tests `every` GPU. A missing GPU is a
+    failure and not a skip, because a GPU tier that tested nothing must not pass.
     """
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -60,11 +60,11 @@ def visible() -> list[str]:
 
 
 def select() -> None:
-    """Make only one GPU visible to this process and its children; cases alternate between GPUs.
+    """Make only one GPU visible to this process and its children. Cases alternate between GPUs.
 
-    Call it before other imports, because an import may initialize the driver, which keeps the GPUs
-    that it found. With several visible GPUs, the Trainer of transformers uses DataParallel, in
-    which the GRPOTrainer of TRL cannot train.
+    Call it before other imports, because an import can initialize the driver, after which the
+    visible GPUs cannot change. With several visible GPUs, the Trainer of transformers uses
+    DataParallel, in which the GRPOTrainer of TRL cannot train.
     """
     gpus = names()
     if _SELECTED or len(gpus) < 2:
@@ -125,7 +125,7 @@ def sharing() -> int:
 
 
 def _taken(path: str, *, wait: bool) -> Any:
-    """Lock the file `path`; returns None if another process holds the lock and `wait` is false."""
+    """Lock the file `path`. Returns None if another process holds the lock and `wait` is false."""
     stream = Path(path).open("w", encoding="ascii")  # noqa: SIM115  # held until the end
     try:
         fcntl.flock(stream, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,7 +188,7 @@ def as_torchrun() -> None:
 
 
 def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
-    """Run `command` as `output` does; ends the case if the command fails."""
+    """Run `command` as `output` does. Ends the case if the command fails."""
     printed, status = output(command, env)
     if status != 0:
         sys.exit(status)
@@ -249,7 +249,7 @@ def _await(process: subprocess.Popen[bytes], health: str, deadline: float, log: 
             sys.exit(f"error: the server ended with status {process.returncode}: {why}")
         if time.monotonic() > deadline:
             why = cause(log.read_text("utf-8", "replace"))
-            sys.exit(f"error: the server does not answer {health}{why and f': {why}'}")
+            sys.exit(f"error: the server does not respond to {health}{why and f': {why}'}")
         time.sleep(0.5)
 
 
@@ -262,7 +262,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def end(problems: list[str], good: str) -> NoReturn:
     """End the case as `finish` does, but without waiting for the processes of an engine.
 
-    vLLM waits five seconds before it kills them; the runner kills them immediately.
+    vLLM waits five seconds before it kills its processes. The runner kills them immediately.
     """
     status: object = 1
     try:
@@ -286,7 +286,7 @@ def get(url: str, seconds: float = 30) -> Any:
 
 
 def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:
-    """The JSON response to a JSON document; RuntimeError with the text of an HTTP error."""
+    """The JSON response to a JSON document. Raises RuntimeError with the text of an HTTP error."""
     request = urllib.request.Request(
         url,
         data=json.dumps(document).encode(),

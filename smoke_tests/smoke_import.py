@@ -38,14 +38,14 @@ for entry in sys.argv[1:]:
 
 
 class Attempt(NamedTuple):
-    """The result of importing one name, with its first error ("" for none) and its log."""
+    """The result of importing one name, with the first error (or "") and the log."""
 
     error: str
     log: str
 
 
 def attempt(names: list[str]) -> dict[str, Attempt]:
-    """Import `names` one after another; returns the result of each."""
+    """Import `names` one after another. Returns the result for each."""
     done: dict[str, Attempt] = {}
     while len(done) < len(names):
         rest = [name for name in names if name not in done]
@@ -64,7 +64,7 @@ def attempt(names: list[str]) -> dict[str, Attempt]:
 
 
 def run_child(names: list[str]) -> tuple[str, str]:
-    """Import `names` in one process; returns the log, and the reason if the process ended early."""
+    """Import `names` in one process. Returns the log, and the reason if the process ended early."""
     limit = LIMIT * float(os.environ["SMOKE_TIMEOUT_FACTOR"])
     environment = dict(os.environ)
     if HOST_DRIVER.exists() and not has_driver():
@@ -110,9 +110,9 @@ def parts(log: str) -> dict[str, tuple[str, str]]:
 
 
 def judge(title: str, package: str, names: list[str], waivers: list[dict[str, Any]]) -> bool:
-    """Import `names` of `package` and report them; False if a failure is not accepted.
+    """Import and report `names` of `package`. Returns False if a failure is not accepted.
 
-    Accepted failures are reported as skipped, entry by entry, and never as passed.
+    Accepted failures are reported as skipped, with a result for each entry of allowed.json.
     """
     started = time.monotonic()
     results = attempt(names)
@@ -140,26 +140,27 @@ def judge(title: str, package: str, names: list[str], waivers: list[dict[str, An
 
 
 def is_for_python(entry: dict[str, Any]) -> bool:
-    """Whether `entry` applies to this Python; an entry without `python` applies to all."""
+    """Whether `entry` applies to this version of Python. Without the key `python`, it does."""
     release = "{}.{}".format(*sys.version_info)
     return release in entry.get("python", [release])
 
 
 def accepts(entry: dict[str, Any], name: str, result: Attempt) -> bool:
-    """Whether `entry` matches `name`, the error and, if it has such a condition, the log."""
+    """Whether `entry` matches `name`, the error and, if it has a condition for it, the log."""
     mine = fnmatch.fnmatchcase(name, entry["name"]) and entry["error"] in result.error
     return mine and entry.get("log", "") in result.log
 
 
 def idle(waivers: list[dict[str, Any]], results: dict[str, Attempt]) -> list[str]:
-    """The problems of entries that match no failure, because they could hide a later one.
+    """The problems of entries that match no failure, because they could hide later failures.
 
     With a driver, entries for failures without a driver need not match.
     """
     driver = has_driver()
     failed = {name: result for name, result in results.items() if result.error}
     return [
-        f"allowed.json accepts {entry['name']} ({entry['error']}), but nothing fails like that"
+        f"allowed.json accepts {entry['name']} ({entry['error']}), but no import fails with this "
+        "error"
         for entry in waivers
         if not (driver and entry.get("needs") == "driver")
         and not any(accepts(entry, name, result) for name, result in failed.items())

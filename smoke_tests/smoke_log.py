@@ -1,4 +1,4 @@
-"""Finds the first error of a log, which is the cause, not the last line with a consequence.
+"""Finds the first error in a log, because it is the cause and later errors are consequences.
 
 The rules are derived from real logs:
 - Python prints a chain of exceptions with the cause first, so a chain's first traceback counts.
@@ -65,7 +65,7 @@ class Found(NamedTuple):
 
 
 def first_error(log: str) -> str:
-    """The line of `log` with the cause, or its last line without an error; "" if empty."""
+    """The line of `log` with the cause, or the last line if there is no error, or "" if empty."""
     lines = _lines(log)
     survived = next((chain.message for chain in _chains(lines)), "")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -73,7 +73,7 @@ def first_error(log: str) -> str:
 
 
 def cause(log: str) -> str:
-    """The line of `log` with the cause; "" if the program continued after every error."""
+    """The line of `log` with the cause, or "" if the program continued after every error."""
     lines = _lines(log)
     chains = _chains(lines)
     survived = [chain for chain in chains if _survived(lines, chain)]
@@ -172,6 +172,6 @@ def _short(path: str) -> str:
 
 
 def notes(log: str) -> list[str]:
-    """The distinct lines about packages that skip, replace or lack one of their parts."""
+    """The distinct lines about packages that skip, replace or lack some of their parts."""
     rows = (PREFIX.sub("", ESCAPE.sub("", row.strip())) for row in log.splitlines())
     return list(dict.fromkeys(row[:NOTE] for row in rows if LEFT_OUT.search(row)))[:NOTES]

@@ -12,7 +12,7 @@ SPREAD = 0.1  # large enough to change greedy tokens of the sharpened tiny model
 
 
 def request(folder: Path) -> Any:
-    """Write the adapter for the model in `folder`; returns the request of vLLM for it."""
+    """Write the adapter for the model in `folder`, and return vLLM's request for it."""
     from vllm.lora.request import LoRARequest
 
     return LoRARequest("smoke", 1, str(write(folder)))
@@ -24,7 +24,7 @@ def place(folder: Path) -> Path:
 
 
 def write(folder: Path) -> Path:
-    """Write the adapter for the model in `folder`; returns the folder of the adapter."""
+    """Write the adapter for the model in `folder`, and return the folder of the adapter."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -50,7 +50,7 @@ def write(folder: Path) -> Path:
 
 
 def merge(model: Any, folder: Path) -> None:
-    """Add the adapter for the model in `folder` to `model`, a model of transformers."""
+    """Add the adapter for the model in `folder` to `model`, a transformers model."""
     import torch
     from safetensors.torch import load_file
 

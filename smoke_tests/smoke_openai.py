@@ -39,7 +39,7 @@ def fits_schema(text: str) -> bool:
 
 
 class Client:
-    """OpenAI's client of the server at `url`, which has one model."""
+    """OpenAI's client for the server at `url`, which has one model."""
 
     def __init__(self, url: str) -> None:
         import openai
@@ -78,13 +78,13 @@ class Client:
         return complete(texts, fits_schema)
 
     def words(self, **body: Any) -> list[str]:
-        """Test a choice of two words, for which `body` has the option of vLLM."""
+        """Test a choice of two words. `body` contains vLLM's option."""
         texts = [self._answer(extra_body=body)[0] for _ in range(3)]
         return [f"the answer is {text!r}, not one of {COLOURS}" for text in texts
                 if text not in COLOURS]  # fmt: skip
 
     def pattern(self, **body: Any) -> list[str]:
-        """Test a regular expression, for which `body` has the option."""
+        """Test a regular expression. `body` contains the option."""
         texts = [self._answer(extra_body=body)[0] for _ in range(3)]
         return [f"the answer {text!r} does not match {CODE}" for text in texts
                 if not re.fullmatch(CODE, text)]  # fmt: skip
@@ -96,7 +96,7 @@ class Client:
 
 
 def complete(texts: list[str], right: Callable[[str], bool]) -> list[str]:
-    """The problems of `texts`, most of which must be right; others may only end too early."""
+    """The problems of `texts`. Most must be right, and the others may only end too early."""
     wrong = [text for text in texts if not right(text)]
     print("documents:", texts)
     if not any(texts):

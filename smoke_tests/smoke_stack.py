@@ -61,14 +61,14 @@ def folder(package: str) -> Path | None:
 
 
 def source(package: str, path: str) -> str:
-    """The text of a file of a package that is not imported; "" if the file is missing."""
+    """The text of a file in a package, which is not imported, or "" if the file is missing."""
     place = folder(package)
     file_path = place / path if place is not None else None
     return file_path.read_text("utf-8") if file_path is not None and file_path.is_file() else ""
 
 
 def accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The `arguments` that `function` accepts; TypeError if it lacks a required one."""
+    """The `arguments` that `function` accepts. Raises TypeError if a required one is missing."""
     parameters = inspect.signature(function).parameters
     unknown = arguments.keys() - parameters.keys()
     if unknown:
@@ -124,14 +124,14 @@ def sampling(**parameters: Any) -> Any:
 def generate(
     llm: Any, prompts: Sequence[list[int]], parameters: Any, **more: Any
 ) -> list[list[int]]:
-    """The token ids that `llm` appends to each of `prompts`; `more` are arguments of generate."""
+    """The token IDs that `llm` appends to each of `prompts`. `more` are arguments of generate."""
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
     outputs = llm.generate(requests, parameters, use_tqdm=False, **more)
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
 def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
-    """The log-probability that `llm` gives each token of `sequences` but the first.
+    """The log-probability that `llm` assigns to each token of `sequences` except the first.
 
     The prefix cache is emptied first: vLLM's V0 engine cannot return log-probabilities of a cached
     prompt (0.7.2 `model_executor/layers/sampler.py:956`).
@@ -150,7 +150,7 @@ def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
 
 
 def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
-    """The log-probabilities that a model of transformers gives the tokens of `sequences`."""
+    """The log-probabilities that a transformers model assigns to the tokens of `sequences`."""
     import torch
 
     log_probabilities = []
@@ -196,7 +196,7 @@ def require_vllm_serve() -> None:
 
 
 def trl_serves_itself() -> bool:
-    """Whether `trl vllm-serve` is a server of TRL; since TRL 1.16 it starts the server of vLLM."""
+    """Whether `trl vllm-serve` is TRL's own server. Since TRL 1.16, it starts vLLM's server."""
     return '"/generate/"' in source("trl", "scripts/vllm_serve.py")
 
 

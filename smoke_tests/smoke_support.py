@@ -1,7 +1,7 @@
 """Provides the expectation, the allowed failures and the reporting of results to all cases.
 
-A case is a script. Its exit status is 0 (passed), SKIPPED (77) or another value (failed), and its
-output is its log. `report` adds a separate result for a case that tests several things.
+A case is a script. The exit status is 0 (passed), SKIPPED (77) or another value (failed), and the
+output is the log. A case that tests several things adds separate results with `report`.
 """
 
 from __future__ import annotations

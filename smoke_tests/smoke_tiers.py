@@ -10,9 +10,9 @@ import quick_table
 class Case(NamedTuple):
     """A script with its arguments and its time limit in seconds.
 
-    The case is skipped if the lock lacks one of the packages `needs`. If a `gate` does not pass,
-    the rest of the tier is not started. `usual` is the time in seconds that it took on an H200:
-    with --jobs, the slowest cases start first.
+    The case is skipped if the lock does not contain all packages in `needs`. If a `gate` does not
+    pass, the rest of the tier is not started. `usual` is the time in seconds on an H200. With
+    --jobs, the slowest cases start first.
     """
 
     name: str
@@ -37,7 +37,7 @@ LORA = ("torch", "transformers", "trl", "peft", "math-verify")
 
 
 def quick_starts(tier: str) -> tuple[Case, ...]:
-    """The documented first commands of `tier`, defined in quick_table.py."""
+    """The cases of `tier` in quick_table.py."""
     return tuple(
         Case(row.name, "quick_start.py", row.limit, (row.name,), row.needs, usual=row.usual)
         for row in quick_table.of_tier(tier)

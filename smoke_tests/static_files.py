@@ -1,7 +1,7 @@
 """Tests that every file in a RECORD exists with its size, and that every file is in a RECORD.
 
-A script in several RECORDs must have the size in one of them, because a script of the user's
-package replaces a script of the same name.
+A script in several RECORDs must have the size in one of them, because a script of a user's package
+replaces a script with the same name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def foreign_file(path: str, owned: Collection[str]) -> str:
-    """The problem of a file in no RECORD, unless it is a link that matrix.yaml declares."""
+    """The problem of a file that is in no RECORD, unless it is a link that matrix.yaml declares."""
     if path in owned or Path(path).is_symlink():
         return ""
     return f"{path}: in no RECORD"

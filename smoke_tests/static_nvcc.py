@@ -1,8 +1,9 @@
-"""Tests that nvcc has the CUDA version of the image and compiles a kernel with its headers.
+"""Tests that nvcc has the image's CUDA version and compiles a kernel with the image's headers.
 
 FlashInfer and SGLang compile kernels at first use with $CUDA_HOME/bin/nvcc. The wheels of nvcc and
-of the runtime, which has the headers, are resolved separately. If their CUDA versions differ, the
-first engine on a GPU fails: nvcc does not compile its kernels, or the driver rejects them.
+of the runtime, which contains the headers, are resolved separately. If their CUDA versions differ,
+the first engine on a GPU fails, because nvcc does not compile its kernels, or the driver rejects
+them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def main() -> None:
         finish(["nvcc does not print its release"], "")
     nvcc_release = match[1]
     problems = [
-        f"nvcc is of CUDA {nvcc_release}, {name} of {release(version)}: its kernels would not run"
+        f"nvcc is from CUDA {nvcc_release}, {name} from {release(version)}: compiled kernels "
+        "would not run"
         for name, version in locked("nvidia-cuda-runtime").items()
         if release(version) != nvcc_release
     ]

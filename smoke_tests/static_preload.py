@@ -1,10 +1,10 @@
-"""Tests that the loader finds every dependency of the library that SGLang preloads.
+"""Tests that the dynamic loader finds every dependency of the library that SGLang preloads.
 
 With `enable_memory_saver`, which verl sets, SGLang starts its processes under
 `torch_memory_saver.configure_subprocess()`, which sets LD_PRELOAD. The library has no RUNPATH and
 is loaded before Python, and therefore before torch loads the CUDA runtime. If a dependency is
 missing, the process does not start ("error while loading shared libraries"). libcuda.so.1 is
-ignored: the container runtime provides it.
+ignored, because the container runtime provides it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from smoke_support import allowed, finish
 
 
 def main() -> None:
-    """Report every line of `pip check` that allowed.json does not list with a reason."""
+    """Report every line of `pip check` that allowed.json does not accept."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, sep="")

@@ -1,8 +1,8 @@
 """Compiles kernels that SGLang compiles at first use, for sm_90 and without a GPU.
 
-The wheel of SGLang has the sources of these kernels. nvcc and the C++ compiler of the base compile
-them when the first engine captures its graphs. With g++ 12 and nvcc 13.0, activation.cuh of SGLang
-0.5.12 does not compile.
+The wheel of SGLang contains the sources of these kernels. They are compiled with nvcc and the C++
+compiler of the base when the first engine captures its graphs. For example, activation.cuh of
+SGLang 0.5.12 does not compile with g++ 12 and nvcc 13.0.
 """
 
 from __future__ import annotations

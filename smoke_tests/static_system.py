@@ -81,7 +81,7 @@ def cache_problems() -> list[str]:
 
 
 def driver_problems() -> list[str]:
-    """Check that the image has no libcuda, which would replace the library of the host."""
+    """Check that the image contains no libcuda, which would replace the host's library."""
     listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:  # Triton uses it to find the driver
         return [f"ldconfig -p: {listed.stderr.strip()}"]

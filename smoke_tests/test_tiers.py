@@ -1,4 +1,4 @@
-"""Runs each case of a tier as a pytest test; conftest.py has the options."""
+"""Runs each case of a tier as a pytest test. conftest.py defines the options."""
 
 from __future__ import annotations
 

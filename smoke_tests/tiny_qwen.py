@@ -54,10 +54,10 @@ def make_model(tokenizer: Any, seed: int = 0, multiple: int = 1) -> Any:
 
     The vocabulary is that of the tokenizer, padded to a multiple of `multiple`.
 
-    Before transformers 4.51 the model is a Qwen2, whose head size is the hidden size divided by the
-    number of heads. It has two heads: with four heads, greedy tokens in bf16 and float32 differed
-    on a CPU at positions where the two best logits were up to 0.11 apart; with two heads they did
-    not.
+    Before transformers 4.51, the model is a Qwen2, whose head size is the hidden size divided by
+    the number of heads. It has two heads. With four heads, greedy tokens in bf16 and float32
+    differed on a CPU at positions where the two best logits were up to 0.11 apart. With two heads,
+    they did not differ.
     """
     import torch
     import transformers
@@ -87,8 +87,8 @@ def make_half_billion(tokenizer: Any, seed: int = 2) -> Any:
     """A model with the shape of Qwen2.5-0.5B and random weights in bf16, to save and load.
 
     The weights are repeated, because drawing all 494 million numbers on one processor takes too
-    long. With `seed` 2 the two best logits differ enough at all positions that gpu_vllm compares.
-    With 0, 1 and 3 they are too close at up to 9 of 256.
+    long. With `seed` 2, the two best logits differ enough at all positions that gpu_vllm compares.
+    With 0, 1 and 3, they are too close at up to 9 of 256 positions.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -117,9 +117,9 @@ def make_half_billion(tokenizer: Any, seed: int = 2) -> Any:
 
 
 def fill(model: Any, spread: float, chance: Any) -> None:
-    """Initialize `model` as for training: normal weights, norms of one, biases of zero.
+    """Initialize `model` as for training, with normal weights, norms of one and biases of zero.
 
-    A million numbers are drawn and repeated, from a different offset in each tensor.
+    A million numbers are drawn, and repeated from a different offset in each tensor.
     """
     import torch
 
@@ -152,9 +152,9 @@ def sharpen(model: Any, count: int, factor: float, below: int) -> Any:
 
 
 def save(folder: Path, model: Any = None, *, half: bool = False) -> Path:
-    """Save a model (by default the tiny one) and its tokenizer in a folder for `from_pretrained`.
+    """Save a model (default: the tiny model) and its tokenizer in a folder for `from_pretrained`.
 
-    With `half` the weights are bf16, in which vLLM then computes.
+    With `half`, the weights are saved in bf16, which vLLM then uses.
     """
     import torch
 

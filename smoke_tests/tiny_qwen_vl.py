@@ -39,7 +39,7 @@ def images() -> list[Any]:
 def make_processor(folder: Path) -> Any:
     """Create the processor of the model and save it in `folder`.
 
-    A processor requires a tokenizer of Qwen's class, which is read from the files of another
+    A processor requires a tokenizer of Qwen's class, which is loaded from the files of another
     tokenizer.
     """
     from transformers import AutoTokenizer, Qwen2_5_VLProcessor, Qwen2VLImageProcessor

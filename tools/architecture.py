@@ -27,7 +27,7 @@ WIDTH = 15
 
 
 def tree_block() -> str:
-    """The levels as a code block, highest first, with number, folder and purpose."""
+    """The levels as a code block, highest level first, with number, folder and purpose."""
     lines = []
     for number, level in reversed(list(enumerate(LEVELS, start=1))):
         if {*level} <= {*ROOT_MODULES}:
@@ -55,7 +55,7 @@ def _rows(name: str, depth: int = 0) -> Iterator[tuple[int, str]]:
 
 @functools.cache
 def module_purpose(path: Path) -> str:
-    """The first line of the docstring of a module, or of a folder's `__init__`."""
+    """The first line of the docstring of a module, or of `__init__` for a folder."""
     file = path / "__init__.py" if path.is_dir() else path
     text = file.read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]

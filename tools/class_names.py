@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes data/diagnose/facts/classes.yaml: the classes of one package, or of two.
+"""Writes data/diagnose/facts/classes.yaml, which lists classes that only one or two packages have.
 
-tools/class_names.py    all packages of PACKAGES
+tools/class_names.py    read all packages in PACKAGES
 
 Partially reads the newest and an earlier wheel of each package on uv's default index. Models of
-transformers and of inference engines are omitted: several packages have classes of these names.
+transformers and of inference engines are omitted, because several packages have classes with these
+names.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def classes(package: str, http: HttpClient) -> set[str]:
 
 
 def of_one(packages: Iterable[tuple[str, set[str]]]) -> dict[str, str]:
-    """The classes of each package, or of the two packages that have a class of this name."""
+    """The classes by package, or by both packages if two packages have a class of this name."""
     owners: dict[str, list[str]] = defaultdict(list)
     for package, names in packages:
         for name in names:

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
 """Writes the file of facts about the wheels and Debian packages of published targets.
 
-Reads every wheel and Debian package of the targets. Targets in `AUDITED_TARGETS` are audited as the
-lock of an extension is, for x86_64 if available. The file includes the modules and sources that
+Reads every wheel and Debian package of the targets. Targets in `AUDITED_TARGETS` are audited like
+the lock of an extension, for x86_64 if available. The file includes the modules and sources that
 these audits read, and the same modules of other wheels of the same version. `make facts` uses a
 separate cache, because the file must depend only on the locks and the code. Wheels that the next
 target does not need are removed from the cache. A run requires about 10 GB of disk and 30 GB of
 downloads, and can be interrupted and continued.
 
---small updates only the small facts (`SMALL_FACTS`), which are read with range requests to the
-wheels (about 1 GB). --missing adds the wheels and Debian packages that the file lacks, without
-modules. --modules adds only the modules and sources that audits read from wheels in the file.
---names adds only the names that audits look up. --modules and --names read modules with range
-requests.
+--small updates only the small facts (`SMALL_FACTS`), which are read with range requests (about 1
+GB). --missing adds missing wheels and Debian packages, without modules. --modules adds only the
+modules and sources that audits read from wheels in the file. --names adds only the names that
+audits look up. --modules and --names use range requests to read modules.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ SMALL_FACTS = (generated.KIND, loaded.KIND, advised.KIND)
 
 
 class FactsReader:
-    """The facts read so far."""
+    """Collects the facts of the file."""
 
     def __init__(self) -> None:
         self.wheels: dict[str, dict[Sha256, PublishedWheelFacts]] = {}
@@ -93,7 +92,7 @@ class FactsReader:
         self.small: dict[str, dict[Sha256, bytes]] = {kind: {} for kind in SMALL_FACTS}
 
     def add_small(self, library_wheel: LibraryWheel, named: Collection[str], store: Store) -> None:
-        """Read the small facts of a wheel, and advised extras if its package is in `named`."""
+        """Read the small facts of a wheel, and its advised extras if the package is in `named`."""
         key = library_wheel.wheel.sha256
         _ = library_wheel.generated_code, library_wheel.loaded
         if library_wheel.package in named:
@@ -150,7 +149,7 @@ class FactsReader:
 def _merge_differences(
     differences: Sequence[InstalledDifference],
 ) -> tuple[InstalledDifference, ...]:
-    """`differences` merged into one mapping, without duplicates."""
+    """Merge `differences` into one mapping without duplicates."""
     merged: dict[InstalledDifference, set[str]] = {}
     for difference in differences:
         keyless = msgspec.structs.replace(difference, keys=())
@@ -162,7 +161,7 @@ def _merge_differences(
 
 
 def chosen_locks(names: Sequence[str]) -> list[Lock]:
-    """The locks of the targets `names`, by default the recommended ones and the example."""
+    """The locks of the targets `names` (default: the recommended targets and the example)."""
     session = open_session(None, SessionOptions())
     targets = session.matrix.targets.items()
     recommended = [name for name, target in targets if target.recommended]
@@ -204,9 +203,9 @@ def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> FactsReader
 def audit_like_extension(
     lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
 ) -> None:
-    """Audit the main path of `lock` as of an extension, without rare branches.
+    """Audit the main path of `lock` like that of an extension, without rare branches.
 
-    The facts are cached. The pinned packages are imported, as added packages would be.
+    The facts are cached. The pinned packages are audited like packages that an extension adds.
     """
     resolution = lock.arch[arch]
     supply = audit_lock.LockFiles(lock, inputs)
@@ -256,7 +255,7 @@ def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: FactsReade
 
 
 def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library: Library) -> None:
-    """Read the facts that `twin` has from another wheel; modules with equal bytes are shared."""
+    """Read the facts that `twin` has about another wheel. Modules with equal bytes are shared."""
     members = library_wheel.content.members()
     same = {path for path, crc in twin.crcs.items() if path in members and members[path].crc == crc}
     modules = [name for name in twin.modules if name in library_wheel.sources]
@@ -273,7 +272,7 @@ def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library
 
 
 def shown_files() -> set[str]:
-    """The files that are stored with comments, because a rule may search for a comment."""
+    """The files to store with comments, because a rule can search for a comment."""
     return {rule.shown.file for rule in rules.load_rules()}
 
 
@@ -350,7 +349,7 @@ def add_names(locks: Sequence[Lock], path: Path) -> None:
 def add_modules(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     """The entries of the file at `path`, with the modules that audits of `locks` read.
 
-    The cache must have no modules from other audits.
+    The cache must not contain modules from other audits.
     """
     session = open_session(None, SessionOptions())
     before = FactsFile.open(path)
@@ -449,7 +448,7 @@ def merged_entries(
 
 
 def find_missing(path: Path, locks: Sequence[Lock]) -> list[str]:
-    """The wheels of `locks` missing in the file at `path`, as text."""
+    """Describe the wheels of `locks` that are missing from the file at `path`."""
     file = FactsFile.open(path)
     facts = PublishedFacts(file)
     return [
@@ -479,7 +478,7 @@ def main() -> int:
         "--check", action="store_true", help="only check that the file has all wheels"
     )
     parser.add_argument(
-        "--small", action="store_true", help="only update the small facts, read by ranges"
+        "--small", action="store_true", help="only update the small facts, with range requests"
     )
     parser.add_argument(
         "--missing", action="store_true", help="only add missing entries, without modules"
@@ -511,7 +510,7 @@ def main() -> int:
     size = path.stat().st_size
     print(f"{path}: {len(facts.headers)} wheels, {len(facts.debs)} packages, {size_text(size)}")
     if size > LIMIT:
-        print(f"{path}: more than {size_text(LIMIT)}", file=sys.stderr)
+        print(f"{path} is larger than {size_text(LIMIT)}", file=sys.stderr)
         return 4
     return 0
 

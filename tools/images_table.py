@@ -4,9 +4,9 @@
 tools/images_table.py            write the tables
     tools/images_table.py --check    exit with status 5 if the tables are out of date
 
-The table is between the comments `images` (all images) or `images: recommended`, and `/images`. The
-table of recommended targets has only the download size of x86_64 images and the newest test, and
-links to pages.
+The table of all images is between the comments `images` and `/images`, and the table of recommended
+targets between `images: recommended` and `/images`. The table of recommended targets contains only
+the download size for x86_64 and the newest test, and links to pages.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ def _tested_text(row: TableRow, *, brief: bool) -> list[str]:
 
 
 def _name_mark(row: TableRow) -> str:
-    """The text below the name of a target in a Markdown table."""
+    """The note below the name of a target in a Markdown table."""
     if row.recommended:
         return f"<br>**{quoting.markdown_cell(row.recommended)}**"
     return "<br>retired" if row.retired else ""
 
 
 def replace_table(text: str, rows: Sequence[TableRow]) -> str | None:
-    """`text` with the table between BEGIN or RECOMMENDED and END; None without these comments."""
+    """Replace the table after BEGIN or RECOMMENDED in `text`. Returns None if both are missing."""
     begin = RECOMMENDED if RECOMMENDED in text else BEGIN
     chosen = [row for row in rows if row.recommended or begin == BEGIN]
     before, marker, rest = text.partition(begin)
@@ -122,7 +122,7 @@ def replace_table(text: str, rows: Sequence[TableRow]) -> str | None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write or compare the tables; returns the exit status."""
+    """Write or compare the tables, and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

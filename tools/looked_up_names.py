@@ -100,7 +100,7 @@ class RecordingPackageSet(PackageSet):
 
 
 def names_looked_up(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, ...]]:
-    """The key of a target's packages, and the names that auditing their code looks up."""
+    """The key of a target's packages, and the names that an audit of their code looks up."""
     resolution = lock.arch[arch]
     # As `lock` audits: with the exact Python of the base.
     target = inputs.matrix.targets[lock.target]
@@ -135,9 +135,10 @@ def names_looked_up_by_audit(
     terms: AuditTerms,
     past: Callable[[MainPath], list[Finding]] | None = None,
 ) -> tuple[str, ...]:
-    """The names that an audit of the code of `package_set` looks up; ValueError if it has errors.
+    """The names that an audit of `package_set` looks up. Raises ValueError if the audit has errors.
 
-    Checks of METADATA and rules read all packages of an extension, so their names are not recorded.
+    Names from checks of METADATA and rules are not recorded, because these checks read all packages
+    of an extension.
     """
     report = judge.audit_package_set(
         package_set,

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes data/diagnose/versions: the versions of packages in which names exist.
+"""Writes data/diagnose/versions, which lists the package versions in which names exist.
 
 tools/name_versions.py PACKAGE...    trl, vllm, sglang, transformers, datasets and others
 
-Covers names, modules and arguments. Reads parts of the published wheels on uv's default index: one
-version of each minor release for large packages, all versions for others. For inner modules, only
-names that releases of `IMPORTERS` import are written. Names that exist in every version are
-omitted. Parts of a file from other sources (symbols of torch, variables of vllm) are kept.
+The files cover names, modules and arguments. Parts of the wheels on uv's default index are read:
+one version of each minor release for large packages, and all versions of other packages. For inner
+modules, only names that releases of `IMPORTERS` import are written. Names that exist in every
+version are omitted. Entries from other sources (symbols of torch, variables of vllm) are kept.
 """
 
 from __future__ import annotations
@@ -112,9 +112,10 @@ def read_names(
     inner: Mapping[str, set[str]],
     listed: Sequence[str] | None,
 ) -> VersionNames:
-    """The names in a wheel on the index; inner modules are read only for names in `inner`.
+    """The names in a wheel on the index. Inner modules are read only for names in `inner`.
 
-    `listed` has the classes whose arguments are read, None those that `KEPT_CLASSES` matches.
+    `listed` contains the classes whose arguments are read. If it is None, these are the classes
+    that match `KEPT_CLASSES`.
     """
     with published_wheels.open_wheel(file, http, block=1 << 20) as wheel:
         folder = f"{TOPS.get(package, package.replace('-', '_'))}/"
@@ -179,7 +180,7 @@ def module_of_file(path: str) -> str:
 
 
 def bound_names(body: Iterable[ast.stmt]) -> Iterable[str]:
-    """The names that a module's body binds, or lists for lazy import."""
+    """The names that the body of a module binds, or lists for lazy import."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -301,7 +302,7 @@ def data_tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]
 def write_package(
     package: str, http: HttpClient, inner: Mapping[str, set[str]], *, names: bool
 ) -> Path:
-    """Read the versions of a package and write its file; with `names`, keep the arguments."""
+    """Read the versions of a package and write its file. With `names`, keep its arguments."""
     every = published_wheels.default_indexes(http).files(package)
     key = published_wheels.minor_release if package in MINORS else _release
     wheels = published_wheels.first_wheels(every, Version(OLDEST[package]), key)

@@ -104,7 +104,7 @@ def draw_picture(picture: Picture) -> str:
 
 
 def run_for_picture(picture: Picture) -> str:
-    """The output of the command on a terminal; CalledProcessError if it fails."""
+    """The output of the command on a terminal. Raises CalledProcessError if it fails."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, picture.columns, 0, 0))
     environment = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "LANG": "C.UTF-8",
@@ -127,7 +127,7 @@ def run_for_picture(picture: Picture) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write or compare the pictures; returns the exit status."""
+    """Write or compare the pictures, and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Opens wheels on uv's default index to read only some of their files."""
+"""Opens wheels on uv's default index to read only the necessary files."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def open_wheel(file: IndexFile, http: HttpClient, block: int) -> zipfile.ZipFile
 def first_wheels(
     every: Iterable[IndexFile], oldest: Version, key: Callable[[Version], Hashable]
 ) -> dict[Version, IndexFile]:
-    """A wheel of the first final version for each `key`, from `oldest` on, in order of version.
+    """A wheel of the first final version for each `key`, starting at `oldest`, sorted by version.
 
-    The wheel is for x86_64 if there is one.
+    A wheel for x86_64 is preferred.
     """
     wheels: dict[Version, IndexFile] = {}
     for file in every:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the commands that pull the images of a registry into README.md.
+"""Writes commands into README.md that pull the images of a registry.
 
     tools/pull_lines.py ghcr.io/OWNER/REPOSITORY    write the commands
     tools/pull_lines.py                             write the text of a checkout without a registry
 
-The text is between the comments `pull` and `/pull`; a README without them is not changed. The
-recommended targets are listed, or all targets if no recommended one is published. A change is
-printed as one line. The workflow update.yml runs this tool and adds the line to its pull request.
+The text is between the comments `pull` and `/pull`. A README without these comments is not changed.
+The recommended targets are listed, or all targets if no recommended target is published. A change
+is printed as one line. The workflow update.yml runs this tool, and adds the line to its pull
+request.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ markdown` prints the `docker pull` and `apptainer pull` lines of each. The workf
 
 
 def pull_block(place: str, recommended: Sequence[str]) -> list[str] | None:
-    """The text for the images in `place`; None if no target has an image there."""
+    """The text for the images in `place`, or None if it has no image of a target."""
     client = RegistryClient()
     images = listing.list_images(client, [image_reference.parse_repository(place)])
     return pull_page.brief_commands(images, recommended)
 
 
 def replace_block(text: str, lines: Sequence[str]) -> str | None:
-    """`text` with `lines` between BEGIN and END; None without these comments."""
+    """`text` with `lines` between BEGIN and END, or None without these comments."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -49,7 +50,7 @@ def replace_block(text: str, lines: Sequence[str]) -> str | None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the text; returns exit status 1 if the registry cannot be read."""
+    """Write the text. Returns exit status 1 if the registry cannot be read."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -60,13 +61,13 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         lines = pull_block(options.place, recommended) if options.place else None
     except ImgbuildError as error:
-        print(f"README.md is left as it is: {error.message}", file=sys.stderr)
+        print(f"README.md is unchanged: {error.message}", file=sys.stderr)
         return 1
     path = ROOT / "README.md"
     text = path.read_text(encoding="utf-8")
     changed = replace_block(text, lines or [NO_REGISTRY_TEXT])
     if changed is None:
-        print(f"README.md has no comments {BEGIN} and {END}: it is left as it is", file=sys.stderr)
+        print(f"README.md is unchanged: it has no comments {BEGIN} and {END}", file=sys.stderr)
     elif changed != text:
         path.write_text(changed, encoding="utf-8")
         print("\nREADME.md: the commands that pull the published images")

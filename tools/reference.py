@@ -5,8 +5,8 @@ tools/reference.py            write the pages
     tools/reference.py --check    exit with status 5 if the pages are out of date
 
 The pages are generated from the help of the command line, the JSON Schemas, the classes of errors
-and images/TARGET, and are the same on every machine and terminal. docs/images has the output of
-`imgbuild show TARGET --guide` for each recommended target.
+and images/TARGET, and are the same on every machine and terminal. docs/images contains the output
+of `imgbuild show TARGET --guide` for each recommended target.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ The settings of `imgbuild ci` for images and machines ([how to](../ci.md)). The 
 
 
 def visible_verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
-    """Every visible verb and subcommand by its full name, in the order of the help."""
+    """The visible verbs and subcommands by full name, in the order of the help."""
     for name, command in of.commands.items():
         if command.hidden:
             continue
@@ -114,7 +114,7 @@ def visible_verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]
 
 
 def cli_page() -> str:
-    """The page of verbs, with a list by help panel and a section for each verb."""
+    """The page about verbs, with a list by help panel and a section for each verb."""
     program = typer.main.get_command(app)
     commands = list(visible_verbs(program))
     parts = [GENERATED_NOTE, "# Commands\n", f"{program.help}\n", COMMON, *_contents(commands)]
@@ -139,7 +139,7 @@ SHARED = {"--json", "--quiet", "--verbose", "--help"}
 
 
 def _contents(commands: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """Links to the verbs, a row for each panel of the help."""
+    """Links to the verbs, with a row for each panel of the help."""
     panels: dict[str, list[str]] = {}
     for name, command in commands:
         if name.count(" ") == 1:
@@ -209,7 +209,7 @@ def ci_schema() -> dict[str, Any]:
 
 
 def file_page(title: str, schema: Mapping[str, Any], head: str) -> str:
-    """The page of a file with its top-level keys, then the keys of each part in order of use."""
+    """The page about a file, with its top-level keys, and the keys of each part in order of use."""
     definitions = schema["$defs"]
     parts = [GENERATED_NOTE, f"# {title}\n", f"{head}\n", *key_table(schema, definitions)]
     for name in _used_definitions(schema, definitions):
@@ -242,7 +242,7 @@ def _used_definitions(part: object, definitions: Mapping[str, Any]) -> list[str]
 
 
 def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
-    """A table row for each key with type, whether it is required, and description."""
+    """A table of keys, with type, description, and whether each key is required."""
     required = part.get("required", ())
     rows = [
         (
@@ -296,7 +296,7 @@ def key_description(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
     if "$ref" in node:
         return key_description(definitions[node["$ref"].rsplit("/", 1)[1]], definitions)
     if "const" in node:
-        return "what it is"
+        return "kind of this entry"
     inner = [node.get("items"), node.get("additionalProperties"), *node.get("anyOf", ())]
     return next((each["description"] for each in inner if each and "description" in each), "")
 
@@ -318,14 +318,14 @@ def errors_page() -> str:
 
 
 ERRORS = """\
-An error is printed on stderr: `error:` with file, place and value, a line `because` for each
-reason, and `hint:` with the remedy. Below a problem in a YAML file is its line, with carets under
-the place. With `--json` the same is on stdout, as
+Errors are printed on stderr: `error:` with file, place and value, a line `because` for each reason,
+and `hint:` with the remedy. A problem in a YAML file is followed by the line, with carets under
+the place. With `--json`, errors are printed on stdout as
 `{"error", "message", "hint", "exit_code", …}`.
 """
 SEVERAL = """\
-If several targets fail, the others are still done; the status is that of the errors if they share
-one, else 1.
+If targets fail, the other targets are still processed. The exit status is the status of the errors
+if they all have the same status, and otherwise 1.
 """
 
 
@@ -344,10 +344,10 @@ def failures_page() -> str:
 
 
 FAILURES = """\
-The codes of `imgbuild diagnose`; `imgbuild explain CODE` prints an example with them. Words in
-capitals stand for what the log has. Each rule is a file of
-[data/diagnose](../../builder/imgbuild/data/diagnose): its patterns, cause, fix, and a short log.
-Codes from IMG901 on are reasoned from facts, such as the versions in which a name exists.
+The failures that `imgbuild diagnose` detects, by code. `imgbuild explain CODE` also prints an
+example. Words in capitals are placeholders for text from the log. Each rule is a file in
+[data/diagnose](../../builder/imgbuild/data/diagnose) with patterns, cause, fix, and a short log.
+Codes from IMG901 on are derived from facts, such as the versions in which a name exists.
 """
 
 
@@ -370,10 +370,10 @@ def test_runs() -> str:
 
 
 TEST_RUNS = """\
-Every run that `images/TARGET/smoke.json` holds, passed or failed, by date
-([test records](../test-records.md)). `config` is the start of the digest of the image's
-configuration: runs of an earlier configuration do not count for the current image. `cases` are
-passed, failed and skipped. The driver is given for runs on a GPU.
+All passed and failed runs in `images/TARGET/smoke.json`, sorted by date
+([test records](../test-records.md)). `config` is the start of the configuration digest. Runs with
+another configuration do not count for the current image. `cases` lists the numbers of passed,
+failed and skipped cases. The driver is listed for runs on a GPU.
 """
 TEST_RUN = (
     "date",
@@ -409,7 +409,7 @@ def _test_run(run: RecordedRun) -> tuple[str, ...]:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table followed by an empty line; bars in cells are escaped."""
+    """A Markdown table followed by an empty line. Bars in cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     table_rows = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines
@@ -418,7 +418,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write or compare the pages; returns 0 if they are up to date."""
+    """Write or compare the pages. Returns 0 if they are up to date."""
     lines = (__doc__ or "").splitlines()
     parser = argparse.ArgumentParser(
         description="\n".join(lines), formatter_class=argparse.RawDescriptionHelpFormatter

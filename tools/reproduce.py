@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Builds targets in many environments and compares each digest with images/TARGET/digests.json.
+"""Builds targets in several environments, and compares the digests with images/TARGET/digests.json.
 
 Every build except the first starts without cached layers, from input files that are linked from the
-user's cache. Each blob of the result is hashed again. Prints a table, and exits with status 1 if
-any digest differs.
+user's cache. All blobs of the results are hashed. Prints a table, and exits with status 1 if any
+digest differs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def main() -> None:
         print("| target | surroundings | digest | seconds |\n| --- | --- | --- | --- |", flush=True)
         for target in targets:
             # With every input read and checked: no file is missing from the cache afterwards.
-            first = ("the first build, every file checked", BuildEnvironment(words=("--verify",)))
+            first = ("first build, every file checked", BuildEnvironment(words=("--verify",)))
             cases = {"first": first} | {name: CASES[name] for name in options.case or CASES}
             for name, (title, surroundings) in cases.items():
                 started = time.monotonic()
@@ -129,9 +129,9 @@ def parse_arguments() -> argparse.Namespace:
 def attempt_build(
     project: Path, target: str, name: str, surroundings: BuildEnvironment, work: Path
 ) -> str | None:
-    """Build `target` once; returns None if the digest matches digests.json, else the error."""
+    """Build `target` once. Returns None if the digest matches digests.json, or else the error."""
     if os.geteuid() != 0 and (surroundings.user is not None or surroundings.suite is not None):
-        return "not tried: needs root"
+        return "not tried: requires root"
     folder = work / name
     try:
         place = folder / surroundings.folder
@@ -198,7 +198,7 @@ def run_logged(
     env: dict[str, str],
     surroundings: BuildEnvironment | None = None,
 ) -> None:
-    """Run `command` in `place`, with its output in the log; CalledProcessError if it fails."""
+    """Run `command` in `place`, and log its output. Raises CalledProcessError if it fails."""
     around = surroundings or BuildEnvironment()
     with (folder / "log").open("ab") as log:
         subprocess.run(
@@ -285,7 +285,7 @@ def install_dependencies(version: str, site: Path, folder: Path) -> None:
 
 
 def compare_layout(project: Path, target: str, layout: Path) -> str | None:
-    """Hash all blobs of the layout; returns None if they match digests.json, else the error."""
+    """Hash all blobs of the layout. Returns None if they match digests.json, or else the error."""
     locked = json.loads((project / "images" / target / "digests.json").read_text())
     expected = {entry["manifest"] for entry in locked["arch"].values()}
     manifests = set()
@@ -309,7 +309,7 @@ def compare_layout(project: Path, target: str, layout: Path) -> str | None:
 
 
 def child_digests(path: Path) -> list[str]:
-    """The digests in a document of the layout; empty for other blobs."""
+    """The digests in a document of the layout. Empty for other blobs."""
     document = read_document(path)
     entries = [*document.get("manifests", []), *document.get("layers", [])]
     if "layers" in document:
@@ -323,7 +323,7 @@ def is_manifest(path: Path) -> bool:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The JSON object of a blob; empty if the blob is not an OCI document."""
+    """The JSON object of a blob. Empty if the blob is not an OCI document."""
     with path.open("rb") as file:
         if file.read(1) != b"{":
             return {}
@@ -340,7 +340,7 @@ def cache_root() -> Path:
 
 
 def link_inputs(lock: Path, files: Path, into: Path) -> None:
-    """Link the files that `lock` names by sha256, or copy what cannot be linked."""
+    """Link the files in `lock` by sha256, or copy files that cannot be linked."""
     for sha256 in sorted(set(re.findall(r"\b[0-9a-f]{64}\b", lock.read_text()))):
         source = files / sha256[:2] / sha256
         if source.exists():
@@ -353,7 +353,7 @@ def link_inputs(lock: Path, files: Path, into: Path) -> None:
 
 
 def give_ownership(place: Path, user: int) -> None:
-    """Give everything below `place` to the user; linked files are replaced by copies."""
+    """Give everything below `place` to the user. Linked files are replaced by copies."""
     for base, _, names in os.walk(place):
         os.chown(base, user, user)
         for path in (Path(base) / name for name in names):

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes data/diagnose/facts/requirements.yaml: the versions that packages require of others.
+"""Writes data/diagnose/facts/requirements.yaml, which lists requirements between packages.
 
 tools/requirement_versions.py
 
 Reads the metadata of wheels on uv's default index for Linux x86_64 and Python 3.12, with all
-extras: one version of each minor release for packages in `MINORS`, every version for others.
+extras. For packages in `MINORS`, reads one version of each minor release, and for other packages
+every version.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ ENVIRONMENT = {
 
 
 def required_specifiers(file: IndexFile, http: HttpClient) -> dict[str, str]:
-    """The specifiers that a wheel requires of packages in `REQUIRED_PACKAGES`, by package."""
+    """The specifiers in a wheel's requirements on `REQUIRED_PACKAGES`, by package."""
     with published_wheels.open_wheel(file, http, block=1 << 16) as wheel:
         path = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Metadata.from_email(wheel.read(path), validate=False)

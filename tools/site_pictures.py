@@ -3,8 +3,9 @@
 
     tools/site_pictures.py
 
-The site is generated from this checkout. The pictures have three widths, light and dark. No test
-compares them, because fonts differ between machines: look at them before you commit them.
+The site is generated from this checkout. The pictures have three widths, in light and dark mode. No
+test compares the pictures, because fonts differ between machines. Check them before you commit
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ REGISTRY = "ghcr.io/example/rl-images"  # of the commands in the pictures
 class SitePicture(msgspec.Struct, frozen=True, kw_only=True):
     """A page with the width of the window and the height of the picture in CSS pixels.
 
-    `fields` is the part of the URL that fills a form; `top` the id of the element at the top.
+    `fields` is the part of the URL that fills a form. `top` is the ID of the element at the top.
     """
 
     page: str
@@ -73,7 +74,7 @@ def draw_picture(window: Browser, site: Path, picture: SitePicture) -> bytes:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the pictures; returns the exit status."""
+    """Write the pictures, and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes data/audit/stdlib.yaml: standard library names that not every Python version has.
+"""Writes data/audit/stdlib.yaml, which lists names that not every Python version has.
 
-The source is typeshed, as installed with mypy. Each interpreter PYTHON checks every name, and names
-for which it contradicts typeshed are omitted. Pass an interpreter of each supported version:
-tools/stdlib_names.py python3.10 python3.11 python3.12 python3.13
+The names of the standard library are from typeshed, as installed with mypy. Each interpreter PYTHON
+checks every name. Names for which an interpreter contradicts typeshed are omitted. Pass an
+interpreter of each supported version: tools/stdlib_names.py python3.10 python3.11 python3.12
+python3.13
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class StdlibStubs:
         return first <= self.version <= last and (not parent or self.has(parent))
 
     def names(self, module: str) -> frozenset[str]:
-        """The public names of a module, and its classes that can be subscripted, as "X[]"."""
+        """The public names of a module, and its subscriptable classes as "X[]"."""
         if module not in self._names:
             self._names[module] = frozenset()  # for modules that import each other
             tree = ast.parse(stub_path(module).read_text(encoding="utf-8"))
@@ -185,7 +186,7 @@ def stub_path(module: str) -> Path:
 
 
 def public_modules() -> list[str]:
-    """All modules in whose names no component starts with an underscore."""
+    """All modules, except those with a name component that starts with an underscore."""
     modules = []
     for path in sorted(TYPESHED.rglob("*.pyi")):
         parts = path.relative_to(TYPESHED).with_suffix("").parts
@@ -196,7 +197,7 @@ def public_modules() -> list[str]:
 
 
 def specifier(having: list[Release], among: list[Release]) -> str:
-    """The specifier of the versions `having`; "" for all versions or a range with gaps."""
+    """The specifier of the versions `having`, or "" for all versions or a range with gaps."""
     first, last = among.index(having[0]), among.index(having[-1])
     if having != among[first : last + 1]:
         return ""
@@ -208,7 +209,7 @@ Table = dict[str, dict[str, str]]  # module → name → specifier; "" is the mo
 
 
 def missing_table(versions: dict[Release, StdlibStubs]) -> Table:
-    """The modules and names that some versions lack. A submodule is a name of its parent."""
+    """The modules and names that some versions lack. A submodule counts as a name of its parent."""
     missing: Table = {}
     for module in public_modules():
         with_it = [version for version, stubs in versions.items() if stubs.has(module)]

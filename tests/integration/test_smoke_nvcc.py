@@ -80,7 +80,7 @@ def test_nvcc_or_headers_of_a_different_cuda_release_are_reported(wheels, tmp_pa
     outcome, message, _ = case(tmp_path, home, packages)
     assert (outcome, message.split(":")[:2]) == (
         "failed",
-        ["error", " nvcc is of CUDA 13.0, nvidia-cuda-runtime of 13.1"],
+        ["error", " nvcc is from CUDA 13.0, nvidia-cuda-runtime from 13.1"],
     )
     # The lock has the runtime of this nvcc, but the headers are of another.
     outcome, message, _ = case(tmp_path, home, {**COMPILER, "nvidia-cuda-runtime": SOUND})

@@ -92,5 +92,5 @@ def test_nvcc_case_fails_with_a_different_cuda_release(built, tmp_path):
     outcome, message = cases["nvcc"]
     assert (outcome, message.split(":")[:2]) == (
         "failed",
-        ["error", " nvcc is of CUDA 13.1, nvidia-cuda-runtime of 13.0"],
+        ["error", " nvcc is from CUDA 13.1, nvidia-cuda-runtime from 13.0"],
     )

@@ -146,7 +146,7 @@ def test_number_of_members_in_an_image_archive_is_limited(monkeypatch, tmp_path)
 def test_tree_with_too_many_paths_is_refused(monkeypatch):
     monkeypatch.setattr("imgbuild.oci.merged.NODE_LIMIT", 50)
     deep = header(b"0", 0, "/".join("d" * 60))
-    with pytest.raises(IntegrityError, match="one of more than 50 paths"):
+    with pytest.raises(IntegrityError, match="exceeds the limit of 50 paths"):
         MergedTree().add(TarReader(io.BytesIO(deep + END), "layer"))
 
 

@@ -1,7 +1,7 @@
 """Attaches SBOMs, provenance and the lock to a pushed image.
 
 SBOMs of an architecture refer to its manifest. Provenance and lock refer to the tagged manifest or
-index and to each manifest, so that they can be found by each digest.
+index and to each manifest, so that clients can find them by any digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TARGET = "dev.imgbuild.target"
 
 
 class PlannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact to attach: subject, type and files."""
+    """An artifact to attach, with its subject, type and files."""
 
     subject: Descriptor
     artifact_type: str
@@ -141,7 +141,7 @@ def _statement(
     arches: Collection[Arch],
     project: Project,
 ) -> bytes:
-    """The provenance to attach: an attached one with the same `comparable_fields`, else a new one.
+    """The attached provenance with the same `comparable_fields`, or else a new statement.
 
     Other runs or commits that push the same image add no provenance. Attached statements are never
     signed, because anyone can attach them.

@@ -2,8 +2,8 @@
 
 A bundle is attached to an image or stored in a folder, and contains lock, digests, package records,
 indexes and added files. `single_target_matrix` creates a matrix that rebuilds the image with the
-same digest without a checkout. When a bundle is read, digests are checked against the lock. Callers
-must check whether the digests are those of a given image.
+same digest without a checkout. When a bundle is read, its digests are checked against its lock.
+Callers must check that the digests are those of the expected image.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ LOCK, DIGESTS_FILE = published.LOCK, published.DIGESTS_FILE
 PACKAGES, SOURCES, FILES = "packages.json", "sources.json", "files/"
 JSON, OCTETS = "application/json", "application/octet-stream"
 NEWER_REMEDY = "use the version of imgbuild that created it"
-OTHER_REMEDY = "use a lock that was not modified and was created by this version of imgbuild"
+OTHER_REMEDY = "use an unmodified lock that was created by this version of imgbuild"
 
 
 class BundleSources(msgspec.Struct, frozen=True, kw_only=True):
     """The sources of a lock's files, in addition to the index and mirrors of this machine.
 
-    `indexes` are those referenced by the lock, as in the matrix. Folders of wheels are relative.
+    `indexes` are the indexes in the lock, as defined in the matrix. Paths of wheel folders are
+    relative.
     """
 
     default_index: Name
@@ -84,7 +85,9 @@ def create_lock_bundle(lock: Lock, target_digests: TargetDigests, project: Proje
         codec.decode(data[DIGESTS_FILE], TargetDigests, file=DIGESTS_FILE),
     )
     if there != (lock, target_digests):
-        message = f"{project.images / lock.target}: lock or digests changed while being read"
+        message = (
+            f"{project.images / lock.target}: the lock or the digests changed while they were read"
+        )
         raise LockStale(message, hint="run the same command again")
     sbom_packages = packages.packages_of_lock(packages.read_packages(project.images), lock)
     sources = _sources(lock, matrix, project.root)
@@ -206,7 +209,7 @@ def _portable_index(index: PackageIndex, root: Path) -> PackageIndex:
 def _refuse_unplaced(lock: Lock, sources: BundleSources, place: str) -> None:
     lacking = set(lock.indexes.values()) - {sources.default_index, *sources.indexes}
     if lacking:
-        message = f"{place} does not contain the URL of the index {', '.join(sorted(lacking))} is"
+        message = f"{place} does not contain the URL of the index {', '.join(sorted(lacking))}"
         raise InputError(
             message,
             hint=f"use the artifact attached to the image, which contains the URL in {SOURCES}",
@@ -220,7 +223,7 @@ def _added_contents(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[s
         name = f"{FILES}{file.sha256}"
         if name not in data or sha256(data[name]) != file.sha256:
             what = "differs from the locked file" if name in data else "is missing"
-            message = f"{place}/{name} {what}; {lock.target} adds it as {file.file}"
+            message = f"{place}/{name} {what}; {lock.target} adds this file as {file.file}"
             raise IntegrityError(message, hint=OTHER_REMEDY)
         added_files[name] = data[name]
     return added_files

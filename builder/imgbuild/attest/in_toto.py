@@ -1,4 +1,4 @@
-"""Defines media type and predicate types of in-toto statements about images."""
+"""Defines the media type and the predicate types of in-toto statements about images."""
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"

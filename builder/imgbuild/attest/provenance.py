@@ -1,4 +1,4 @@
-"""Creates provenance: in-toto statements (SLSA 1) on inputs, commit, builder and CI.
+"""Creates provenance: in-toto statements (SLSA 1) about inputs, commit, builder and CI run.
 
 Provenance contains the image's digest, the request (target, architectures, lock, matrix), every
 input file, and the builder. There is no timestamp, so the same lock, commit and run yield the same
@@ -61,7 +61,7 @@ class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparableFields(msgspec.Struct, frozen=True):
-    """The fields that equivalent statements have in common, without run and commit."""
+    """The fields that are equal in equivalent statements. Run and commit can differ."""
 
     subjects: tuple[Digest, ...]
     lock: Sha256
@@ -148,7 +148,7 @@ def create_statement(
 
 
 def comparable_fields(data: bytes) -> ComparableFields | None:
-    """The comparable fields of a statement by this module. None for other data."""
+    """The comparable fields of a statement created by this module. None for other data."""
     try:
         decoded = msgspec.json.decode(data)
         definition = decoded["predicate"]["buildDefinition"]

@@ -1,4 +1,4 @@
-"""Records which layers were checked against their diff IDs, so that each is checked once."""
+"""Records which layers were checked against their diff IDs, so that each layer is checked once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def require_layer(
     layer: LayerFile,
     advance: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Check the contents of `layer`, a file with the checked `digest`, unless already recorded.
+    """Check `layer`, whose `digest` was checked, against its diff ID, unless recorded as checked.
 
     Raises IntegrityError if the tar does not match the diff ID. `advance` is called with the bytes
     of each chunk.

@@ -98,10 +98,10 @@ def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) 
 def fetch_file(
     request: FileRequest, context: Context, advance: Callable[[int], object], stop: StopFlag
 ) -> Path:
-    """The path of a file in the store. It is downloaded if missing. Raises errors like `fetch_all`.
+    """Return the path of a file in the store after downloading it if it is missing.
 
     `advance` is called with the number of received bytes, which is negative if bytes must be
-    downloaded again. If `stop` is set, the download ends early.
+    downloaded again. If `stop` is set, the download ends early. Raises the errors of `fetch_all`.
     """
     store, locked = context.store, request.locked
     with store.partial(locked.sha256, stop=stop) as partial:
@@ -163,7 +163,8 @@ def check_space(missing: Mapping[Sha256, Bytes], store: Store) -> None:
     free = shutil.disk_usage(store.root).free
     if rest > free:
         message = (
-            f"{store.root} needs {size_text(rest)} for downloads and has {size_text(free)} free"
+            f"{store.root} has {size_text(free)} of free space, but downloads need "
+            f"{size_text(rest)}"
         )
         raise WorkFailed(message, hint=files.NO_SPACE_HINT)
 
@@ -193,8 +194,7 @@ class Download:
     def run(self) -> None:
         """Complete the file from the first URL that serves it.
 
-        Raises FetchFailed (Refused if the last URL refused the request) or IntegrityError
-        otherwise.
+        Raises FetchFailed, RequestRefused if the last URL refused the request, or IntegrityError.
         """
         for chunk in iter(lambda: self._file.read(1 << 20), b""):
             self._count_bytes(chunk)

@@ -1,4 +1,4 @@
-"""Reads and writes facts in the cache: small results derived from inputs, with checksums."""
+"""Reads and writes facts in the cache, which are small results derived from input files."""
 
 from __future__ import annotations
 

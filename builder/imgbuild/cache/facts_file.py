@@ -1,8 +1,8 @@
-"""Reads and writes the file of facts about published packages that is installed with imgbuild.
+"""Reads and writes the installed file of facts about published packages.
 
-If the cache lacks a fact, it is read from this file instead of downloading the package, for locks
-of extensions and audits of published targets. The file is a zip archive of XZ streams that contain
-MessagePack. The comment of the archive is the format. `tools/facts.py` writes the file.
+If the cache lacks a fact, it is read from this file. Extensions can thus be locked, and published
+targets audited, without downloading the packages. The file is a zip archive of XZ streams that
+contain MessagePack. The archive comment identifies the format. `tools/facts.py` writes the file.
 """
 
 from __future__ import annotations

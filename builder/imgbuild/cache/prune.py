@@ -75,9 +75,9 @@ def list_entries(store: Store) -> list[CacheEntry]:
 
 
 def _paths_below(folder: str, depth: int) -> Iterator[str]:
-    """The paths `depth` levels below `folder`, without links, which are not followed.
+    """The paths `depth` levels below `folder`. Links are neither included nor followed.
 
-    Paths are strings, because writing commands list tens of thousands of facts.
+    Paths are strings for speed, because a cache can contain tens of thousands of facts.
     """
     listed: list[str] = []
     with (
@@ -196,7 +196,7 @@ def trim_cache(store: Store) -> Removal | None:
 
 
 def verify_entries(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
-    """Hash every file and blob. Removes and returns those that do not match their names.
+    """Hash every file and blob. Removes and returns entries that do not match their names.
 
     `advance` is called with the number of bytes read.
     """

@@ -1,21 +1,19 @@
 """Stores files and layers by hash in a cache on disk.
 
-    files/ab/SHA256          input files: wheels, debs, sdists
-    blobs/sha256/SHA256      layers
-    unpacked/USER/SHA256     folders with the files of layers, owned by the user with this id
-    roots/USER/SHA256        folders with the tree of an image, of hard links to those files
-    kernels/SHA256           the kernel cache of an image, compiled while it ran
-    facts/KIND/ab/SHA256     small data derived from inputs, with a checksum
-    partial/SHA256           interrupted downloads, locked while resumed
-    scratch/ID/, live/ID     the temporary folder of a live process; its lock file
-    locks/NAME               locks between processes
+    files/ab/SHA256 input files: wheels, debs, sdists blobs/sha256/SHA256 layers
+    unpacked/USER/SHA256 folders with the files of layers, owned by the user with this id
+    roots/USER/SHA256 folders with the root file system of an image, hard links to these files
+    kernels/SHA256 the kernel cache of an image, compiled while it ran facts/KIND/ab/SHA256 small
+    data derived from inputs, with a checksum partial/SHA256 interrupted downloads, locked while
+    resumed scratch/ID/, live/ID the temporary folder of a live process; its lock file locks/NAME
+    locks between processes
 
 The folders are writable only by this user. Folders of other users and links below the root are
-rejected, so that a checked path keeps its meaning. A shared cache is a folder like /tmp (mode 1777,
-owned by root) that contains a cache `user-ID/` for each user. A file in another user's cache is
-copied and hashed before it is used.
+rejected, so that nobody else can redirect a checked path. A shared cache is a folder like /tmp
+(mode 1777, owned by root) that contains a cache `user-ID/` for each user. A file in another user's
+cache is copied and hashed before it is used.
 
-A file or blob is hashed before it is used, unless it is unchanged since it was last hashed (see
+A file or blob is hashed before it is used, unless it has not changed since it was last hashed (see
 `system.known_hashes`). A damaged entry is removed with a warning. A file that another user owns or
 can write to is replaced by a copy, which is hashed.
 
@@ -93,7 +91,7 @@ class Store:
         if read_regular_file(store.root / "FORMAT", len(FORMAT)) != FORMAT:
             message = f"the cache at {store.root} was created by another version of imgbuild"
             raise InputError(
-                message, hint="set IMGBUILD_CACHE to another folder, or remove this one"
+                message, hint="set IMGBUILD_CACHE to another folder, or remove this folder"
             )
         return store
 
@@ -309,7 +307,7 @@ class Store:
 
         Raises InputError if another user owns the folder.
         """
-        if not files.is_own(folder, hint="remove the folder, or set IMGBUILD_CACHE to another one"):
+        if not files.is_own(folder, hint="remove it, or set IMGBUILD_CACHE to another folder"):
             self._reporter.warn(
                 f"removed {folder}, which was writable by other users; it will be unpacked again"
             )
@@ -321,8 +319,8 @@ class Store:
     def fact(self, kind: str, key: str) -> bytes | None:
         """The data stored by `put_fact` with `kind` and `key`. None if missing or damaged.
 
-        Facts stored by other users are not trusted and ignored. Missing facts are looked up in the
-        facts installed with imgbuild.
+        Facts stored by other users are ignored, because they are not trusted. Missing facts are
+        looked up in the facts installed with imgbuild.
         """
         stored = facts.read_fact(facts.fact_path(self.root, kind, key))
         return stored if stored is not None else installed_facts().fact(kind, key)

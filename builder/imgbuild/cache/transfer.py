@@ -21,8 +21,8 @@ def partial_bytes(store: Store, hashes: Iterable[Sha256]) -> Bytes:
 class Transfer:
     """Files to download in several steps, by sha256 with their sizes.
 
-    `every` is the number of all files, including existing ones. `here` is the number of bytes of
-    `files` in partial downloads.
+    `every` is the number of all files, including files in the cache. `here` is the number of bytes
+    of `files` in partial downloads.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Selects targets that need CI jobs, because their digests have changed or are not published."""
+"""Selects the targets that need CI jobs: those with changed or unpublished digests."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Selects jobs of `ci.yaml`.
 
-    `revision` selects targets whose digest has changed since this git revision. `arches` are the
-    architectures to test, or empty for all. `shard` is part I of N, starting at 1. `again` adds
-    builds on another kind of machine. `labels` adds the labels of machines.
+    `revision` selects targets whose digest has changed since this git revision. `arches` lists the
+    architectures to test. If it is empty, all are tested. `shard` is part I of N, starting at 1.
+    `again` adds builds on another kind of machine. `labels` adds the labels of machines.
     """
 
     revision: str | None = None
@@ -115,7 +115,7 @@ def _target_jobs(
 ) -> TargetJobs | SkippedTarget:
     """The jobs of a target with the registry state `there`.
 
-    Raises InputError without a machine.
+    Raises InputError if there is no suitable machine.
     """
     arches = query.tested(item)
     if target_digests is not None and there is not None and there.digest == target_digests.digest:

@@ -5,7 +5,7 @@
     TARGET@publish                 gate → sign → tag
     TARGET@x86_64-sif, …           gate → pull → sif, if ci.yaml requests it
 
-A published target without a SIF has only the last of these jobs.
+A published target without a SIF has only the SIF job.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SMALL_DISK = 1  # GB for a job without an image
 class CiJob(msgspec.Struct, frozen=True, kw_only=True):
     """The steps for a target on a machine. `digest` is the locked digest, or "" without a lock.
 
-    `runner` are the labels of the machine, if any. `disk` is in GB. `needs` are the jobs that must
-    pass first for the same digest.
+    `runner` contains the labels of the machine, if any. `disk` is in GB. `needs` lists the jobs
+    that must pass first for the same digest.
     """
 
     id: str
@@ -81,7 +81,7 @@ class _JobFactory(msgspec.Struct, frozen=True):
         return self.target_digests.digest if self.target_digests is not None else ""
 
     def job(self, place: str, arch: Arch, steps: tuple[JobStep, ...]) -> CiJob:
-        """A job with disk space for the image, and without tiers, dependencies and GPUs."""
+        """A job that requests disk space for the image, but no tiers, dependencies or GPUs."""
         return CiJob(
             id=f"{self.target}@{place}",
             target=self.target,
@@ -92,7 +92,7 @@ class _JobFactory(msgspec.Struct, frozen=True):
         )
 
     def image(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """The jobs without GPUs, one for each architecture. The first job also pushes."""
+        """The jobs without GPUs, one for each architecture. The first job also pushes the image."""
         tiers = tiers_without_gpu(self.settings.gate)
         smoke: tuple[JobStep, ...] = ("smoke",) if tiers else ()
         cves: tuple[JobStep, ...] = ("cves",) if self.settings.cves is not None else ()
@@ -184,7 +184,7 @@ def _gpu_arches(
 
 
 def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
-    """The disk space for building and testing in GB: inputs, layers, and an unpacked image."""
+    """The disk space in GB for building and testing: inputs, layers, and an unpacked image."""
     if target_digests is None:
         return SMALL_DISK
     locked_image = target_digests.arch.get(arch, next(iter(target_digests.arch.values())))

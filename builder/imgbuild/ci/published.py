@@ -20,7 +20,7 @@ THREADS = 8  # requests to the registry at once
 class TaggedImage(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a target in a repository: the digest of the tag, and SIFs.
 
-    `sifs` are, by architecture, the manifests from which SIFs were created.
+    `sifs` maps architectures to the manifests from which SIFs were created.
     """
 
     digest: Digest
@@ -34,10 +34,10 @@ def read_published_state(
     *,
     sifs: bool = False,
 ) -> dict[str, TaggedImage]:
-    """The state in `repository` of each target with a tag, and with `sifs` of their SIFs.
+    """The state in `repository` of each tagged target, including SIFs if `sifs` is set.
 
     A job sets the target's tag last, after the gate. `imgbuild push` sets it without a gate. If the
-    status of the response is 401 or 403, the repository is treated as empty, with a warning.
+    registry returns status 401 or 403, the repository is treated as empty, with a warning.
     """
     refused: list[RequestRefused] = []
 

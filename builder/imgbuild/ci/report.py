@@ -47,7 +47,7 @@ class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_attention(self) -> bool:
-        """Whether the target needs attention. An impossible target needs a change of ci.yaml."""
+        """Whether the target needs attention. For an impossible target, ci.yaml must be changed."""
         return self.outcome in ("failed", "unfinished")
 
 
@@ -57,7 +57,7 @@ class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[TargetOutcome, ...]
 
     def outcomes_needing_attention(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
-        """The targets that need attention; with `strict` also those without a suitable machine."""
+        """The targets that need attention, with `strict` including those without a machine."""
         return tuple(
             outcome
             for outcome in self.targets
@@ -88,7 +88,7 @@ def job_overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> J
 def target_outcome(
     folder: Path, target_jobs: TargetJobs, *, published: bool = False
 ) -> TargetOutcome:
-    """The outcome of a target. With `published`, it is unfinished if tags or SIFs are missing."""
+    """The outcome of a target, which is unfinished if tags or SIFs are missing from `published`."""
     jobs = [results.read_result(folder, job) for job in target_jobs.all_jobs]
     publishing = {job.id for job in (*target_jobs.publish, *target_jobs.sif)}
     seconds = round(sum(result.seconds for result in jobs), 3)
@@ -116,7 +116,7 @@ def target_outcome(
 
 
 def _command(job: CiJob) -> str:
-    """The command that repeats `job`, without pushing if the job needs no registry."""
+    """The command that repeats `job`. It does not push if the job needs no registry."""
     registry = "--registry HOST/REPOSITORY" if "gate" in job.steps else "--no-push"
     return f"imgbuild ci script {shell_command([job.id])} {registry} > job.sh && bash job.sh"
 
@@ -165,7 +165,7 @@ def overview_markdown(summary: JobOverview) -> str:
 
 
 def issue_text(outcome: TargetOutcome) -> str:
-    """The text of an issue on a target that is not published."""
+    """The text of an issue about a target that is not published."""
     digest = outcome.digest or "none, because there are no digests"
     span = quoting.code_span
     lines = [f"{span(outcome.target)} is {outcome.outcome}; its digest is {span(digest)}.", ""]

@@ -1,7 +1,7 @@
-"""Reads the results of jobs, which scripts of `imgbuild ci script` write, and finds first errors.
+"""Reads the results of jobs from scripts of `imgbuild ci script`, and finds the first errors.
 
-`JOB/STEP.json` contains the state of a step, `JOB/job.json` that of the job, and
-`JOB/STEP.answer.json` the output of the step's command with `--json`.
+`JOB/STEP.json` contains the state of a step, `JOB/job.json` the state of the job, and
+`JOB/STEP.answer.json` the `--json` output of the step's command.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
 def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError:
     """The first error of a failed step, based on the `--json` output of its command.
 
-    The error is that of the command, the first failed test, the first error of an audit, or the
-    vulnerabilities, or else the exit code and the path of the log.
+    The first available error is used: the error of the command, the first failed test, the first
+    error of an audit, the vulnerabilities, or the exit code and the path of the log.
     """
     path = result_path(folder, job, f"{step}.answer.json")
     try:
@@ -166,7 +166,7 @@ def record_results(
     """Add the passed and failed tiers in jobs of `targets` to the test records.
 
     Runs that cannot be recorded, because the tests did not start or the image is not the locked
-    one, are skipped with a warning.
+    image, are skipped with a warning.
     """
     recorded: list[RecordedResult] = []
     for job in (job for target_jobs in targets for job in target_jobs.all_jobs):

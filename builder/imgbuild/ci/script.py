@@ -1,7 +1,7 @@
 """Writes CI jobs as a shell script that runs imgbuild and stores its state in files.
 
-If the script runs again, jobs of published images and steps that passed for the same digest are
-skipped. The functions of the script are in `data/ci.sh`. All values are quoted for the shell.
+When the script runs again, it skips jobs of published images and steps that passed for the same
+digest. The functions of the script are in `data/ci.sh`. All values are quoted for the shell.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ CHANGED_MESSAGE = "the digest in the lock differs from the digest in the script"
 
 
 class ScriptOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for running the jobs in a script.
+    """Options of a script that runs jobs.
 
     `registry` is HOST/REPOSITORY, or "" to push nothing. `through` and `timeout_factor` are options
-    of `smoke`; `key` and `keyless` are options of `sign`. `slurm` are options of `smoke --on slurm`
-    for jobs with GPUs, or None to run these jobs on this machine. If `published` is set, jobs of
-    published images are skipped. `selection` are the options of `ci jobs` that select the jobs.
+    of `smoke`; `key` and `keyless` are options of `sign`. `slurm` contains the options of `smoke
+    --on slurm` for jobs with GPUs, or is None to run these jobs on this machine. If `published` is
+    set, jobs of published images are skipped. `selection` contains the options of `ci jobs` that
+    select the jobs.
     """
 
     results: Path
@@ -64,7 +65,7 @@ def write_script(
     The script skips jobs for other machines, except jobs in `names`.
 
     With `drop`, images are removed from build/ when their targets are finished, unless they existed
-    before.
+    before the run.
 
     Raises InputError if a job in `names` needs a registry and none is specified.
     """

@@ -67,7 +67,7 @@ class CiSettings(StrictStruct, frozen=True):
     def with_required_tiers(self, tiers: tuple[TierName, ...], *, gpu: bool = True) -> CiSettings:
         """Replace the required tiers, unless `tiers` is empty.
 
-        Without `gpu`, tiers that need a GPU are excluded. Raises InputError if no tier remains.
+        If `gpu` is false, tiers that need a GPU are excluded. Raises InputError if no tier remains.
         """
         gate = order_tiers(tiers or self.gate)
         gate = gate if gpu else tiers_without_gpu(gate)
@@ -77,7 +77,7 @@ class CiSettings(StrictStruct, frozen=True):
         return msgspec.structs.replace(self, gate=gate)
 
     def limit(self, target: str) -> int | None:
-        """The limit of the download size of `target` in MB. None if there is no budget."""
+        """The maximum download size of `target` in MB, or None if there is no budget."""
         sizes = (size for pattern, size in self.budget.items() if fnmatchcase(target, pattern))
         return next(sizes, None)
 
@@ -92,15 +92,15 @@ class CiFile(StrictStruct, frozen=True):
     budget: Annotated[
         dict[str, Annotated[int, Meta(ge=1)]] | None,
         Meta(
-            description="limit of the download size of one architecture in MB, by shell pattern of "
-            "target; the first match applies"
+            description="maximum download size of one architecture in MB, by shell pattern of "
+            "target names; the first match applies"
         ),
     ] = None
     cves: Annotated[
         CveGate | None,
         Meta(
             description="known vulnerabilities that fail a job, checked by `imgbuild cves`; without"
-            " this key, they are not checked"
+            " this key, nothing is checked"
         ),
     ] = None
 

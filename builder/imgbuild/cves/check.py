@@ -44,11 +44,11 @@ class Vulnerability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class CveReport(msgspec.Struct, frozen=True, kw_only=True, rename={"unqueried": "unasked"}):
     """The vulnerabilities of an image, the most severe first.
 
-    `threshold` is the lowest severity to fail at. `counted` are vulnerabilities of at least this
-    severity that are not accepted, as PACKAGE/ID. `expired` are expired entries of the matrix for
-    these, and `unused` entries without a match. `unread` are parts that were not checked. If the
-    source is unreachable, `unqueried` are packages without data, and `unchecked` entries of the
-    matrix without a match in other packages.
+    `threshold` is the lowest severity to fail at. `counted` lists vulnerabilities of at least this
+    severity that are not accepted, as PACKAGE/ID. `expired` lists their expired entries in the
+    matrix, and `unused` entries without a match. `unread` lists parts that were not checked. If the
+    source is unreachable, `unqueried` lists packages without data, and `unchecked` entries that may
+    apply to these packages.
     """
 
     target: str
@@ -81,9 +81,9 @@ class CveCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CvePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The vulnerabilities to fail at: those with at least the severity `threshold`.
+    """The vulnerabilities to fail at, which have at least the severity `threshold`.
 
-    With `fixable`, only vulnerabilities with a fix.
+    With `fixable`, vulnerabilities without a fix are excluded.
     """
 
     threshold: Rating = Rating.HIGH
@@ -101,7 +101,7 @@ def check_cves(
 ) -> list[CveReport]:
     """Create a report for each of `cases`. `find` is called once with all packages.
 
-    `records` has the records of debs, which contain source packages. If `cases` are all targets of
+    `records` contains the records of debs with their source packages. If `cases` are all targets of
     the matrix, `whole` is set, and entries for all targets without a match are reported as unused.
     """
     installed_in = [installed_sources(case.lock, case.arch, records) for case in cases]

@@ -31,8 +31,8 @@ REBUILT = re.compile(r"\+b[0-9]+\Z")  # the suffix of a binary package that was 
 class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
     """A package of an image, by the name in advisories.
 
-    `ecosystem` is that of OSV: PyPI, Debian:12, or GIT for a standalone Python. `version` has no
-    local part such as `+cu124`, as in advisories. `files` are the wheel, debs or archive, with
+    `ecosystem` is the OSV ecosystem: PyPI, Debian:12, or GIT for a standalone Python. `version` has
+    no local part such as `+cu124`, as in advisories. `files` are the wheel, debs or archive, with
     package URLs `purls`. `binaries` are names and versions of debs.
     """
 
@@ -49,7 +49,7 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
         return self.ecosystem, self.name, self.version
 
     def lowest_fix(self, versions: Iterable[str]) -> str:
-        """The lowest of `versions` above the installed one, or "".
+        """The lowest of `versions` above the installed version, or "".
 
         Invalid versions are ignored.
         """
@@ -75,8 +75,8 @@ def installed_sources(
 ) -> tuple[InstalledSource, ...]:
     """The packages of `lock` on `arch`, sorted.
 
-    `records` has the source packages of debs. Without a record, the source package has the name of
-    the folder in the archive and the version of the deb.
+    `records` contains the source packages of debs. Without a record, the source package is named
+    after the folder in the archive, and has the version of the deb.
 
     Raises InputError for an unknown suite.
     """

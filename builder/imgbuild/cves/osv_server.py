@@ -64,7 +64,7 @@ class OsvServer:
     """A server with the OSV API at `address`, queried through the cache of `context`."""
 
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
-        """`address` defaults to $IMGBUILD_OSV, else the OSV server.
+        """`address` defaults to $IMGBUILD_OSV, or else to the public OSV server.
 
         Raises InputError if the address is not an HTTP URL.
         """
@@ -259,7 +259,8 @@ class OsvServer:
     def _optional_record(self, named: _NamedAdvisory) -> OsvRecord | None:
         """The advisory, which is cached for a day.
 
-        None if the server lacks it, or offline, if the cache lacks it.
+        None if the server does not have the advisory, or if it is not in the cache of an offline
+        context.
         """
         key = msgspec.json.encode((self._address, named.id, f"{self._now:%Y-%m-%d}")).decode()
         data = self._context.store.fact(RECORD, key)

@@ -27,7 +27,7 @@ COMMITS = "GIT"
 
 
 class RangeEvent(msgspec.Struct, frozen=True):
-    """A bound of a range. `fixed` is the first version with the fix."""
+    """The start or end of a range. `fixed` is the first version with the fix."""
 
     fixed: str | None = None
 
@@ -67,7 +67,7 @@ class AffectedEntry(msgspec.Struct, frozen=True):
 class OsvRecord(msgspec.Struct, frozen=True):
     """An advisory. `aliases` are IDs of the same vulnerability in other databases.
 
-    In Debian advisories, `upstream` and `related` are the covered vulnerabilities.
+    In Debian advisories, `upstream` and `related` list the covered vulnerabilities.
     """
 
     id: str
@@ -102,9 +102,9 @@ class OsvRecord(msgspec.Struct, frozen=True):
         return lines[0].strip() if lines else ""
 
     def affected_entries(self, ecosystem: str, name: str) -> Iterator[AffectedEntry]:
-        """The entries for the package `name`. Debian:12 includes all point releases.
+        """The entries for the package `name`. Debian:12 matches all point releases.
 
-        Names of PyPI are normalized, because advisories contain names such as jaraco.context. For a
+        PyPI names are normalized, because advisories contain names such as jaraco.context. For a
         package identified by its repository, entries with commits of the repository are returned.
         """
         if ecosystem == GIT:

@@ -28,7 +28,7 @@ SHOWN_PACKAGES = 5  # limit of packages in a message
 
 
 class ReportedPackage(msgspec.Struct, frozen=True):
-    """A package by its name in a report: from PyPI, or a binary or source package of Debian."""
+    """A package in a report: a package from PyPI, or a binary or source package of Debian."""
 
     name: str
     version: str
@@ -148,7 +148,7 @@ def find_advisories(path: Path, packages: Sequence[InstalledSource]) -> SourceAn
 
 
 def _read_report(path: Path) -> tuple[str, ReportEntries]:
-    """Read the report `path`, and identify the scanner by a key that is specific to its reports."""
+    """Read the report `path`, and identify the scanner by a key that only its reports contain."""
     keys = codec.read_document(path, dict[str, msgspec.Raw], what=REPORT_KIND, hint=HINT)
     for key, (scanner, form, entries) in FORMS.items():
         if key in keys:

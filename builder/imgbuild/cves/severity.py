@@ -1,4 +1,4 @@
-"""Rates the severity of vulnerabilities by terms in advisories and CVSS scores."""
+"""Rates the severity of vulnerabilities from terms in advisories and CVSS scores."""
 
 from __future__ import annotations
 

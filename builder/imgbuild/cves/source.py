@@ -1,4 +1,4 @@
-"""Defines the results of sources of advisories."""
+"""Defines the results that sources of advisories return."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from imgbuild.cves.severity import Rating
 class Advisory(msgspec.Struct, frozen=True, kw_only=True):
     """An advisory about a package. `ids` are its ID and aliases.
 
-    `fixed` is the lowest version above the installed one with the fix, or "" if unknown. `note` is
-    a remark of the source, such as the update with the fix.
+    `fixed` is the lowest fixed version above the installed version, or "" if unknown. `note` is a
+    remark from the source, such as the update with the fix.
     """
 
     ids: tuple[str, ...]
@@ -28,8 +28,8 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True):
 class SourceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The advisories that a source has about packages.
 
-    `of` is the name of the source, and for a server the date. `unread` lists entries of the source
-    that were not checked, and `unqueried` lists packages without data.
+    `of` is the name of the source, followed by the date if it is a server. `unread` lists entries
+    of the source that were not checked, and `unqueried` lists packages without data.
     """
 
     of: str

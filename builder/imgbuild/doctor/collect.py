@@ -1,4 +1,4 @@
-"""Collects versions, driver and variables for bug reports, without secrets."""
+"""Collects package versions, driver and environment variables for bug reports, without secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADDRESS_LOGIN = re.compile(r"//[^/@\s]+@")
 
 
 class CollectedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, Python and packages of the active environment, and variables."""
+    """The machine, the Python and packages of the active environment, and its variables."""
 
     host: Host
     python: str

@@ -1,4 +1,4 @@
-"""Reads properties of this machine: GPUs, driver, container engines, architecture and others.
+"""Reads properties of this machine, such as GPUs, driver, container engines and architecture.
 
 A machine without a GPU is not an error. Values that cannot be read are empty.
 """
@@ -86,7 +86,7 @@ def read_host() -> Host:
 
 
 def accelerator_host() -> Host:
-    """Read only the architecture, driver and GPUs of this machine, which is fast."""
+    """Read only the architecture, driver and GPUs of this machine. Faster than `read_host`."""
     driver, gpus = _gpus()
     return Host(
         arch=_arch(platform.machine()),
@@ -96,7 +96,7 @@ def accelerator_host() -> Host:
 
 
 def parse_gpus(text: str) -> tuple[str, tuple[HostGpu, ...]]:
-    """Parse driver and GPUs in the CSV output of `nvidia-smi` for one of QUERIES."""
+    """Parse the driver and GPUs in the CSV output of `nvidia-smi` for one of QUERIES."""
     driver = ""
     gpus = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
@@ -128,7 +128,7 @@ def _gpus() -> tuple[str, tuple[HostGpu, ...]]:
 
 
 def driver_version(text: str) -> str:
-    """The driver version in the text of its file in /proc."""
+    """The driver version in `text`, the content of the driver's file in /proc."""
     first = text.partition("\n")[0]
     match = _VERSION.search(first) if "NVRM" in first else None
     return match[0] if match else ""

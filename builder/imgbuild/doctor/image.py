@@ -36,7 +36,7 @@ ENTRYPOINT = "/opt/imgbuild/entrypoint"
 
 
 class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for checks: GPUs, shared memory in MB, and `words` for Apptainer."""
+    """Options for checks: GPUs, shared memory in MB, and `words`, the options of Apptainer."""
 
     gpus: int = 0
     shared: int = 0
@@ -135,7 +135,7 @@ def _command(lock: Lock, options: InspectOptions) -> list[str]:
 
 
 def _script_tar() -> Iterator[bytes]:
-    """The script, which consists of two files, as a tar stream."""
+    """The two files of the script as a tar stream."""
     for name in SCRIPTS:
         data = (runner.TESTS / name).read_bytes()
         yield member_header(LayerMember(path=name, size=len(data), content=data))

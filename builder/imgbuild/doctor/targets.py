@@ -1,6 +1,6 @@
-"""Determines which targets this machine can run, with reasons and remarks.
+"""Determines which targets this machine can run, and gives reasons and remarks.
 
-Without a GPU or a driver, only other requirements are checked, with a remark, and `best` is empty.
+Without a GPU or a driver, only the other requirements are checked, and `best` is empty.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """A target, and the requirements of its image on each architecture.
 
     `retired` is the reason if another target replaces it, or "". `recommended` is set by the
-    matrix. `special` is set if the target has a framework in SPECIAL.
+    matrix. `special` is set if the target has a framework in SPECIAL_PACKAGES.
     """
 
     target: str
@@ -47,9 +47,9 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a target can run, with `reasons` if it cannot, and `remarks` if it can.
 
     `complete` is set if the target fits and the driver fully supports the CUDA release. `limited`
-    is set if some kernels for the GPUs exist only as PTX, which the driver is possibly too old to
-    compile. `unrestricted` is the oldest driver without restrictions, if the machine's driver is
-    older. `retired`, `recommended` and `special` are as in `TargetNeeds`.
+    is set if some kernels for the GPUs exist only as PTX, and the driver may be too old to compile
+    them. If the machine's driver has restrictions, `unrestricted` is the oldest driver without
+    restrictions. `retired`, `recommended` and `special` are as in `TargetNeeds`.
     """
 
     target: str
@@ -88,7 +88,7 @@ class _TargetDigests(msgspec.Struct, frozen=True):
 def target_needs(
     images: Path, lock: Lock, retired: str = "", *, recommended: bool = False
 ) -> TargetNeeds:
-    """The requirements of the target of `lock`, based on its digests, else on its CUDA release."""
+    """The requirements of the target of `lock`, from its digests or else from its CUDA release."""
     path = digests_path(images, lock.target)
     target_digests = (
         codec.read_document(path, _TargetDigests, what="digests").arch if path.exists() else {}
@@ -122,7 +122,7 @@ def planned_needs(
 
 
 def _assumed_floors(cuda: str, stated: Sequence[str]) -> Floors:
-    """The requirements based on the CUDA release and the stated capabilities."""
+    """The requirements that follow from the CUDA release and the stated capabilities."""
     data = gpus.load_drivers()
     later = [entry.capability for entry in data.gpus if _has_code_for(stated, entry.capability)]
     return Floors(
@@ -134,11 +134,12 @@ def _assumed_floors(cuda: str, stated: Sequence[str]) -> Floors:
 
 
 def diagnose_host(host: Host, offers: Iterable[TargetNeeds]) -> HostDiagnosis:
-    """Compare `host` with `offers`. Complete targets are first, unsuitable ones last.
+    """Compare `host` with `offers`. Complete targets are first, and unsuitable targets last.
 
-    In each group, recommended targets are first, those without a framework in SPECIAL before the
-    others, and retired targets last; otherwise the newest CUDA release and the latest date are
-    first. `best` is the first target that fits, preferably not retired.
+    In each group, recommended targets are first and retired targets last. Targets without a
+    framework in SPECIAL_PACKAGES precede the others. Otherwise, targets with the newest CUDA
+    release and the latest date are first. `best` is the first target that fits, preferably not
+    retired.
     """
     ordered = sorted(
         offers,
@@ -248,8 +249,8 @@ def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
 def driver_text(driver: str, floors: Floors) -> str:
     """A remark on a `driver` that can run an image, but not all its features.
 
-    `floors.driver_full` is newer than the driver of the CUDA release if a library has no machine
-    code for some GPUs, and PTX of a newer release.
+    If a library contains PTX of a newer CUDA release and no machine code for some GPUs,
+    `floors.driver_full` is newer than the driver of the image's CUDA release.
     """
     own, full = gpus.load_drivers().release_driver(floors.cuda), floors.driver_full
     runs = (
@@ -295,11 +296,11 @@ def _is_tegra(capability: str) -> bool:
 def has_code(able: Collection[str], capability: str) -> bool:
     """Whether code for the capabilities `able` runs on another capability.
 
-    Code runs on newer capabilities with the same major version. A Tegra runs only code for its own
-    capability.
+    Code runs on newer capabilities with the same major version. A Tegra GPU runs only code for its
+    exact capability.
 
     Requirements are computed for each capability in the data, because code with the suffix "a" runs
-    on only one capability. A capability in the data that `able` omits is not supported.
+    on only one capability. A capability that is in the data but not in `able` is not supported.
     """
     if capability in able:
         return True
@@ -319,15 +320,15 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
     for gpu in dict.fromkeys(host.gpus):
         if _may_not_compile(host, floors, gpu):
             yield (
-                f"some kernels for {gpu.name} are PTX only, which driver {host.driver} is "
-                f"possibly too old to compile; {floors.driver_full} or newer can compile them"
+                f"some kernels for {gpu.name} are PTX only, which driver {host.driver} may be too "
+                f"old to compile; {floors.driver_full} or newer can compile them"
             )
         elif is_compiled(floors, gpu):
             yield f"the driver compiles some kernels for {gpu.name} at first use"
 
 
 def _may_not_compile(host: Host, floors: Floors, gpu: HostGpu) -> bool:
-    """Whether the driver is possibly too old to compile kernels that the GPU needs."""
+    """Whether the driver may be too old to compile kernels that the GPU needs."""
     return is_compiled(floors, gpu) and gpus.is_older(host.driver, floors.driver_full)
 
 
@@ -354,12 +355,12 @@ def _remarks(host: Host) -> Iterable[str]:
             name for name, given in (("driver", host.driver), ("GPU", host.gpus)) if not given
         ]
         if absent:
-            yield f"no {' or '.join(absent)} is specified, so it is not compared"
+            yield f"no {' or '.join(absent)} is specified, so targets are not compared with it"
         return
     if not host.gpus:
         driver = f", though driver {host.driver} is loaded" if host.driver else ""
         checked = "architecture and driver are" if host.driver else "the architecture is"
-        yield f"no GPU was found{driver}: only {checked} checked"
+        yield f"no GPU was found{driver}; only {checked} checked"
     if not host.engines:
         yield "no docker, podman or apptainer is running; `imgbuild run` uses a root folder"
     for container_engine in host.engines:

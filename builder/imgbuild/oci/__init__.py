@@ -1,1 +1,1 @@
-"""Implements the OCI image format: tar, gzip, layers, documents, layouts, unpacking."""
+"""Reads, writes and unpacks images in the OCI format."""

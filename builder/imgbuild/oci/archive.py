@@ -1,12 +1,12 @@
 """Writes an OCI or Docker archive as one tar stream, for `docker load` and for copying images.
 
-The stream is produced in pieces, without temporary files, and depends only on image and tag.
-Formats:
+The stream is produced in pieces, without temporary files, and depends only on the image and the
+tag. Formats:
 
-- `oci-archive`: the layout itself, with all architectures or one;
-- `docker-archive`: one architecture, for any `docker load` since 1.10 and for `podman load`. It is
-  also an OCI layout, like the output of `docker save` since 25. An engine that stores OCI
-  documents therefore keeps the digest of the image.
+- `oci-archive`: an OCI layout with one or all architectures;
+- `docker-archive`: one architecture, readable by `podman load` and by `docker load` since Docker
+  1.10. The archive is also an OCI layout, like the output of `docker save` since Docker 25, so
+  engines that store OCI documents keep the image digest.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def archive_chunks(
     tag: str | None = None,
     without: Collection[Digest] = (),
 ) -> Iterator[bytes]:
-    """The archive of `layout` in pieces of at most 1 MiB, except the blobs in `without`.
+    """Yield the archive of `layout`, without the blobs in `without`, in pieces of at most 1 MiB.
 
-    `arch` None means all architectures. `tag`, NAME or NAME:TAG, is the name of the image in the
-    engine, by default the name in the layout. InputError for a `docker-archive` of several
-    architectures.
+    If `arch` is None, the archive contains all architectures. `tag` (NAME or NAME:TAG) is the image
+    name in the engine. The default is the name in the layout. Raises InputError if a
+    `docker-archive` would contain several architectures.
     """
     documents, blobs = _contents(layout, arch, form, tag or layout.name)
     yield b"".join(
@@ -76,9 +76,9 @@ def write_archive(
     *,
     reporter: Reporter = SILENT_REPORTER,
 ) -> None:
-    """Write the archive of the layout `folder` to the file `out`, with an atomic rename.
+    """Atomically write an archive of the layout in `folder` to the file `out`.
 
-    InputError if `form` is unknown or `out` cannot be written.
+    Raises InputError if `form` is unknown or `out` cannot be written.
     """
     if form not in get_args(Format):
         message = f"invalid archive format: {form!r} (expected {' or '.join(get_args(Format))})"
@@ -100,13 +100,13 @@ def write_archive(
 
 
 def complete_reference(tag: str) -> str:
-    """`tag`, NAME or NAME:TAG, with `:latest` added if it has no tag."""
+    """`tag` (NAME or NAME:TAG), with `:latest` appended if it has no tag."""
     name = tag.rpartition("/")[2]
     return tag if ":" in name else f"{tag}:latest"
 
 
 def full_reference(tag: str) -> str:
-    """`tag` with host and namespace: the full form of Docker and containerd."""
+    """`tag` in the full form that Docker and containerd use, with registry host and namespace."""
     named = complete_reference(tag)
     host, slash, _ = named.partition("/")
     if slash and ("." in host or ":" in host or host == "localhost"):
@@ -117,7 +117,7 @@ def full_reference(tag: str) -> str:
 def _contents(
     layout: Layout, arch: Arch | None, form: Format, tag: str
 ) -> tuple[dict[str, bytes], dict[Digest, Bytes]]:
-    """The documents at the top of the archive (name → content), and the sizes of the blobs."""
+    """The contents of the archive's documents by file name, and the sizes of its blobs."""
     chosen = dict(layout.images) if arch is None else {arch: layout.image(arch)}
     if form == "docker-archive" and len(chosen) > 1:
         message = f"a docker-archive has one architecture; {layout.path} has {', '.join(chosen)}"
@@ -159,7 +159,7 @@ def _file(path: str, data: bytes) -> bytes:
 
 
 def _pieces(path: Path, size: Bytes) -> Iterator[bytes]:
-    """The content of a blob; IntegrityError if it is missing or has fewer than `size` bytes."""
+    """The content of a blob. Raises IntegrityError if it is missing or shorter than `size`."""
     left = size
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Reads the contents of members in pieces of at most 1 MiB, and checks sizes and CRCs."""
+"""Reads the contents of layer members in pieces of at most 1 MiB, and checks sizes and CRCs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REMEDY = "the file is damaged or malicious; download it again, or use another ve
 
 
 class FileReader:
-    """Reads from files at given offsets, with at most `OPEN_FILES` of them open."""
+    """Reads from files at given offsets, and keeps at most `OPEN_FILES` files open."""
 
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
@@ -34,7 +34,7 @@ class FileReader:
         self._open.clear()
 
     def read(self, path: Path, offset: int, length: int) -> bytes:
-        """Read exactly `length` bytes at `offset`; IntegrityError if they cannot be read."""
+        """Read exactly `length` bytes at `offset`. Raises IntegrityError on failure."""
         try:
             data = os.pread(self._descriptor(path), length, offset)
         except OSError as error:
@@ -46,7 +46,7 @@ class FileReader:
         return data
 
     def chunks(self, part: FileSlice) -> Iterator[bytes]:
-        """The bytes of `part` in the file, without inflating them, in pieces of `CHUNK`."""
+        """The stored bytes of `part`, not inflated, in pieces of `CHUNK`."""
         for start in range(0, part.length, CHUNK):
             yield self.read(part.path, part.offset + start, min(CHUNK, part.length - start))
 
@@ -60,7 +60,7 @@ class FileReader:
 
 
 class ContentChecker:
-    """Checks size and CRC of content while it is read; IntegrityError if they differ."""
+    """Checks the size and CRC of content while it is read. Raises IntegrityError if they differ."""
 
     def __init__(self, where: str, size: int, crc: int) -> None:
         self._where = where
@@ -70,7 +70,7 @@ class ContentChecker:
         self._sum = 0
 
     def add_piece(self, piece: bytes) -> bytes:
-        """Add and return `piece`; IntegrityError as soon as the size is exceeded."""
+        """Add and return `piece`. Raises IntegrityError as soon as the size is exceeded."""
         self._seen += len(piece)
         if self._seen > self._size:
             message = f"{self._where} has more than the expected {self._size} bytes"
@@ -79,7 +79,7 @@ class ContentChecker:
         return piece
 
     def finish(self) -> None:
-        """Check size and CRC at the end of the content."""
+        """Check the size and CRC at the end of the content."""
         if self._seen != self._size:
             message = f"{self._where} has {self._seen} bytes (expected {self._size})"
             raise IntegrityError(message, hint=REMEDY)
@@ -89,7 +89,7 @@ class ContentChecker:
 
 
 class DeflateInflater:
-    """Inflates a raw deflate stream; checks its end, and size and CRC of the inflated bytes."""
+    """Inflates a raw deflate stream, and checks its end and the size and CRC of the result."""
 
     def __init__(self, where: str, size: int, crc: int) -> None:
         self._where = where
@@ -97,10 +97,10 @@ class DeflateInflater:
         self._stream = isal_zlib.decompressobj(-15)
 
     def inflate(self, data: bytes) -> Iterator[bytes]:
-        """Inflate the next `data` of the stream, in pieces of at most `CHUNK`."""
+        """Inflate `data`, the next bytes of the stream, in pieces of at most `CHUNK`."""
         while True:
             if self._stream.eof:
-                message = f"{self._where}: the deflate stream ends before its compressed length"
+                message = f"{self._where}: the deflate stream is shorter than its compressed length"
                 raise IntegrityError(message, hint=REMEDY)
             try:
                 piece = self._stream.decompress(data, CHUNK)
@@ -118,12 +118,12 @@ class DeflateInflater:
         return self._stream.eof
 
     def finish(self) -> None:
-        """Check the stream at the end of its compressed length."""
+        """Check that the stream ends at its compressed length."""
         if not self._stream.eof:
-            message = f"{self._where}: the deflate stream continues after its compressed length"
+            message = f"{self._where}: the deflate stream is longer than its compressed length"
             raise IntegrityError(message, hint=REMEDY)
         if self._stream.unused_data:
-            message = f"{self._where}: the deflate stream ends before its compressed length"
+            message = f"{self._where}: the deflate stream is shorter than its compressed length"
             raise IntegrityError(message, hint=REMEDY)
         self._checker.finish()
 
@@ -131,9 +131,9 @@ class DeflateInflater:
 def content_pieces(
     content: bytes | FileSlice, size: int, where: str, files: FileReader
 ) -> Iterator[bytes]:
-    """The content, inflated if necessary, and checked against its size and CRC.
+    """Read the content, inflate it if necessary, and check its size and CRC.
 
-    `where` names the member in errors (IntegrityError).
+    Raises IntegrityError, which names the member `where`, if they differ.
     """
     if isinstance(content, bytes):
         if len(content) != size:

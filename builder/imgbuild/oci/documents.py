@@ -75,7 +75,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class _DocumentShape(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields by which an index and an image differ."""
+    """The fields that distinguish an index from an image."""
 
     media_type: str = ""
     manifests: msgspec.Raw = msgspec.Raw()
@@ -83,9 +83,9 @@ class _DocumentShape(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def stated_type(data: bytes, name: object) -> str:
-    """The media type that a manifest or an index contains; "" if it contains none.
+    """The media type in a manifest or an index, or "" if there is none.
 
-    IntegrityError, with `name`, if it is both an index and an image.
+    Raises IntegrityError, which contains `name`, if the document is both an index and an image.
     """
     try:
         shape = msgspec.json.decode(data, type=_DocumentShape)
@@ -94,7 +94,7 @@ def stated_type(data: bytes, name: object) -> str:
     if shape.manifests and shape.layers:
         message = f"{name} is both an index and an image"
         raise IntegrityError(
-            message, hint="do not use this image, because its meaning is ambiguous"
+            message, hint="do not use this image, because its content is ambiguous"
         )
     return shape.media_type
 
@@ -113,13 +113,13 @@ class Index(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RootFs(msgspec.Struct, frozen=True):
-    """The diff ids of an image, bottom first."""
+    """The diff IDs of an image, bottom layer first."""
 
     diff_ids: tuple[Digest, ...]
 
 
 class History(msgspec.Struct, frozen=True):
-    """A description of the creation of a layer; an `empty_layer` has no entry in the layers."""
+    """Describes how a layer was created. An entry with `empty_layer` has no layer."""
 
     created_by: str = ""
     empty_layer: bool = False
@@ -143,7 +143,7 @@ class Configuration(msgspec.Struct, frozen=True):
 
     @property
     def start_fault(self) -> str | None:
-        """A setting with which no process can start: a NUL, or a variable without a value."""
+        """A setting that prevents processes from starting: a NUL, or an invalid variable."""
         settings = self.config or {}
         for key in ("Env", "Entrypoint", "Cmd", "WorkingDir", "User"):
             value = settings.get(key)
@@ -162,10 +162,10 @@ def docker_manifest(
     media_types: Mapping[Digest, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The manifest of `config` and `layers`, bottom first.
+    """The manifest of `config` and `layers`, bottom layer first.
 
-    `media_types` maps digests to the types of layers that are not a gzipped tar, which a registry
-    base can have.
+    `media_types` maps digests to media types for layers that are not gzipped tars. Base images from
+    registries can have such layers.
     """
     types = media_types or {}
     listed = [
@@ -224,7 +224,7 @@ def create_descriptor(
     *,
     arch: Arch | None = None,
 ) -> Descriptor:
-    """The descriptor of the blob `data`; with `arch`, for this platform."""
+    """The descriptor of the blob `data`. If `arch` is given, the descriptor has its platform."""
     return Descriptor(
         media_type=media_type,
         digest=digest_of(data),
@@ -235,7 +235,7 @@ def create_descriptor(
 
 
 def platform_of_arch(arch: Arch) -> dict[str, str | list[str]]:
-    """The platform of `arch`; arm64 has the variant v8, as Docker writes it."""
+    """The platform of `arch`. The variant of arm64 is v8, as in Docker."""
     fields: dict[str, str | list[str]] = {"architecture": arch.oci, "os": "linux"}
     if arch is Arch.ARM64:
         fields["variant"] = "v8"

@@ -1,7 +1,8 @@
-"""Reads the documents of images, checked against their digests, and the layers.
+"""Reads documents and layers of images, and checks documents against their digests.
 
-An `ImageSource` is the location of an image. This module supports folders and archives of an OCI
-layout, and the output of `docker save`; `registry.image` supports registries. Nothing is unpacked.
+An `ImageSource` is the location of an image. This module supports folders and archives with an OCI
+layout, and the output of `docker save`. `registry.image` supports registries. No files are
+unpacked.
 """
 
 from __future__ import annotations
@@ -48,22 +49,22 @@ class ImageSource(Protocol):
 
     @property
     def top(self) -> Descriptor:
-        """The top document of the image: an index, or its only manifest."""
+        """The top-level document of the image: an index, or the only manifest."""
 
     def read_document(self, descriptor: Descriptor) -> bytes:
-        """Read a small document; IntegrityError if its digest differs."""
+        """Read a small document. Raises IntegrityError if its digest differs."""
 
     def size(self, layer: Descriptor) -> int | None:
-        """The size of a layer in bytes; None if it is missing."""
+        """The size of a layer in bytes, or None if the layer is missing."""
 
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """Read a whole layer; IntegrityError if its digest or the digest of its tar differs."""
+        """Read a whole layer. Raises IntegrityError if its digest or diff ID differs."""
 
 
 class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents of an image on one architecture, and its layers, bottom first."""
+    """The documents of an image on one architecture, and its layers, bottom layer first."""
 
     arch: Arch
     manifest: Descriptor
@@ -75,7 +76,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def diff_ids(self) -> tuple[Digest, ...]:
-        """The diff ids of the layers."""
+        """The diff IDs of the layers."""
         return self.configuration.rootfs.diff_ids
 
     @property
@@ -85,7 +86,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blobs(self) -> dict[Digest, int]:
-        """The blobs that a pull downloads: digest → bytes."""
+        """The sizes in bytes of the blobs that a pull downloads, by digest."""
         parts = (self.manifest, self.config, *self.layers)
         return {part.digest: part.size for part in parts}
 
@@ -96,7 +97,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_manifests(source: ImageSource) -> tuple[Descriptor, ...]:
-    """The manifests of an image: one for each architecture, or a single one."""
+    """The manifests of an image: one for each architecture, or the only manifest."""
     if source.top.media_type != INDEX:
         return (source.top,)
     data = _read_typed_document(source, source.top, (INDEX,), "image index")
@@ -106,7 +107,7 @@ def list_manifests(source: ImageSource) -> tuple[Descriptor, ...]:
 
 
 def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> None:
-    """Raise IntegrityError if two entries of an index have one platform: engines would differ."""
+    """Raise IntegrityError if two entries have the same platform: engines choose differently."""
     by_platform: dict[tuple[tuple[str, str], ...], Descriptor] = {}
     for entry in entries:
         if not entry.platform or entry.platform.get("os") == UNKNOWN_PLATFORM:
@@ -123,7 +124,7 @@ def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> Non
 
 
 def _normalize_platform(platform: Mapping[str, str | list[str]]) -> dict[str, str]:
-    """A platform without empty values and without the variant that its architecture implies."""
+    """Remove empty values, and the variant that the architecture implies, from a platform."""
     values = {key: str(value) for key, value in platform.items() if value}
     if values.get("variant") == IMPLIED_VARIANTS.get(values.get("architecture", "")):
         values.pop("variant", None)
@@ -137,19 +138,19 @@ def read_manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
 
 
 def images_by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, PlatformImage]:
-    """The images of the index `name` by architecture; InputError if two have the same one."""
+    """The images of the index `name` by architecture. Raises InputError for duplicates."""
     result: dict[Arch, PlatformImage] = {}
     for each in images:
         if each.arch in result:
             digests = f"{result[each.arch].manifest.digest} and {each.manifest.digest}"
             message = f"{name} has two images for {each.arch}: {digests}"
-            raise InputError(message, hint="select one by its digest")
+            raise InputError(message, hint="select one image by digest")
         result[each.arch] = each
     return result
 
 
 def _document(source: ImageSource, descriptor: Descriptor) -> bytes:
-    """The document of `descriptor`; IntegrityError if its digest or size differs."""
+    """The document of `descriptor`. Raises IntegrityError if its digest or size differs."""
     data = source.read_document(descriptor)
     if len(data) != descriptor.size:
         message = f"{descriptor.digest} has {len(data)} bytes, not {descriptor.size}"
@@ -160,9 +161,9 @@ def _document(source: ImageSource, descriptor: Descriptor) -> bytes:
 def _read_typed_document(
     source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], what: str
 ) -> bytes:
-    """The document of `descriptor`, which has one of `types`; `what` is their name for errors.
+    """The document of `descriptor`, whose type must be one of `types`. Errors contain `what`.
 
-    InputError if it has none of them, IntegrityError if its type differs from the descriptor's.
+    Raises InputError for another type, and IntegrityError if the descriptor has a different type.
     """
     data = _document(source, descriptor)
     stated = documents.stated_type(data, descriptor.digest)
@@ -177,10 +178,10 @@ def _read_typed_document(
 
 
 def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage:
-    """The documents of the image whose manifest `descriptor` refers to.
+    """The documents of the image with the manifest `descriptor`.
 
-    InputError if it is not an image, has layers of an unsupported type, or is for an unsupported
-    architecture; IntegrityError if the digest of a document differs, or manifest and configuration
+    Raises InputError if it is not an image, or has an unsupported architecture or layer type.
+    Raises IntegrityError if the digest of a document differs, or if manifest and configuration
     contradict each other.
     """
     data = _read_typed_document(source, descriptor, documents.MANIFESTS, "image manifest")
@@ -204,23 +205,23 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
 def image_configuration(
     source: ImageSource, descriptor: Descriptor, manifest: Manifest
 ) -> tuple[bytes, Configuration]:
-    """The bytes and the value of the configuration of `manifest`.
+    """The encoded and decoded configuration of `manifest`.
 
     Raises the errors of `platform_image`, but accepts any architecture.
     """
     kind, name = manifest.config.media_type, manifest.config.digest
     if kind not in CONFIGS:
         message = f"{descriptor.digest} is not an image: its configuration has the type {kind}"
-        hint = "pass the image, or select one of its manifests with --arch"
+        hint = "pass an image, or select a manifest with --arch"
         raise InputError(message, hint=hint)
     for number, layer in enumerate(manifest.layers, start=1):
         fault = f"has the unsupported type {layer.media_type}"
         if layer.media_type in documents.LAYER_TYPES:
             if not layer.urls:
                 continue
-            fault = f"must be downloaded from {layer.urls[0]}, which imgbuild does not support"
+            fault = f"must be downloaded from {layer.urls[0]}, which is not supported"
         message = f"{descriptor.digest}: layer {number} ({layer.digest}) {fault}"
-        hint = "use an image with gzip layers, or push it again with such layers"
+        hint = "use an image with gzip layers, or push the image again with gzip layers"
         raise InputError(message, hint=hint)
     config = _document(source, manifest.config)
     configuration = codec.decode(config, Configuration, file=name, what="image configuration")
@@ -228,7 +229,8 @@ def image_configuration(
     for part, actual in (("os", configuration.os), ("architecture", configuration.architecture)):
         if actual and listed.get(part, actual) != actual:
             message = (
-                f"{descriptor.digest} is listed for {part} {listed[part]}, but is for {actual}"
+                f"{descriptor.digest} has the {part} {listed[part]} in the index, but {actual} in "
+                "its configuration"
             )
             raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY)
     _diff_ids(configuration, len(manifest.layers), descriptor.digest)
@@ -236,10 +238,10 @@ def image_configuration(
 
 
 def _diff_ids(configuration: Configuration, layers: int, name: str) -> tuple[Digest, ...]:
-    """The diff ids of an image with `layers` layers."""
+    """The diff IDs of an image with `layers` layers."""
     diff_ids = configuration.rootfs.diff_ids
     if len(diff_ids) != layers:
-        message = f"{name}: {layers} layers, but {len(diff_ids)} diff IDs in its configuration"
+        message = f"{name} has {layers} layers, but {len(diff_ids)} diff IDs in its configuration"
         raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY)
     return diff_ids
 
@@ -259,9 +261,10 @@ class _ListedImage(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def read_image(path: Path, arch: Arch | None = None) -> ImageSummary:
-    """Read the image at `path`; `arch` is needed if it has several architectures.
+    """Read the image at `path`. `arch` is required if it has several architectures.
 
-    InputError if it is not an image, IntegrityError if a document does not match its digest.
+    Raises InputError if it is not an image, and IntegrityError if a document does not match its
+    digest.
     """
     holder = LayoutFolder(path) if path.is_dir() else ImageArchive(path)
     if not holder.has(INDEX_FILE):
@@ -281,11 +284,11 @@ def _choose_summary(path: Path, summaries: list[ImageSummary], arch: Arch | None
         ]
         if not fitting:
             message = f"{path} has no image for {arch}"
-            raise InputError(message, hint=f"the image has {_arches(summaries)}")
+            raise InputError(message, hint=f"select one of: {_arches(summaries)}")
         summaries = fitting
     if len(summaries) != 1:
         message = f"{path} has {len(summaries)} images: {_arches(summaries)}"
-        raise InputError(message, hint="select one with --arch, or pass an archive of one image")
+        raise InputError(message, hint="select one with --arch, or pass an archive with one image")
     return summaries[0]
 
 
@@ -327,7 +330,7 @@ def _layers(blobs: Iterable[BlobLocation], diff_ids: Iterable[Digest]) -> tuple[
 
 
 def _docker_save_image(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
-    """The image in an archive of an older `docker save`, whose file names are not digests."""
+    """The image in an archive from an older `docker save`, in which file names are not digests."""
     if not holder.has(LISTING_FILE):
         message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING_FILE}"
         raise InputError(message, hint=HINT)

@@ -1,14 +1,14 @@
-"""Writes layers: gzipped tars into which deflate streams of wheels are copied unchanged.
+"""Writes layers as gzipped tars, and copies deflate streams from wheels unchanged.
 
-gzip allows several members in one file, so the blob consists of runs:
+A gzip file can have several members, so the blob consists of runs:
 
 - a *stored* run: tar headers, padding and small contents in stored deflate blocks;
 - a *spliced* member: the deflate stream of a file in a wheel, after a gzip header of ten bytes and
-  before the CRC and size from the directory of the zip;
+  before the CRC and size from the zip directory;
 - a *packed* run: headers and contents of members with `pack`, compressed by libdeflate in pieces
   of a fixed size.
 
-The runs depend only on the members. A change of the bytes requires new format numbers in
+The runs depend only on the members. A change to these bytes requires new format numbers in
 `plan/plan.py`.
 """
 
@@ -46,7 +46,7 @@ SPLICE_COST = 18 + 18 + 5
 
 
 class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A written layer: digest and size of the blob, digest (diff id) and size of the tar."""
+    """A written layer: digest and size of the blob, digest (diff ID) and size of the tar."""
 
     digest: Digest
     size: Bytes
@@ -61,12 +61,12 @@ def write_layer(
     diff_id: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> LayerRecord:
-    """Write the layer of `members`, in any order, to `sink` (None: only compute digests).
+    """Write the layer of `members`, in any order, to `sink`. If it is None, only compute digests.
 
-    Missing parent folders are added (0755, root); members are sorted by the bytes of their path. A
+    Missing parent folders are added (0755, root). Members are sorted by the bytes of their path. A
     given `diff_id` is trusted, and spliced contents are copied without inflating them. Without a
     `diff_id`, they are inflated and checked. `advance` is called with the size of each piece of the
-    blob. IntegrityError for conflicting paths and for contents with a wrong size or CRC.
+    blob. Raises IntegrityError for conflicting paths and for contents with a wrong size or CRC.
     """
     with FileReader() as files:
         blob = _LayerWriter(sink, hashing=diff_id is None, advance=advance)
@@ -79,7 +79,7 @@ def write_layer(
 
 
 def _is_packed(member: LayerMember) -> bool | None:
-    """Whether the member's header goes into a packed run; None: into the open run."""
+    """Whether the header of `member` belongs in a packed run. None means the current run."""
     return member.pack if member.kind is MemberKind.FILE else None
 
 
@@ -97,12 +97,12 @@ def _add_content(blob: _LayerWriter, member: LayerMember, files: FileReader) -> 
 
 
 def _saves_bytes(content: FileSlice, size: int) -> bool:
-    """Whether splicing the stream needs fewer bytes than storing its content."""
+    """Whether splicing the stream takes fewer bytes than storing its content."""
     return content.deflated and size > content.length + SPLICE_COST
 
 
 def _order_members(members: Iterable[LayerMember]) -> list[LayerMember]:
-    """All members and their parent folders, sorted; IntegrityError for conflicting paths."""
+    """Sort all members and their parent folders. Raises IntegrityError for conflicting paths."""
     by_path: dict[str, LayerMember] = {}
     for member in members:
         if member.path in by_path:
@@ -118,7 +118,7 @@ def _order_members(members: Iterable[LayerMember]) -> list[LayerMember]:
             if there is None:
                 by_path[parent] = LayerMember(path=parent, kind=MemberKind.FOLDER, mode=0o755)
             elif there.kind is not MemberKind.FOLDER:
-                message = f"{parent} is a {there.kind}, but {path} needs a folder of this name"
+                message = f"{parent} is a {there.kind}, but {path} requires a folder with this name"
                 raise IntegrityError(message, hint="exclude one of these paths, with `drop`")
             else:
                 break
@@ -139,7 +139,7 @@ def _check_links(ordered: list[LayerMember]) -> None:
 
 
 class _LayerWriter:
-    """A gzip file that is being written, with its hash and the hash of its tar."""
+    """Writes a gzip file, and hashes the file and its tar."""
 
     def __init__(
         self, sink: BinaryIO | None, *, hashing: bool, advance: Callable[[int], None]
@@ -159,7 +159,7 @@ class _LayerWriter:
         self._run_crc = 0
 
     def add(self, data: bytes, *, pack: bool | None) -> None:
-        """Add tar bytes to a packed run, a stored run or, if `pack` is None, the open run."""
+        """Add tar bytes to a packed run, a stored run or, if `pack` is None, the current run."""
         if not data:
             return
         if pack is not None and pack is not self._run_pack:
@@ -175,7 +175,7 @@ class _LayerWriter:
             self._store_blocks(final=False)
 
     def splice_stream(self, content: FileSlice, member: LayerMember, files: FileReader) -> None:
-        """Add a deflate stream as a gzip member, inflated only if the tar is hashed."""
+        """Add a deflate stream as a gzip member. The stream is inflated only to hash the tar."""
         self._end_run()
         self._write_bytes(GZIP_HEADER)
         if self._tar_hash is None:
@@ -192,7 +192,7 @@ class _LayerWriter:
         self._write_bytes(struct.pack("<II", content.crc, member.size & 0xFFFFFFFF))
 
     def close(self, diff_id: str | None) -> LayerRecord:
-        """Write the rest, and return the record of the layer."""
+        """Write the remaining bytes, and return the record of the layer."""
         self._end_run()
         self._flush_runs()
         if self._tar_hash is not None:
@@ -247,7 +247,7 @@ class _LayerWriter:
         self._write_bytes(struct.pack("<II", isal_zlib.crc32(data), len(data)))
 
     def _store_blocks(self, *, final: bool) -> None:
-        """Write the collected bytes as blocks of `STORED_LIMIT`; if `final`, end the member."""
+        """Write the collected bytes in blocks of `STORED_LIMIT`. End the member if `final`."""
         if not self._run_open:
             self._write_bytes(GZIP_HEADER)
             self._run_open = True

@@ -1,8 +1,8 @@
-"""Writes, reads and checks OCI image layouts, folders with one image.
+"""Writes, reads and checks OCI image layouts. Each layout is a folder with one image.
 
-skopeo, podman, umoci and containerd can read them. `index.json` is written last, by an atomic
-rename, and blobs to which it no longer refers are then removed. A killed process thus leaves either
-the old image or the new one.
+skopeo, podman, umoci and containerd can read these layouts. `index.json` is replaced atomically
+after all other files are written, and unreferenced blobs are then removed. If the process is
+killed, the layout contains either the old or the new image.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _LayoutMarker(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ImageFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture to be written: its documents, and the file of each layer."""
+    """The documents and layer files of an image to write, on one architecture."""
 
     config: bytes
     manifest: bytes
@@ -55,7 +55,7 @@ class ImageFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout that was read. `top` is the descriptor of its only manifest, or of its index."""
+    """A layout on disk. `top` is the descriptor of the index, or of the only manifest."""
 
     path: Path
     name: str
@@ -72,7 +72,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return blob_path(self.path, digest)
 
     def layer_files(self, arch: Arch) -> tuple[LayerFile, ...]:
-        """The files of the layers of the image on `arch`, bottom first."""
+        """The layer files of the image on `arch`, bottom layer first."""
         stored = self.image(arch)
         return tuple(
             LayerFile(path=self.blob(layer.digest), diff_id=diff_id)
@@ -80,18 +80,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def require_intact(self, digest: Digest) -> None:
-        """Raise IntegrityError if a blob has another digest (see `system.known_hashes`)."""
+        """Raise IntegrityError if the content of a blob does not match `digest`."""
         path, fault = self.blob(digest), ""
         try:
             if not known_hashes.user_known_hashes().matches(path, digest.removeprefix("sha256:")):
-                fault = f"{path} is damaged: its digest differs"
+                fault = f"{path} is damaged: its content does not match its digest"
         except OSError as error:
             fault = f"cannot read {path}: {error.strerror}"
         if fault:
             raise IntegrityError(fault, hint="build or pull the image again")
 
     def image(self, arch: Arch) -> PlatformImage:
-        """The image on `arch`; InputError, with the available ones, if there is none."""
+        """The image on `arch`. Raises InputError if there is none."""
         if arch not in self.images:
             message = f"{self.path} has no image for {arch}, only {', '.join(sorted(self.images))}"
             raise InputError(message, hint=f"build it for {arch}, or choose another architecture")
@@ -105,10 +105,11 @@ def write_layout(
     *,
     reporter: Reporter = SILENT_REPORTER,
 ) -> Digest:
-    """Write the layout `out` of `images`, with the tag `name`; returns the digest of the image.
+    """Write `images` to the layout `out` with the tag `name`, and return the image digest.
 
-    Layers are hard links to the given files. They are copied if a link cannot be created; an
-    existing blob is kept. InputError if `out` is not empty and not a layout, or has another image.
+    Layers are hard links to the given files. If a link cannot be created, the file is copied.
+    Existing blobs are kept. Raises InputError if `out` is neither empty nor a layout, or if it
+    contains another image.
     """
     texts = [data for summary in images.values() for data in (summary.config, summary.manifest)]
     layers = {
@@ -141,7 +142,7 @@ def write_copied_layout(
     *,
     reporter: Reporter = SILENT_REPORTER,
 ) -> None:
-    """Write the layout `out` of the image `top` like `write_layout`, from existing documents."""
+    """Write the image `top` to the layout `out` like `write_layout`, from existing documents."""
     with _lock_layout(out, name) as folder, files.plain_errors(out, hint=files.OUTPUT_HINT):
         with folder.folder(BLOBS) as blobs:
             for layer, path in layers:
@@ -155,7 +156,7 @@ def write_copied_layout(
 def refuse_others(out: Path, name: str) -> None:
     """Raise InputError if writing the image `name` to the layout `out` would delete another image.
 
-    An image of the same name is an older version, which is replaced, as is an unreadable index.
+    An image with the same name is an older version, and is replaced. So is an unreadable index.
     """
     try:
         entries = codec.read_document(out / INDEX_FILE, Index).manifests
@@ -163,24 +164,23 @@ def refuse_others(out: Path, name: str) -> None:
         return
     names = [entry.annotations.get(REF_NAME, "") for entry in entries]
     if names and names != [name]:
-        others = ", ".join(
-            sorted({other or "one image without a name" for other in names} - {name})
-        )
+        others = ", ".join(sorted({other or "an unnamed image" for other in names} - {name}))
         message = (
-            f"{out} contains images other than {name}: {others or f'{len(names)} of that name'}"
+            f"{out} contains images other than {name}: "
+            f"{others or f'{len(names)} images with this name'}"
         )
         hint = "choose another folder with --output, or remove this folder"
         raise InputError(message, hint=hint)
 
 
 def layout_source(out: Path) -> LayoutFolder:
-    """The image in the layout `out` as a source; raises the errors of `read_layout`."""
+    """The image in the layout `out` as an `ImageSource`. Raises the errors of `read_layout`."""
     read_layout(out)
     return LayoutFolder(out)
 
 
 def index_file(top: Descriptor, annotations: dict[str, str]) -> bytes:
-    """The bytes of `index.json` for an image whose descriptor is `top`."""
+    """The content of `index.json` for the image with the descriptor `top`."""
     entry = msgspec.structs.replace(top, annotations=annotations)
     return codec.encode_compact(
         {"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": [entry]}
@@ -188,10 +188,10 @@ def index_file(top: Descriptor, annotations: dict[str, str]) -> bytes:
 
 
 def read_layout(out: Path) -> Layout:
-    """Read the layout `out`, and check its documents, but not its layers, against their digests.
+    """Read the layout `out`. Documents are checked against their digests, but layers are not.
 
-    InputError if it is not a layout of version 1.0, IntegrityError if a document or the marker is
-    damaged.
+    Raises InputError if `out` is not a layout of version 1.0, and IntegrityError if a document or
+    the file `oci-layout` is damaged.
     """
     folder = LayoutFolder(out)
     if not folder.has(INDEX_FILE):
@@ -213,7 +213,7 @@ def _check_marker(path: Path) -> None:
         message = f"cannot read {path}: {error.strerror}"
         raise IntegrityError(message, hint=REMEDY) from error
     except InputError as error:
-        message = f"{path} is damaged: the version of the layout is missing"
+        message = f"{path} is damaged: the layout version is missing"
         raise IntegrityError(message, hint=REMEDY) from error
     if re.fullmatch(r"1\.0\.[0-9]+", version) is None:
         message = f"{path}: unsupported layout version {version!r} (expected 1.0.x)"
@@ -221,7 +221,7 @@ def _check_marker(path: Path) -> None:
 
 
 def has_complete_image(out: Path, digest: Digest, reporter: Reporter = SILENT_REPORTER) -> bool:
-    """Whether `out` has the complete image `digest`. Layers with a stored hash are not read.
+    """Whether `out` has the complete image `digest`. Layers with a known hash are not read.
 
     A damaged layer is reported as a warning.
     """
@@ -241,9 +241,9 @@ def has_complete_image(out: Path, digest: Digest, reporter: Reporter = SILENT_RE
 
 
 def has_intact_blob(out: Path, layer: Descriptor) -> bool:
-    """Whether `out` has the blob of `layer` with its digest (see `system.known_hashes`).
+    """Whether `out` has an undamaged blob of `layer` (see `system.known_hashes`).
 
-    False if another user, who could change it later, owns the blob.
+    False if the blob belongs to another user, who could change it later.
     """
     try:
         with open(blob_path(out, layer.digest), "rb", opener=open_regular) as file:
@@ -258,14 +258,14 @@ def has_intact_blob(out: Path, layer: Descriptor) -> bool:
 
 @contextlib.contextmanager
 def _lock_layout(out: Path, name: str) -> Iterator[OpenFolder]:
-    """Lock `out` against other writers; the kernel releases the lock when this process ends.
+    """Lock `out` against other writers. The kernel releases the lock when this process ends.
 
     Links below `out` are not followed. If writing the image `name` fails, the previous image
-    remains unchanged; without one, all files and folders created here are removed.
+    remains unchanged. If there was no image, all created files and folders are removed.
     """
     existed = out.is_dir()
     if existed and not (out / MARKER).exists() and any(out.iterdir()):
-        message = f"{out} is not empty and not an OCI layout"
+        message = f"{out} is neither empty nor an OCI layout"
         raise InputError(message, hint="choose another folder with --output, or empty this folder")
     with contextlib.ExitStack() as stack:
         folder, lock = _open_and_lock(out)
@@ -284,7 +284,7 @@ def _lock_layout(out: Path, name: str) -> Iterator[OpenFolder]:
 
 
 def _open_and_lock(out: Path) -> tuple[OpenFolder, int]:
-    """Open the folder `out`, created if missing, and lock its marker."""
+    """Open the folder `out`, which is created if missing, and lock its `oci-layout` file."""
     while True:
         try:
             with contextlib.ExitStack() as stack:
@@ -305,7 +305,7 @@ def _open_and_lock(out: Path) -> tuple[OpenFolder, int]:
 
 
 def _remove_leftovers(folder: OpenFolder, *, existed: bool) -> None:
-    """Remove the leftovers of an interrupted write in `folder`; errors are suppressed."""
+    """Remove files of an interrupted write from `folder`. Errors are ignored."""
     with contextlib.suppress(OSError, ImgbuildError):
         if folder.status(INDEX_FILE) is not None:
             _remove_unused_blobs(folder, _referenced_blobs(folder.path))
@@ -347,9 +347,9 @@ def _referenced_blobs(out: Path) -> frozenset[Digest]:
 
 
 def _remove_unused_blobs(folder: OpenFolder, used: frozenset[Digest]) -> None:
-    """Remove blobs that are not in `used`, of an older image or of killed processes.
+    """Remove blobs that are not in `used`. They belong to an older image or an interrupted write.
 
-    Other files, which imgbuild has not created, are kept.
+    Files that imgbuild did not create are kept.
     """
     with folder.folder(BLOBS) as blobs:
         for name in filter(_REMOVABLE.fullmatch, blobs.names()):

@@ -1,9 +1,9 @@
-"""Merges the file systems of layers in memory: the metadata of every path, without contents.
+"""Merges the file systems of layers in memory, with the metadata of every path.
 
-Nodes of a tree have the attributes that can be compared (type, mode, owner, link target, extended
-attributes, sha256 of the content), and their layer and member. Layers are read as streams, or only
-by their headers. Whiteouts, hard links and links in the middle of a path are followed as in
-`unpack`. A path takes some hundred bytes of memory, and no file is written.
+Nodes of a tree contain the attributes to compare (type, mode, owner, link target, extended
+attributes, sha256 of the content), the layer and the member. Whiteouts, hard links and links in
+folder paths are handled as in `unpack`. Each path takes a few hundred bytes of memory. No files are
+written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NODE_LIMIT = 1 << 21
 
 
 class TreeNode:
-    """One file, folder or link. A file with several names is one node under all its names."""
+    """One file, folder or link. A file with several hard links is a single node."""
 
     __slots__ = (
         "attributes", "children", "device", "digest", "gid", "kind",
@@ -63,7 +63,7 @@ class TreeNode:
 
 
 class MergedTree:
-    """The tree below `root`; `add` puts a layer on top of it."""
+    """The tree below `root`. `add` applies a layer on top."""
 
     def __init__(self) -> None:
         self.root = TreeNode("folder", 0)
@@ -82,8 +82,8 @@ class MergedTree:
     ) -> None:
         """Apply the members of one layer.
 
-        `advance` is called with the number of content bytes read. `also` gets the path of each file
-        ("/etc/passwd") and returns None or a function that is called with the content.
+        `advance` is called with the number of content bytes read. `also` is called with the path of
+        each file ("/etc/passwd"), and returns None or a function to call with the content.
         """
         self._begin_layer()
         for entry in reader:
@@ -93,13 +93,13 @@ class MergedTree:
                 _feed_content(node, reader, advance, also(f"/{path}"))
 
     def add_headers(self, entries: Iterable[TarEntry]) -> None:
-        """Apply only the headers of one layer's members, without digests."""
+        """Apply the headers of one layer's members, without reading contents."""
         self._begin_layer()
         for entry in entries:
             self._apply_entry(entry)
 
     def find_node(self, path: str) -> TreeNode | None:
-        """The node at `path`; links are followed in its folders, but not in its last part."""
+        """The node at `path`. Links are followed in its folders, but not in its last part."""
         *above, last = _parts(path) or ("",)
         folder = self._resolve_folders(tuple(above), make=False)
         return (folder[-1].children or {}).get(last) if folder else None
@@ -122,7 +122,7 @@ class MergedTree:
         self._own.clear()
 
     def _apply_entry(self, entry: TarEntry) -> TreeNode | None:
-        """Apply one member: its node, unless it is a folder or a whiteout."""
+        """Apply one member. Returns the node, or None for a folder or a whiteout."""
         self._member += 1
         parts = _parts(entry.path)
         hidden = paths_hidden_by(parts, self._names)
@@ -150,7 +150,7 @@ class MergedTree:
         kind = KINDS.get(entry.type)
         if kind is None:
             message = f"{entry.path!r} has the unknown type {entry.type!r}"
-            raise IntegrityError(message, hint="the layer is not for Linux")
+            raise IntegrityError(message, hint="use an image for Linux")
         return TreeNode(kind, self._layers, entry, self._member)
 
     def _folder(self, parts: tuple[str, ...], entry: TarEntry) -> None:
@@ -169,7 +169,7 @@ class MergedTree:
         children = parent.children if parent.children is not None else {}
         self._nodes += 1
         if self._nodes > NODE_LIMIT:
-            _refuse_entry((name,), f"is one of more than {NODE_LIMIT} paths")
+            _refuse_entry((name,), f"exceeds the limit of {NODE_LIMIT} paths")
         self._own.setdefault(id(children), (children, set()))[1].add(name)
         old = children.get(name)
         if old is not None and old is not node:
@@ -179,7 +179,7 @@ class MergedTree:
         children[sys.intern(name)] = node
 
     def _names(self, parts: tuple[str, ...]) -> list[str]:
-        """The names in the folder at `parts`; empty if there is no folder."""
+        """The names in the folder at `parts`. Empty if the folder does not exist."""
         folder = self._resolve_folders(parts, make=False)
         return list(folder[-1].children or ()) if folder else []
 
@@ -213,7 +213,7 @@ class MergedTree:
         return walked[-1]
 
     def _resolve_folders(self, parts: tuple[str, ...], *, make: bool) -> list[TreeNode]:
-        """The folders from the root to `parts`, links resolved inside; empty if one is missing."""
+        """The folders from the root to `parts`, with links resolved. Empty if one is missing."""
         stack = [self.root]
         todo = collections.deque(parts)
         links = 0
@@ -235,7 +235,7 @@ class MergedTree:
                 _refuse_entry(parts, f"has the parent {part}, which is a {node.kind}")
             links += 1
             if links > LINK_LIMIT:
-                _refuse_entry(parts, "follows too many links")
+                _refuse_entry(parts, "has too many levels of symbolic links")
             if node.target.startswith("/"):
                 del stack[1:]
             todo.extendleft(
@@ -245,7 +245,7 @@ class MergedTree:
 
 
 def shown_path(text: str) -> str:
-    """A path as valid text, in which bytes that are not UTF-8 are escaped."""
+    """Escape bytes of a path that are not valid UTF-8."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 

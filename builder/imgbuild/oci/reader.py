@@ -47,9 +47,9 @@ PathParts = tuple[str, ...]
 
 
 class LayerFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer on disk: its file, or a `part` (offset, length) of an archive.
+    """A layer on disk: a file, or a `part` (offset, length) of an archive.
 
-    `diff_id` is the digest of the tar according to the image's configuration.
+    `diff_id` is the digest of the tar in the image configuration.
     """
 
     path: Path
@@ -75,10 +75,10 @@ class TarEntry(msgspec.Struct, frozen=True):
 def paths_hidden_by(
     parts: PathParts, names: Callable[[PathParts], Iterable[str]]
 ) -> list[PathParts] | None:
-    """The paths of lower layers hidden by the member at `parts`; None if it is not a whiteout.
+    """The lower-layer paths that the member at `parts` hides, or None if it is not a whiteout.
 
-    IntegrityError if a path would be outside of the image. `names` returns the names in a folder,
-    for an opaque whiteout.
+    Raises IntegrityError if a path is outside of the image. `names` lists a folder, for opaque
+    whiteouts.
     """
     if not parts or not parts[-1].startswith(WHITEOUT):
         return None
@@ -95,7 +95,7 @@ def paths_hidden_by(
 
 
 class TarReader:
-    """The members of a tar stream with ustar, GNU and PAX headers; rejects sparse files."""
+    """Reads the members of a tar stream with ustar, GNU and PAX headers. Rejects sparse files."""
 
     def __init__(self, stream: BinaryIO, label: str, *, hint: str = REMEDY) -> None:
         self._stream = stream
@@ -148,7 +148,7 @@ class TarReader:
             )
 
     def content(self) -> Iterator[bytes]:
-        """The rest of the content of the current member."""
+        """The remaining content of the current member."""
         while self._left:
             chunk = self._read_exactly(min(CHUNK, self._left))
             self._left -= len(chunk)
@@ -249,10 +249,10 @@ def open_decompressed(
     part: tuple[int, int] | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[BinaryIO]:
-    """The content of a file, inflated if it is a gzip.
+    """The content of a file, decompressed if it is gzipped.
 
-    `part` is the offset and length to read. `advance` is called with the number of bytes after each
-    read from the file. InputError if it is compressed with zstd.
+    `part` is the offset and length to read. `advance` is called after each read with the number of
+    bytes. Raises InputError if the file is compressed with zstd.
     """
     with contextlib.ExitStack() as opened:
         raw = opened.enter_context(io.FileIO(path, opener=open_regular))
@@ -272,10 +272,10 @@ def open_decompressed(
 def open_inflated(
     layer: LayerFile, advance: Callable[[int], None] = lambda _: None
 ) -> Iterator[BinaryIO]:
-    """The tar in a layer file, inflated and hashed by a separate thread.
+    """The tar in a layer file, decompressed and hashed by a separate thread.
 
-    `advance` and errors are as for `open_decompressed`. IntegrityError, at the end, if the digest
-    of the tar is not `layer.diff_id`.
+    For `advance` and other errors, see `open_decompressed`. Raises IntegrityError at the end of the
+    tar if its digest is not `layer.diff_id`.
     """
     with contextlib.ExitStack() as opened:
         plain = opened.enter_context(open_decompressed(layer.path, layer.part, advance))
@@ -287,7 +287,7 @@ def open_inflated(
                 pass
         if ahead.digest != layer.diff_id:
             message = (
-                f"{layer.path}: the digest of its content is {ahead.digest}, but the image's"
+                f"{layer.path}: the content has the digest {ahead.digest}, but the image's"
                 f" configuration has the diff ID {layer.diff_id}"
             )
             raise IntegrityError(message, hint=REMEDY)
@@ -296,7 +296,7 @@ def open_inflated(
 def check_digests(
     layer: LayerFile, digest: Digest, advance: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Raise IntegrityError, with the layer's `digest`, if its tar does not match its diff id."""
+    """Raise IntegrityError, with `digest`, if a layer's tar does not match the diff ID."""
     try:
         with open_inflated(layer, advance):
             pass
@@ -306,7 +306,7 @@ def check_digests(
 
 
 class _ReadAhead(io.RawIOBase):
-    """Reads and hashes the bytes of `stream` in a thread, up to two pieces ahead."""
+    """Reads and hashes the bytes of `stream` in a thread, at most two pieces ahead."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()

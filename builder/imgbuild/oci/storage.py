@@ -1,4 +1,4 @@
-"""Reads folders and archives with an image: an OCI layout, or the output of `docker save`."""
+"""Reads images from OCI layouts, and from archives such as the output of `docker save`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BlobLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageStorage:
-    """A folder or an archive with the files of an image, by name."""
+    """A folder or an archive that contains the files of an image, by name."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,11 +56,11 @@ class ImageStorage:
         entries = decode_document(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
         if len(entries) != 1:
             message = f"{self.path}: {INDEX_FILE} has {len(entries)} images"
-            raise InputError(message, hint="only layouts with one image are supported")
+            raise InputError(message, hint="pass a layout with one image")
         return entries[0]
 
     def place(self, name: str) -> BlobLocation:
-        """The location of the file `name`; IntegrityError if it is missing."""
+        """The location of the file `name`. Raises IntegrityError if it is missing."""
         raise NotImplementedError
 
     def has(self, name: str) -> bool:
@@ -172,7 +172,7 @@ class ImageArchive(ImageStorage):
         except tarfile.TarError as error:
             message = f"{path} is not a tar archive: {error}"
             raise InputError(
-                message, hint=f"{HINT}; decompress it first if it is compressed"
+                message, hint=f"{HINT}; decompress a compressed archive first"
             ) from error
 
     def place(self, name: str) -> BlobLocation:
@@ -185,10 +185,10 @@ class ImageArchive(ImageStorage):
 
 
 def decode_document(holder: ImageStorage, data: bytes, kind: type[T], name: str) -> T:
-    """The document `data`, which is the file `name` of `holder`."""
+    """Decode the document `data`, the content of the file `name` in `holder`."""
     return codec.decode(data, kind, file=f"{holder.path}: {name}", what="image", hint=HINT)
 
 
 def blob_name(digest: Digest) -> str:
-    """The name of the file of a blob."""
+    """The file name of a blob in an image."""
     return f"{BLOBS}/{digest.removeprefix('sha256:')}"

@@ -1,7 +1,7 @@
 """Writes the tar headers of a layer's members, reproducibly.
 
-The format is ustar, with a PAX header only if a field needs one (path or link that is not ASCII or
-exceeds ustar's limits, size over 8 GiB). Owner names are empty, and all times are constant.
+The format is ustar. A PAX header is added only if a path or link is not ASCII or exceeds the limits
+of ustar, or if a size exceeds 8 GiB. Owner names are empty, and all times are constant.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TYPES = {
 
 
 class FileSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a file on disk: `length` bytes at `offset`, plain or a raw deflate stream.
+    """A part of a file on disk: `length` bytes at `offset`, uncompressed or a raw deflate stream.
 
     `crc` is the CRC-32 of the content.
     """
@@ -57,7 +57,7 @@ class LayerMember(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of a layer. `path` has no slash at its start or end.
 
     `size` is the number of bytes of the uncompressed content. `content` is None except for files.
-    With `pack`, the layer writer compresses content that is not a deflate stream.
+    If `pack` is set, the layer writer compresses content that is not a deflate stream.
     """
 
     path: str
@@ -73,12 +73,12 @@ class LayerMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sort_key(member: LayerMember) -> bytes:
-    """The sort key of members in a layer: the bytes of the path."""
+    """The sort key of members in a layer, which is the path as bytes."""
     return member.path.encode()
 
 
 def padding_size(size: int) -> int:
-    """The number of zero bytes after a content of `size` bytes."""
+    """The number of zero bytes that follow `size` bytes of content."""
     return -size % BLOCK
 
 
@@ -105,7 +105,7 @@ def member_header(member: LayerMember) -> bytes:
 
 
 def _split_path(path: str) -> tuple[bytes, bytes | None]:
-    """The prefix and name of `path` in ustar; the name is None if it is too long or not ASCII."""
+    """The prefix and name of `path` in ustar. The name is None if it is too long or not ASCII."""
     raw = path.encode()
     if not path.isascii():
         return b"", None
@@ -118,7 +118,7 @@ def _split_path(path: str) -> tuple[bytes, bytes | None]:
 
 
 def _fallback(text: str) -> bytes:
-    """The value for readers without PAX support, the start of `text` in ASCII."""
+    """The start of `text` in ASCII, for readers without PAX support."""
     return text.encode("ascii", "replace")[:NAME_LIMIT]
 
 
@@ -147,7 +147,7 @@ def _pax(fields: dict[str, str]) -> bytes:
 
 
 def _record(key: str, value: str) -> bytes:
-    """One PAX record, `LENGTH KEY=VALUE` and a newline; the length includes its own digits."""
+    """One PAX record: `LENGTH KEY=VALUE` and a newline. LENGTH includes its own digits."""
     body = f" {key}={value}\n".encode()
     length = len(body) + 1
     while len(body) + len(str(length)) != length:

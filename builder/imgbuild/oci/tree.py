@@ -1,7 +1,7 @@
-"""Resolves paths of an image inside a root folder, and never outside of it.
+"""Resolves the paths of an image inside a root folder, even for malicious links.
 
-Folders are opened one component at a time without following links; a component that is a link is
-resolved inside the root.
+Folders are opened one component at a time without following links. Links are resolved inside the
+root.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WALK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RootFolder:
-    """An existing folder `root` as the root of an image: a context manager, for one thread."""
+    """Opens the existing folder `root` as the root of an image, for use by a single thread."""
 
     def __init__(self, root: Path) -> None:
         self.path = root
@@ -39,17 +39,17 @@ class RootFolder:
         os.close(self._root)
 
     def path_parts(self, path: str) -> tuple[str, ...]:
-        """The components of `path` below the root; IntegrityError if one is `..`."""
+        """The components of `path` below the root. Raises IntegrityError if a component is `..`."""
         parts = tuple(part for part in path.split("/") if part not in ("", "."))
         if ".." in parts or "\0" in path:
             self._refuse_path(path, "points outside the image")
         return parts
 
     def folder(self, parts: tuple[str, ...], *, make: bool = True) -> int:
-        """A descriptor of the folder at `parts`, valid until the next call.
+        """A file descriptor of the folder at `parts`, which is valid until the next call.
 
-        A missing folder is created (0755), or raises FileNotFoundError without `make`.
-        IntegrityError if it is not a folder.
+        A missing folder is created (0755), or raises FileNotFoundError without `make`. Raises
+        IntegrityError if the path is not a folder.
         """
         if not parts:
             return self._root
@@ -81,7 +81,7 @@ class RootFolder:
         return stat.S_ISDIR(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode)
 
     def remove(self, parts: tuple[str, ...], *, make: bool = True) -> bool:
-        """Remove the file or folder at `parts`, with its content; True if it was a folder."""
+        """Remove the file or folder at `parts`. Returns True for a folder."""
         parent, name = self.folder(parts[:-1], make=make), parts[-1]
         kind = 0
         with contextlib.suppress(FileNotFoundError):
@@ -95,7 +95,7 @@ class RootFolder:
         return stat.S_ISDIR(kind)
 
     def names(self, parts: tuple[str, ...]) -> list[str]:
-        """The names in the folder at `parts`, empty if there is no such folder."""
+        """The names in the folder at `parts`. Empty if the folder does not exist."""
         try:
             folder = self.folder(parts, make=False)
         except FileNotFoundError:
@@ -123,7 +123,7 @@ class RootFolder:
                     links += 1
                     target = self._target(part, stack[-1], parts)
                     if links > LINK_LIMIT:
-                        self._refuse_path("/".join(parts), "follows too many links")
+                        self._refuse_path("/".join(parts), "has too many levels of symbolic links")
                     if target.startswith("/"):
                         while len(stack) > 1:
                             os.close(stack.pop())
@@ -163,6 +163,6 @@ class RootFolder:
 
 
 def remove_root(root: Path) -> None:
-    """Remove an unpacked image, including read-only folders; no error if it is missing."""
+    """Remove an unpacked image, including read-only folders. A missing image is not an error."""
     with contextlib.suppress(FileNotFoundError):
         remove_folder(root)

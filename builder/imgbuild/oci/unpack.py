@@ -1,8 +1,8 @@
 """Unpacks the layers of an image to a root file system on disk.
 
 Files have the image's owners if the caller is root; otherwise the caller owns them. One thread
-inflates, another one writes. No file is written outside the folder, even for malicious layers (see
-`tree`).
+decompresses while another writes. No file is written outside the folder, even for malicious layers
+(see `tree`).
 
 `unpack_folders` unpacks a layer for repeated use, as a list of members and numbered regular files.
 `stack_layers` creates a root folder from such layers with hard links.
@@ -42,25 +42,25 @@ FolderTimes = dict[PathParts, tuple[int, int]]  # path → mode and time
 
 
 class LayerMembers(Protocol):
-    """The members of one layer, in its order."""
+    """The members of one layer, in the order of the layer."""
 
     def __iter__(self) -> Iterator[TarEntry]:
         """Iterate over the members."""
 
     def create_file(self, entry: TarEntry, name: str, parent: int) -> None:
-        """Create the file of the current member `entry` as `name` in the folder open as `parent`.
+        """Create the file `name` from the current member `entry` in the folder descriptor `parent`.
 
-        FileExistsError if the name exists.
+        Raises FileExistsError if the file exists.
         """
 
 
 def unpack_layers(
     layers: Sequence[LayerFile], root: Path, *, reporter: Reporter = SILENT_REPORTER
 ) -> None:
-    """Unpack `layers`, bottom first, into the folder `root`, which is new or empty.
+    """Unpack `layers`, bottom layer first, into the new or empty folder `root`.
 
-    IntegrityError if a layer is damaged or unsafe, OSError if the disk is full, WorkFailed for
-    other file system errors.
+    Raises IntegrityError if a layer is damaged or unsafe, OSError if the disk is full, and
+    WorkFailed for other file system errors.
     """
     with _plain_errors(root), _progress(f"unpacking {root.name}", layers, reporter) as bar:
         _make_root(root, (_InflatedMembers(layer, bar, reporter) for layer in layers), reporter)
@@ -69,7 +69,7 @@ def unpack_layers(
 def unpack_folders(
     folders: Mapping[LayerFile, Path], *, reporter: Reporter = SILENT_REPORTER
 ) -> None:
-    """Unpack each layer of `folders` to its folder, which is new, for `stack_layers`.
+    """Unpack each layer of `folders` to a new folder, for use by `stack_layers`.
 
     Raises the errors of `unpack_layers`.
     """
@@ -96,17 +96,17 @@ def _unpack_layer(layer: LayerMembers, folder: Path) -> None:
 def _progress(
     title: str, layers: Sequence[LayerFile], reporter: Reporter
 ) -> contextlib.AbstractContextManager[ProgressBar]:
-    """A progress bar over the compressed bytes of `layers`."""
+    """A progress bar for the compressed bytes of `layers`."""
     return reporter.progress(title, sum(layer.path.stat().st_size for layer in layers))
 
 
 def stack_layers(
     layers: Sequence[Path], root: Path, *, reporter: Reporter = SILENT_REPORTER
 ) -> None:
-    """Create a root folder from layers that `unpack_folders` unpacked, bottom first.
+    """Create a root folder from the output of `unpack_folders`, bottom layer first.
 
-    The result is the same as with `unpack_layers`. Regular files are hard links to files in
-    `layers`, which must not be modified in place.
+    The result is the same as for `unpack_layers`. Regular files are hard links to files in
+    `layers`, so they must not be modified in place.
     """
     with _plain_errors(root):
         _make_root(root, (_UnpackedLayer(layer) for layer in layers), reporter)
@@ -128,7 +128,7 @@ def _make_root(root: Path, layers: Iterable[LayerMembers], reporter: Reporter) -
 @contextlib.contextmanager
 def _plain_errors(folder: Path) -> Iterator[None]:
     try:
-        with convert_read_errors(f"a layer that is unpacked to {folder}"):
+        with convert_read_errors(f"a layer to unpack to {folder}"):
             yield
     except OSError as error:
         if error.errno in DISK_FULL_ERRORS:
@@ -139,7 +139,7 @@ def _plain_errors(folder: Path) -> Iterator[None]:
 
 
 class _InflatedMembers:
-    """The members of a layer file, inflated."""
+    """The members of a layer file, decompressed."""
 
     def __init__(self, layer: LayerFile, bar: ProgressBar, reporter: Reporter) -> None:
         self._layer = layer
@@ -174,7 +174,7 @@ class _InflatedMembers:
         try:
             os.setxattr(file, key, os.fsencode(value))
         except OSError as error:  # not root, or a file system that has none
-            self._reporter.detail(f"attribute {key} skipped: {error.strerror}")
+            self._reporter.detail(f"skipped attribute {key}: {error.strerror}")
 
 
 class _UnpackedLayer:
@@ -194,7 +194,7 @@ class _UnpackedLayer:
 
 
 class _RootWriter:
-    """Writes the members of one layer; `folders` collects attributes to be set at the end."""
+    """Writes the members of one layer. `folders` collects attributes to set at the end."""
 
     def __init__(self, tree: RootFolder, folders: FolderTimes, reporter: Reporter) -> None:
         self._tree = tree
@@ -238,7 +238,7 @@ class _RootWriter:
                 self._hide_entries((*place, child))
 
     def _remove_entry(self, parts: PathParts, *, make: bool = True) -> None:
-        """Remove the entry at `parts`, whose mode and time a later folder does not inherit."""
+        """Remove the entry at `parts`, so that a new folder does not inherit its mode and time."""
         place = self._tree.place(parts, make=make)
         if self._tree.remove(parts, make=make):
             for gone in [folder for folder in self._folders if folder[: len(place)] == place]:
@@ -275,13 +275,13 @@ class _RootWriter:
             os.mkfifo(name, entry.mode, dir_fd=parent)
         elif entry.type in (tarfile.CHRTYPE, tarfile.BLKTYPE):
             if not self._root:
-                self._reporter.detail(f"{entry.path}: only root can create devices; skipped")
+                self._reporter.detail(f"skipped device {entry.path}: only root can create devices")
                 return
             kind = stat.S_IFCHR if entry.type == tarfile.CHRTYPE else stat.S_IFBLK
             os.mknod(name, kind | entry.mode, os.makedev(*entry.device), dir_fd=parent)
         else:
             message = f"{entry.path!r} has the unknown type {entry.type!r}"
-            raise IntegrityError(message, hint="the layer is not for Linux")
+            raise IntegrityError(message, hint="use an image for Linux")
         self._change_owner(name, parent, entry)
         if entry.type != tarfile.SYMTYPE:
             os.chmod(name, entry.mode, dir_fd=parent)

@@ -36,7 +36,7 @@ THREADS = 8
 class OldImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image with only old, dated tags.
 
-    `manifests` are manifests of an index that no other image uses. `attached` are tags of
+    `manifests` lists the manifests of the index that no other image uses. `attached` lists tags of
     signatures and SBOMs.
     """
 
@@ -76,9 +76,9 @@ def find_old_images(
     retained: Collection[Digest],
     before: datetime.date,
 ) -> OldImages:
-    """The images with only tags of `targets` with a date before `before`.
+    """The images that have only tags of `targets` with dates before `before`.
 
-    Images with one of the digests `retained` are excluded.
+    Images whose digest is in `retained` are excluded.
     """
     names = tuple(client.tags(repository))
     images = tags_by_digest(
@@ -122,7 +122,7 @@ def delete_old_images(
                     client.delete(repository, digest)
                 removed.append(image)
             else:
-                client.reporter.warn(f"{image.digest} is kept, because it now has another tag")
+                client.reporter.warn(f"keeping {image.digest}, which now has another tag")
             bar.advance(1)
     return msgspec.structs.replace(sweep, old=tuple(removed), deleted=True)
 

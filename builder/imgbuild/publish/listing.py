@@ -21,7 +21,7 @@ TARGET = "dev.imgbuild.target"
 
 
 class ListedPlatform(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture; `size` is the download size in bytes."""
+    """An image on one architecture. `size` is the download size in bytes."""
 
     digest: Digest
     size: Bytes
@@ -31,8 +31,8 @@ class ListedPlatform(msgspec.Struct, frozen=True, kw_only=True):
 class ListedTag(msgspec.Struct, frozen=True, kw_only=True):
     """An image in a repository. `target` and `versions` are read from labels.
 
-    `dates` are the dates in tags, as YYYYMMDD. `other` is the type of an artifact that is not an
-    image, or the missing or damaged part of an image.
+    `dates` contains the dates in tags, as YYYYMMDD. `other` is the type of an artifact that is not
+    an image, or describes a missing or damaged part of an image.
     """
 
     repository: str

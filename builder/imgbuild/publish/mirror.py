@@ -1,4 +1,4 @@
-"""Uploads inputs of locks to a mirror, and reports their status (`imgbuild registry mirror`).
+"""Uploads inputs of locks to a mirror, and reports missing inputs (`imgbuild registry mirror`).
 
 A blob is uploaded once, even if several targets need it. An artifact is uploaded after its blobs,
 and tags are set last.
@@ -42,7 +42,7 @@ class LockedInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a target on one architecture in a mirror. `lacking` are names of missing files.
+    """The inputs of a target on one architecture in a mirror. `lacking` lists missing files.
 
     `tagged` is true if the artifact has the permanent `tag`. Without the tag, the registry's
     garbage collection would delete the files.
@@ -62,7 +62,8 @@ class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
 class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a push: files and bytes in total, and files that were missing (`sent`).
 
-    `fetched` files were not in the cache. For a dry run, the files would be sent and fetched.
+    `fetched` is the number of files that were not in the cache. For a dry run, the numbers are
+    those of the planned push.
     """
 
     mirror: str
@@ -105,7 +106,7 @@ def upload_missing_inputs(
     client.reporter.info(
         f"{repository}: {len(present)} of {format_count(len(everything), 'file')} present,"
         f" {len(absent)}"
-        f" to send, {size_text(size)}; the cache lacks {fetched} of them"
+        f" to send, {size_text(size)}; {fetched} of them are not in the cache"
     )
     if not dry_run:
         left = dict(absent)
@@ -147,8 +148,8 @@ def _present_digests(
         if size is not None and size != item.size:
             message = f"{repository} has {size} bytes for {item.file}, but the lock has {item.size}"
             hint = (
-                "the registry's storage is damaged, or the lock was edited; push again with an "
-                "intact lock and registry"
+                "the registry's storage is damaged, or the lock was edited; restore one of them, "
+                "and push again"
             )
             raise IntegrityError(message, hint=hint)
         return None if size is None else item.digest
@@ -235,12 +236,12 @@ def _upload_input(
 
 
 def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
-    """Remove a file whose content does not match its hash from the cache; IntegrityError."""
+    """Remove a file with a wrong hash from the cache. Always raises IntegrityError."""
     with path.open("rb") as file:
         intact = hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
     if not intact:
         store.drop_damaged(path)
-        message = f"removed {path}, which was damaged: it does not match {item.file} in the lock"
+        message = f"removed the damaged file {path}, which does not match {item.file} in the lock"
         raise IntegrityError(
             message, hint="check the disk, and run the command again to download the file"
         )
@@ -249,7 +250,7 @@ def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
 def _upload_artifacts(
     parts: Iterable[LockedInputs], repository: Repository, client: RegistryClient
 ) -> None:
-    """Upload the artifacts, with the permanent tags, and then with the newest tags of targets."""
+    """Upload the artifacts with their permanent tags, and then set the newest tags of targets."""
     from imgbuild.registry.client import bytes_source
 
     client.upload_blob(repository, bytes_source(EMPTY_CONFIG))

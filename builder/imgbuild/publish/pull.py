@@ -112,7 +112,7 @@ def _checked_blobs(
     near: Mapping[Digest, Path | None],
     store: Store,
 ) -> dict[Digest, Path]:
-    """The blobs of all layers. Blobs missing in `near` are downloaded into the store.
+    """The blobs of all layers. Blobs that are not in `near` are downloaded into the store.
 
     Raises IntegrityError if the content of a blob does not match the diff ID.
     """

@@ -1,4 +1,4 @@
-"""Writes a Markdown page on the images in a registry, with commands to pull them."""
+"""Writes a Markdown page about the images in a registry, with commands to pull them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ def page_lines(listing: RegistryListing) -> Iterator[str]:
 def brief_commands(listing: RegistryListing, first: Sequence[str]) -> list[str] | None:
     """A block of commands by tag, for the targets `first` if published, or else for all.
 
-    None if no target is published. The block has a mark, so that tests of documents do not run it.
+    None if no target is published. A comment marks the block, so that tests of the documents skip
+    it.
     """
     entries = {entry.target: entry for entry in sorted(_shown_images(listing), key=_age)}
     if not entries:
         return None
     chosen = [entries[name] for name in first if name in entries] or [*entries.values()]
     more = len(entries) - len(chosen)
-    rest = f", and those of {format_count(more, 'more target')}" if more else ""
+    rest = f", and commands for {format_count(more, 'more target')}" if more else ""
     listed = f"`imgbuild registry ls {chosen[0].repository} --format markdown`"
     return [
         "<!-- not run: needs GitHub -->",
@@ -55,7 +56,7 @@ def brief_commands(listing: RegistryListing, first: Sequence[str]) -> list[str] 
 
 
 def _age(entry: ListedTag) -> tuple[bool, str]:
-    """A sort key for a target's images: by age, with the stable tag at the end."""
+    """A sort key for a target's images, which sorts by age with the stable tag last."""
     return entry.target in entry.tags, max(entry.dates, default="")
 
 

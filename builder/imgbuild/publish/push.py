@@ -57,7 +57,7 @@ KEPT_NOTE = "uploaded blobs remain in the registry"
 
 
 class BlobState(enum.StrEnum):
-    """The state of a blob in the repository. The last two states are results of a push."""
+    """The state of a blob in the repository. The last two states can only result from a push."""
 
     PRESENT = "present"
     MOUNTABLE = "mountable"
@@ -67,7 +67,7 @@ class BlobState(enum.StrEnum):
 
 
 class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
-    """A blob of an image. `source` is the repository to mount the blob from."""
+    """A blob of an image. `source` is the repository from which the blob is mounted."""
 
     name: str
     arches: tuple[Arch, ...]
@@ -98,7 +98,7 @@ class PushContext(msgspec.Struct, frozen=True, kw_only=True):
 class PushedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A pushed target, or the planned push for a dry run.
 
-    `sent` is the size of sent blobs in bytes. `attached` and `signed` are attachments and
+    `sent` is the size of sent blobs in bytes. `attached` and `signed` list attachments and
     signatures.
     """
 
@@ -166,7 +166,7 @@ def survey_blobs(
 ) -> tuple[PushedBlob, ...]:
     """The states of the blobs of `plan`. Blobs in `sent` are treated as existing.
 
-    Raises IntegrityError if the size of a blob differs from that in digests.json.
+    Raises IntegrityError if the size of a blob differs from digests.json.
     """
 
     def _row(blob: PlannedBlob, _: StopFlag) -> PushedBlob:
@@ -191,7 +191,7 @@ def survey_blobs(
 
 
 def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
-    """Repositories of the same registry to look up a blob in, specified ones first."""
+    """Repositories of the same registry that may have a blob, specified repositories first."""
     candidates = list(work.mounts)
     overlay = published.find_overlay(work.inputs.matrix, plan.target)
     if overlay is not None and overlay.published.image and overlay.published_layout is None:
@@ -265,8 +265,8 @@ def _attach_documents(
 ) -> tuple[tuple[Digest, ...], tuple[Digest, ...]]:
     """Attach and sign the documents of the lock. Returns digests of artifacts and signed manifests.
 
-    Does nothing for a base image, because no lock describes it. Raises LockStale if the project's
-    lock has changed.
+    Does nothing for a base image, because it has no lock. Raises LockStale if the project's lock
+    has changed.
     """
     if plan.only_base or not (work.attach or work.key):
         return (), ()

@@ -1,8 +1,9 @@
 """Reads and writes SIF, Apptainer's file format: header, descriptors and objects.
 
-A SIF is little endian. The header has 128 bytes, and each of the 48 descriptors 585. A descriptor
-has the offset and size of its object. The file system starts at a multiple of 4096. The file
-depends only on the image: the id is nil, and all times are the image's.
+A SIF is little endian. The header has 128 bytes, and each of the 48 descriptors has 585 bytes. A
+descriptor contains the offset and size of its object. The file system starts at a multiple of 4096
+bytes. The file depends only on the image: the ID is nil, and all times are the creation time of the
+image.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def file_system_offset(objects: Sequence[DataObject]) -> Bytes:
 
 
 def write_container(path: Path, objects: Sequence[DataObject], arch: Arch, time: int) -> None:
-    """Write header, descriptors and `objects` into `path`, which already has the file system.
+    """Write header, descriptors and `objects` into `path`, which already contains the file system.
 
     The file system starts at `file_system_offset(objects)`. `time` is the time of the image, in
     seconds since 1970.
@@ -96,7 +97,7 @@ def write_container(path: Path, objects: Sequence[DataObject], arch: Arch, time:
 
 @reads_untrusted("path")
 def read_arch(path: Path) -> Arch:
-    """The architecture of the SIF at `path`; InputError if it is not a SIF."""
+    """The architecture of the SIF at `path`. Raises InputError if it is not a SIF."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             head = file.read(HEADER.size).ljust(HEADER.size, b"\0")
@@ -118,7 +119,7 @@ def read_arch(path: Path) -> Arch:
 
 @reads_untrusted("path")
 def read_objects(path: Path) -> list[DataObject]:
-    """The objects of the SIF at `path`; InputError if it is not a SIF or is truncated."""
+    """The objects of the SIF at `path`. Raises InputError if it is not a SIF or is truncated."""
     read_arch(path)
     with path.open("rb") as file:
         *_, total, at = HEADER.unpack(file.read(HEADER.size))[:10]
@@ -153,7 +154,7 @@ def _descriptor(
     name: str = "",
     extra: bytes = b"",
 ) -> bytes:
-    """A descriptor. `place` has the offset, the size, and the size with preceding padding."""
+    """A descriptor. `place` contains the offset, the size, and the size with preceding padding."""
     owner = 0
     return DESCRIPTOR.pack(
         kind, True, number, GROUP, LINK_NONE, *place, time, time, owner, owner, name.encode(), extra

@@ -1,7 +1,7 @@
 """Converts an image in a layout to one file: a SIF, or a squashfs for enroot.
 
-Layers are inflated, merged and compressed as one stream, without temporary files. The result is
-renamed into place at the end.
+Layers are decompressed, merged and compressed as one stream, without temporary files. The output
+appears under its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ConvertOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushedSif(msgspec.Struct, frozen=True, kw_only=True):
-    """A SIF in a registry. `image` is the image's manifest, `moved` the uploaded bytes."""
+    """A SIF in a registry. `image` is the image manifest, and `moved` the uploaded bytes."""
 
     reference: str
     digest: Digest
@@ -72,10 +72,10 @@ def convert_image(
     lock: bytes = b"",
     reporter: Reporter = SILENT_REPORTER,
 ) -> ConvertedImage:
-    """Write the image of `layout` on `arch` to `out`; `lock` is its lock.json, or empty.
+    """Write the image of `layout` on `arch` to `out`. `lock` is its lock.json, or empty.
 
-    The bytes of the result depend on the content of the layers, not on their compression.
-    ToolMissing without mksquashfs, IntegrityError if a layer is damaged.
+    The bytes of the result depend on the content of the layers, not on their compression. Raises
+    ToolMissing without mksquashfs, and IntegrityError if a layer is damaged.
     """
     tool = squashfs.find_mksquashfs()
     image = read_sif_source(layout, arch, lock)
@@ -91,7 +91,7 @@ def convert_image(
             f" {shown_path(path)} and others are written without it"
         )
     for name in files.unsettable_variables(image) if options.format == "sif" else ():
-        reporter.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is omitted")
+        reporter.warn(f"{image.name}: omitted the variable {name!r}, which a shell cannot set")
     added = files.sif_members if options.format == "sif" else enroot.enroot_members
     flat.add([LayerSource(path=out, data=layer_archive(added(image, flat.tree)))])
     objects = files.sif_objects(image) if options.format == "sif" else []
@@ -122,7 +122,7 @@ def convert_image(
 def find_lock_of_target(
     images: Path, target: str, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT_REPORTER
 ) -> bytes:
-    """The lock.json of `target` if the image of `layout` follows from it, otherwise b""."""
+    """The lock.json of `target` if it matches the image of `layout`, otherwise b""."""
     built = layout.image(arch).manifest.digest
     try:
         target_digests = read_digests(images, read_lock(images, target)).arch.get(arch)
@@ -131,7 +131,7 @@ def find_lock_of_target(
         return b""
     if target_digests is None or target_digests.manifest != built:
         reporter.warn(
-            f"{layout.path} has {built}, which does not match the lock of {target}; so the file"
+            f"{layout.path} has {built}, which does not match the lock of {target}, so the file"
             f" will contain no lock; to build the locked image, run: imgbuild build {target}"
         )
         return b""
@@ -141,7 +141,7 @@ def find_lock_of_target(
 def find_lock_of_image(
     images: Path, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT_REPORTER
 ) -> bytes:
-    """The lock.json of the image of `layout` in `images`; b"" if there is none.
+    """The lock.json of the image of `layout` in `images`, or b"" if there is none.
 
     Only the lock of the target with the layout's name is read.
     """

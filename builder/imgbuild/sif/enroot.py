@@ -1,7 +1,7 @@
-"""Creates the files that enroot and pyxis read in a squashfs (separate: a format).
+"""Creates the files in a squashfs that enroot and pyxis read (separate: a format).
 
-The files are environment, fstab and rc. They match the files of `enroot import`, which `enroot
-create` requires. Unlike with `enroot import`, files keep their owners.
+The files `environment`, `fstab` and `rc` are required by `enroot create`, and match the output of
+`enroot import`. Unlike with `enroot import`, files keep their owners.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOCAL_SCRIPT = """\
 
 
 def enroot_members(image: SifSource, tree: MergedTree) -> list[LayerMember]:
-    """The members of a layer on top of the image whose files are `tree`."""
+    """The members of a layer to add to the image with the files `tree`."""
     additions = [
         file_member("etc/environment", environment_text(image)),
         file_member("etc/fstab", fstab_text(image)),
@@ -37,14 +37,14 @@ def enroot_members(image: SifSource, tree: MergedTree) -> list[LayerMember]:
 
 
 def environment_text(image: SifSource) -> str:
-    """The environment, one NAME=VALUE per line; enroot replaces ${NAME} with the host's value."""
+    """The environment, one NAME=VALUE per line. enroot replaces ${NAME} with the host's value."""
     return "".join(f"{item}\n" for item in image.settings.env or () if "\n" not in item)
 
 
 def fstab_text(image: SifSource) -> str:
-    """An fstab that makes each volume of the image a writable folder.
+    """An fstab that mounts a writable folder on each volume of the image.
 
-    InputError for a path that is not a plain word, because enroot would mount another path.
+    Raises InputError for paths with special characters, because enroot would mount another path.
     """
     return "".join(
         f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev\n"
@@ -79,6 +79,6 @@ def _word(text: str) -> str:
 
 
 def _parts(path: str) -> list[str]:
-    """The folders of `path`, the outermost first."""
+    """The folders in `path`, outermost folder first."""
     names = [name for name in path.split("/") if name]
     return ["/".join(names[: number + 1]) for number in range(len(names))]

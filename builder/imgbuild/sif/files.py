@@ -1,9 +1,9 @@
 """Creates the files that Apptainer expects in a SIF: environment, entry point, labels.
 
-Apptainer clears the caller's environment, sources `env/*.sh` sorted by name, applies `--env` and
-APPTAINERENV_… after `99-base.sh`, and then restores the caller's variables that no file has set.
-The image's values therefore take precedence, as in Docker, and an empty value in a file hides the
-caller's variable.
+Apptainer clears the caller's environment, sources `env/*.sh` in the order of their names, applies
+`--env` and APPTAINERENV_… after `99-base.sh`, and then restores the caller's variables that no file
+has set. Therefore, values of the image take precedence as in Docker, and a file can hide a variable
+of the caller with an empty value.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ START = "#!/bin/sh\n# An instance keeps running by itself: nothing is started in
 
 
 def sif_members(image: SifSource, tree: MergedTree) -> list[LayerMember]:
-    """The members of a layer on top of the image whose files are `tree`."""
+    """The members of a layer to add to the image with the files `tree`."""
     additions = [
         folder_member(HOME),
         folder_member(f"{HOME}/env"),
@@ -123,7 +123,8 @@ def sif_objects(image: SifSource) -> list[container.DataObject]:
 def config_digest(path: Path) -> Digest | None:
     """The digest of the configuration of the image in the SIF at `path`.
 
-    None if another tool made the SIF without this digest. InputError if it is not a SIF.
+    None if the SIF was created by another tool and has no such digest. Raises InputError if the
+    file is not a SIF.
     """
     contents = (each.data for each in container.read_objects(path) if each.name == CONFIG_OBJECT)
     return next((digest_of(data) for data in contents), None)
@@ -140,7 +141,7 @@ def sif_labels(image: SifSource) -> dict[str, str]:
 def definition_text(image: SifSource) -> str:
     """The origin of the image, as an Apptainer definition file.
 
-    It has the digest but no name: the same image yields the same file under any name.
+    It contains the digest but no name, so that an image yields the same file under any name.
     """
     return f"bootstrap: oci\nfrom: image@{image.digest}\n"
 
@@ -148,7 +149,7 @@ def definition_text(image: SifSource) -> str:
 def environment_script(image: SifSource) -> str:
     """The image's environment as a shell script, with values quoted.
 
-    HOME is omitted, because Apptainer uses the caller's or --home. The variables of
+    HOME is omitted, because Apptainer uses the caller's home folder or `--home`. Variables in
     `unsettable_variables` are also omitted.
     """
     lines = ["#!/bin/sh"]
@@ -195,7 +196,7 @@ def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
 
 
 def _inspect_metadata(image: SifSource) -> bytes:
-    """The metadata for `apptainer inspect`, which avoids that it starts a container."""
+    """The metadata for `apptainer inspect`, which then does not start a container."""
     scripts = ("env/10-docker2singularity.sh", "env/90-environment.sh")
     texts = _texts(image)
     attributes = {

@@ -1,12 +1,12 @@
 """Flattens layers to one tar, with whiteouts and hard links applied (separate: an algorithm).
 
-The tar has each path once: first folders, links and devices, then files in the order of the layers.
-No file is written, and each path takes a few hundred bytes of memory.
+The tar contains each path once: first folders, links and devices, then files in the order of the
+layers. No file is written, and each path takes a few hundred bytes of memory.
 
-Layers are read twice: once for names (`skim`), once for content. One pass is not enough, because a
-path may lead through a link in a lower layer, and a hard link may refer to a file that another
-layer hides. The first pass checks the digests of the layers. The second checks their diff ids, and
-compares their members with the first pass.
+Layers are read twice: first for names (`skim`), then for contents. Two passes are necessary,
+because a path can lead through a link in a lower layer, and a hard link can refer to a file that
+another layer hides. The first pass checks the digests of the layers. The second pass checks their
+diff IDs, and compares their members with the first pass.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REMEDY = "remove the layout and build or pull the image again"
 
 
 class LayerSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer: a file with digest, size and diff id from its image, or `data`, a plain tar."""
+    """A layer: a file with digest, size and diff ID, or an uncompressed tar in `data`."""
 
     path: Path = Path()
     digest: Digest = ""
@@ -60,7 +60,7 @@ class LayerSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlatTree:
-    """The merged tree of several layers. Call `add` for all of them, then read `chunks`."""
+    """The merged tree of several layers. Call `add` for all layers, then `chunks`."""
 
     def __init__(self) -> None:
         self.tree = MergedTree()
@@ -68,7 +68,7 @@ class FlatTree:
         self._seen: list[int] = []  # the hash of the members of each layer
 
     def add(self, layers: Sequence[LayerSource], *, reporter: Reporter = SILENT_REPORTER) -> None:
-        """Add `layers`, bottom first, on top of the others; IntegrityError if one is damaged."""
+        """Add `layers` on top, bottom layer first. Raises IntegrityError if a layer is damaged."""
         total = sum(layer.size for layer in layers)
         with (
             reporter.progress("reading the names of all files", total) as bar,
@@ -85,7 +85,7 @@ class FlatTree:
 
     @property
     def size(self) -> Bytes:
-        """The size of all files; hard links count once."""
+        """The size of all files in bytes. Files with several hard links are counted once."""
         return sum(node.size for node, _ in self._files().values())
 
     @property
@@ -95,7 +95,7 @@ class FlatTree:
 
     @property
     def lost_attributes(self) -> dict[str, str]:
-        """Extended attribute that a squashfs cannot store → the first path with this attribute."""
+        """The first path for each extended attribute that a squashfs cannot store."""
         first_paths: dict[str, str] = {}
         for path, node in self.tree.iterate_paths():
             for name in node.attributes or ():
@@ -104,7 +104,7 @@ class FlatTree:
         return first_paths
 
     def chunks(self, advance: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
-        """The tar without the root folder; `advance` is called with the content bytes read."""
+        """Yield the tar, without the root folder. `advance` is called with the bytes read."""
         others: dict[int, str] = {}
         for path, node in self.tree.iterate_paths():
             if node.kind == "folder":
@@ -129,7 +129,7 @@ class FlatTree:
         yield END
 
     def _files(self) -> dict[tuple[int, int], tuple[TreeNode, list[str]]]:
-        """(layer, member) with the content of a file → its node and all its paths."""
+        """The node and all paths of each file, by the layer and member with the content."""
         files_by_source: dict[tuple[int, int], tuple[TreeNode, list[str]]] = {}
         for path, node in self.tree.iterate_paths():
             if node.kind == "file":
@@ -138,7 +138,7 @@ class FlatTree:
 
 
 def _entries(layer: LayerSource) -> list[TarEntry]:
-    """The members of a layer; IntegrityError if its digest is wrong."""
+    """The members of a layer. Raises IntegrityError if the digest is wrong."""
     if layer.data:
         return list(TarReader(io.BytesIO(layer.data), str(layer.path)))
     _check_layer(layer)

@@ -1,4 +1,4 @@
-"""Reads the input of a SIF or squashfs: an image in a layout, its configuration and lock.
+"""Reads the input of a SIF or squashfs: an image in a layout, with its configuration and lock.
 
 All files that are added to the image are computed from a `SifSource`.
 """
@@ -19,7 +19,7 @@ from imgbuild.values import Arch, Digest
 
 
 class RuntimeSettings(msgspec.Struct, frozen=True, rename="pascal"):
-    """The runtime settings of an image, with their names in image-spec."""
+    """The runtime settings of an image, with the field names of the OCI image specification."""
 
     env: tuple[str, ...] | None = ()
     entrypoint: tuple[str, ...] | None = ()
@@ -58,7 +58,7 @@ class SifSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_sif_source(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
-    """The image of `layout` on `arch`; IntegrityError if its configuration is invalid."""
+    """The image of `layout` on `arch`. Raises IntegrityError if its configuration is invalid."""
     stored = layout.image(arch)
     config = stored.config_data
     document = codec.decode(config, _ConfigDocument, file=f"{layout.path}: {stored.config.digest}")
@@ -82,7 +82,7 @@ def read_sif_source(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
 
 
 def layer_archive(members: Sequence[LayerMember]) -> bytes:
-    """A layer of small, sorted `members` as a plain tar."""
+    """A layer of small, sorted `members` as an uncompressed tar."""
     parts = []
     for member in sorted(members, key=sort_key):
         data = member.content if isinstance(member.content, bytes) else b""

@@ -1,4 +1,4 @@
-"""Pushes a SIF to the repository of its image, as an artifact like `apptainer push` does.
+"""Pushes a SIF to the repository of its image, in the format of `apptainer push`.
 
 The artifact refers to the image's manifest and has a tag, for `apptainer pull oras://`. The same
 SIF yields the same artifact.
@@ -27,7 +27,7 @@ LAYER_TYPE = "application/vnd.sylabs.sif.layer.v1.sif"
 def find_subject(
     client: RegistryClient, repository: Repository, name: str, image: Digest
 ) -> Descriptor:
-    """The descriptor of the manifest `image` in `repository`; InputError if it is missing."""
+    """The descriptor of the manifest `image` in `repository`. Raises InputError if missing."""
     resolved = client.resolve(repository.with_digest(image))
     if resolved is None:
         message = f"{repository} has no image {image}, on which the SIF is based"
@@ -42,7 +42,7 @@ def push_sif(
 ) -> PushedSif:
     """Push the SIF `sif_image` to `repository`, with the tag NAME-ARCH-sif.
 
-    InputError if its image is not in the repository.
+    Raises InputError if the image is not in the repository.
     """
     named = repository.tagged(sif_tag(sif_image.name, sif_image.arch))
     if TAG.fullmatch(named.target) is None:
@@ -67,7 +67,7 @@ def sif_tag(name: str, arch: Arch) -> str:
 
 
 def sif_manifest(sif_image: ConvertedImage, image: Descriptor) -> bytes:
-    """The artifact's manifest, like the one of `apptainer push`, with a subject."""
+    """The artifact's manifest, in the format of `apptainer push`, with a subject."""
     sif = Descriptor(
         media_type=LAYER_TYPE,
         digest=sif_image.digest,

@@ -1,10 +1,10 @@
-"""Lists a layer's members without inflating their contents (separate: an algorithm).
+"""Lists a layer's members without decompressing their contents (separate: an algorithm).
 
-In imgbuild's layers, each larger file is a gzip member (`oci.layer`). The end of a member can be
-located without inflating it: the trailer has the size of the file, and an uncompressed member
-follows. In an uncompressed tar, contents are skipped as well. The result is very likely correct. If
-it is inconsistent, the layer is read in full. Callers that read the contents later compare the
-members (`MembersHash`).
+In imgbuild's layers, each larger file is a gzip member (`oci.layer`). The end of a member is
+located without decompressing it: the trailer contains the size of the file, and an uncompressed
+member follows. In an uncompressed tar, contents are skipped, too. If the result is inconsistent,
+the layer is read in full. The result can be wrong in rare cases, so callers that read the contents
+later compare the members (`MembersHash`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SIZE_MODULUS = 1 << 32  # sizes are counted modulo this
 
 
 class MembersHash:
-    """A hash of the members of a layer in their order, for comparison within this process."""
+    """A hash of the ordered members of a layer, for comparison within this process."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -46,9 +46,9 @@ class MembersHash:
 
 
 def layer_entries(layer: LayerFile) -> list[TarEntry]:
-    """The members of a layer; IntegrityError if it is damaged.
+    """The members of a layer. Raises IntegrityError if it is damaged.
 
-    The diff id is compared only if the layer is read in full.
+    The diff ID is checked only if the layer is read in full.
     """
     try:
         with FileIO(layer.path, opener=open_regular) as file:
@@ -74,7 +74,7 @@ class _PlainTar:
         return piece
 
     def skip(self, length: int) -> None:
-        """Skip `length` bytes; EOFError if there are fewer."""
+        """Skip `length` bytes. Raises EOFError if there are fewer."""
         self._at += length
         if self._at > self._size:
             raise EOFError
@@ -102,7 +102,7 @@ class _GzipTar:
         return piece
 
     def skip(self, length: int) -> None:
-        """Skip `length` bytes, a content or its padding; EOFError if there are fewer."""
+        """Skip `length` bytes, a content or its padding. Raises EOFError if there are fewer."""
         while length:
             available = min(length, len(self._piece) - self._read)
             self._read += available
@@ -142,7 +142,7 @@ class _GzipTar:
         return stated == size % SIZE_MODULUS and kind in (0, 1) and length ^ complement == 0xFFFF
 
     def _inflate_more(self) -> bool:
-        """Inflate more bytes of the tar; False at its end."""
+        """Inflate more bytes of the tar. Returns False at the end."""
         while self._at < self._size or self._inflater is not None:
             if self._inflater is None:
                 self._inflater, self._step = isal_zlib.decompressobj(31), FIRST
@@ -170,7 +170,7 @@ class _NameReader(TarReader):
         self._skip = stream.skip
 
     def content(self) -> Iterator[bytes]:
-        """Skip the content; yields nothing."""
+        """Skip the content. Yields nothing."""
         self._skip(self._left)
         self._skip(self._pad)
         self._left = self._pad = 0

@@ -1,10 +1,10 @@
 """Creates a squashfs from a tar with mksquashfs, without root and without unpacking.
 
-Its bytes depend on the tar, the given time and the version of mksquashfs, but not on the number of
-processors.
+The bytes of the squashfs depend on the tar, the given time and the version of mksquashfs, but not
+on the number of processors.
 
-mksquashfs is installed on more systems than tar2sqfs; both have been able to read a tar since 2021.
-Version 4.5.1 in Debian 12 accepts options for the compressor with a tar, unlike its sqfstar.
+mksquashfs is used because it is installed on more systems than tar2sqfs. Version 4.5.1 in Debian 12
+accepts compressor options for a tar. Its sqfstar does not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MksquashfsTool(msgspec.Struct, frozen=True):
 
 
 def find_mksquashfs() -> MksquashfsTool:
-    """The mksquashfs of this machine; ToolMissing if it is missing or cannot read a tar."""
+    """The mksquashfs of this machine. Raises ToolMissing if it is missing or cannot read a tar."""
     program = process.find_program(PROGRAM, remedy=REMEDY)
     answer = process.run_command([program, "-version"], check=False)
     match = re.search(r"mksquashfs version (\d+)\.(\d+)(\S*)", answer.stdout + answer.stderr)
@@ -68,9 +68,9 @@ def write_squashfs(
 ) -> None:
     """Write a squashfs of the tar `chunks` to `out`, starting at `offset`.
 
-    `time`, in seconds since 1970, must not be before the time of any file. `root` has the owner and
-    mode of the root folder, which is not in the tar. WorkFailed if mksquashfs fails. Errors of
-    `chunks` are raised unchanged.
+    `time`, in seconds since 1970, must not be before the time of any file. `root` contains the
+    owner and mode of the root folder, which is not in the tar. Raises WorkFailed if mksquashfs
+    fails. Errors of `chunks` are raised unchanged.
     """
     command = [tool.program, "-", str(out), "-tar", "-noappend", "-no-progress", "-quiet"]
     command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[compressor]]

@@ -1,1 +1,1 @@
-"""Writes the catalogue as static pages."""
+"""Writes the catalogue of targets as static web pages."""

@@ -1,7 +1,7 @@
 """Computes `data.js`, the data for the forms of the site.
 
-Results of imgbuild's rules, such as the GPUs of an image and the order of images, are computed
-here. The browser only compares versions.
+The GPUs of an image, the order of images, and other results of imgbuild's rules are computed here.
+The browser only compares versions.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _script(variable: str, data: Mapping[str, Any]) -> bytes:
 def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, Any]:
     """The data of targets, images (in the order of doctor), GPUs, drivers, versions and reasons.
 
-    Shared texts are referenced by number: `requires` has indexes of `lines`, and `olderDriver`
-    indexes of `remarks`.
+    Shared texts are referenced by index: `requires` contains indexes into `lines`, and
+    `olderDriver` contains indexes into `remarks`.
     """
     locked = _locked_targets(catalogue)
     numbers = {target.name: number for number, target in enumerate(locked)}
@@ -151,10 +151,10 @@ def _unlocked_target(target: SiteTarget) -> dict[str, Any]:
 def compared_data(catalogue: SiteCatalogue, images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The data for the comparison of two images, in addition to `data.js`.
 
-    `debian` maps package and version to the number of a set. `sets` are the lists in each set.
-    `lists` is the list of each image, or -1 for none. `layers` has names with sizes of layers,
-    which are numbered in this order. `stacks` has the numbers of the layers of each image. `same`
-    maps a layer to the first with the same digest, if that has another name.
+    `debian` maps packages and versions to the number of a set. `sets` contains the lists in each
+    set. `lists` contains the list of each image, or -1 for none. `layers` contains the names and
+    sizes of layers, which are numbered in this order. `stacks` contains the layer numbers of each
+    image. `same` maps a layer to the first layer with the same digest, if the names differ.
     """
     locked = _locked_targets(catalogue)
     pages = [(each, arch) for each in catalogue.debian for arch in Arch]
@@ -201,7 +201,7 @@ def _stack(target: SiteTarget, arch: Arch) -> tuple[LayerDigests, ...]:
 def _number_sets(
     having: Mapping[str, Mapping[str, Sequence[int]]],
 ) -> tuple[dict[str, dict[str, int]], list[tuple[int, ...]]]:
-    """The number of a set by package and version, and the sets.
+    """Number the sets. Returns the set number by package and version, and the sets.
 
     A set is a list of ranges: first number, last number, next first number, and so on.
     """
@@ -265,7 +265,7 @@ def _images(
 
 
 def tested_gpus(image: PageImage) -> list[str]:
-    """The GPUs that passed a tier, such as "H100", or "2 H100" for two of them."""
+    """The GPUs that passed a tier, such as "H100", or "2 H100" for two GPUs."""
     numbers = {
         f"{len(run.gpu)} {' and '.join(names_of_run(run))}"
         for run in image.runs
@@ -278,8 +278,8 @@ def tested_gpus(image: PageImage) -> list[str]:
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:
     """The image of target `number` on `arch`. `gpus` is None if they are unknown.
 
-    `olderDriver` is the remark on drivers between `driver` and `driverFull`, in which {} is
-    replaced with the driver.
+    `olderDriver` is the remark for drivers between `driver` and `driverFull`. The browser replaces
+    {} in it with the driver.
     """
     floors = target_needs.floors[arch]
     known = bool(floors.gpu or floors.gpu_ptx)

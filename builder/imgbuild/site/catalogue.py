@@ -1,6 +1,6 @@
 """Reads the data for a site from a project: matrix, locks, digests and test records.
 
-Nothing is fetched. A lock that is out of date is marked, and its digest and layers are omitted.
+Nothing is downloaded. A lock that is out of date is marked, and its digest and layers are omitted.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def read_catalogue(
 
 
 def _newest_first(rows: Iterable[TableRow]) -> list[TableRow]:
-    """Sort recommended targets first, retired ones last, and by newest packages in each group."""
+    """Sort recommended targets first, retired targets last, and each group by newest packages."""
     newest = sorted(rows, key=lambda row: (row.as_of, gpus.version_numbers(row.cuda)), reverse=True)
     return table.order_rows(newest)
 
@@ -165,7 +165,7 @@ def _target(
             target_digests = image_digests.read_digests(project.images, lock)
         except LockStale as error:
             lock, stale = None, error.message
-            reporter.warn(f"the page of {name} has no digest: {error.message}")
+            reporter.warn(f"the page of {name} does not show a digest: {error.message}")
     if lock is None:
         row = msgspec.structs.replace(row, images=())
     versions = _versions(lock)
@@ -206,7 +206,7 @@ def _guide(project: Project, target: Target, lock: Lock) -> str:
 
 
 def _versions(lock: Lock | None) -> dict[str, str]:
-    """Versions by package, on any architecture."""
+    """Package versions on any architecture, by package."""
     versions: dict[str, str] = {}
     for resolution in lock.arch.values() if lock else ():
         versions |= resolution.versions
@@ -214,7 +214,7 @@ def _versions(lock: Lock | None) -> dict[str, str]:
 
 
 def _shown_versions(row: TableRow, lock: Lock | None) -> Iterable[tuple[str, str]]:
-    """The pins of a target, followed by versions of packages in LISTED."""
+    """The pins of a target, followed by versions of packages in LISTED_PACKAGES."""
     yield from row.pins.items()
     for package in _packages(lock) if lock else ():
         if package.name in LISTED_PACKAGES and package.name not in row.pins:
@@ -279,10 +279,10 @@ def _updates(
     recipes: Sequence[Recipe],
     named: Collection[str],
 ) -> Iterable[UpdateCost]:
-    """The layers that change with an update of each package in `named`, or of another package.
+    """The layers that change if a package in `named`, or any other package, is updated.
 
-    In images with a README or settings for users' packages, the layer of imgbuild's files contains
-    the versions of all packages.
+    If an image contains a README or settings for users' packages, its layer with imgbuild's files
+    contains the versions of all packages.
     """
     lists_versions = [
         layer

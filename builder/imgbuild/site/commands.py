@@ -1,4 +1,4 @@
-"""Writes commands to copy for Docker, podman, Apptainer, Slurm, Kubernetes and imgbuild."""
+"""Writes the commands that readers can copy, for Docker, Slurm, Kubernetes and other programs."""
 
 from __future__ import annotations
 

@@ -10,15 +10,15 @@ from imgbuild.values import Arch
 
 
 def computed_capabilities() -> tuple[str, ...]:
-    """The compute capabilities to compute the requirements of images for."""
+    """The compute capabilities for which requirements of images are computed."""
     return tuple(entry.capability for entry in gpus.load_drivers().gpus)
 
 
 def gpu_name_table() -> dict[str, Any]:
-    """The models, and patterns of names with the numbers of models, the longest pattern first.
+    """The models, and patterns of names with model numbers, longest pattern first.
 
-    Patterns match names in lower case without spaces and without the words in `brands`. A match of
-    `variant` can follow.
+    Patterns match names in lower case without spaces and without the words in `brands`. After the
+    pattern, a name can contain a match of `variant`.
     """
     patterns = [
         (gpu_models.simplify_name(name).replace("#", r"\d"), number)
@@ -34,7 +34,7 @@ def gpu_name_table() -> dict[str, Any]:
 
 
 def model_data(model: GpuModel) -> dict[str, str]:
-    """The name, compute capability and, if the GPU determines it, architecture of a model."""
+    """The name and compute capability of a model, and the architecture if it is known."""
     return {
         "name": ", ".join(_shown_names(model)),
         "capability": model.capability,
@@ -58,7 +58,7 @@ def gpus_for_arch(names: str, arch: Arch) -> str:
 
 
 def gpu_choices() -> list[dict[str, str]]:
-    """The models to compare an image with, the oldest first."""
+    """The models to compare an image with, oldest model first."""
     known = computed_capabilities()
     return [
         model_data(model) for model in gpu_models.load_gpu_models() if model.capability in known

@@ -18,7 +18,7 @@ LABELS = {"trl": "TRL", "verl": "verl", "unsloth": "unsloth", "deepspeed": "deep
 
 
 def target_grid(targets: Sequence[SiteTarget]) -> TargetGrid:
-    """A grid of targets with a row per CUDA release, and columns for vLLM, SGLang and neither."""
+    """A grid of targets with a row per CUDA release, and columns for vLLM, SGLang and no engine."""
     cuda = sorted({target.row.cuda for target in targets}, key=version_numbers, reverse=True)
     families = {_family(target) for target in targets}
     engines = tuple(each for each in (*ENGINES.values(), NO_ENGINE) if each in families)

@@ -24,7 +24,7 @@ from imgbuild.values import Arch, Bytes, Digest
 
 HISTORY_FORMAT = 1
 FILE = "history.json"
-REMEDY = "omit --history-file, because in a git checkout, imgbuild site reads the history from git"
+REMEDY = "omit --history-file in a git checkout, where imgbuild site reads the history from git"
 LOCKED_AGAIN_NOTE = "locked again after removal"
 _NAME = re.compile(NAME)
 
@@ -35,12 +35,12 @@ CommitTime = Annotated[
 
 
 class DigestChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A digest of a target with its first date, sizes, and differences from the previous digest.
+    """A digest of a target, with its first date, sizes, and changes from the previous digest.
 
-    `manifests` and `sizes` are by architecture. `changes` are changes of Python packages, and
-    `debian` changes of Debian packages. `settings` has a line for each change of base and settings.
-    `known` is false if the lock of this or of the previous digest could not be read. `first` marks
-    the first digest in the history.
+    `manifests` and `sizes` are by architecture. `changes` lists changed Python packages, and
+    `debian` changed Debian packages. `settings` contains a line for each change of the base or the
+    settings. `known` is false if the lock of this digest or of the previous digest could not be
+    read. `first` marks the first digest in the history.
     """
 
     date: CommitTime
@@ -57,7 +57,7 @@ class DigestChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class SiteHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of each target, the newest first."""
+    """The changes of each target, newest first."""
 
     format: int = HISTORY_FORMAT
     targets: dict[Name, tuple[DigestChange, ...]] = {}

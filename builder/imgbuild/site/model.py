@@ -18,7 +18,7 @@ LINKED_PROGRAMS = ("Docker", "Apptainer", "Kubernetes")  # and Slurm
 
 
 class PageCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """Commands to copy. `title` is the program, and `text` contains the lines."""
+    """Commands that readers can copy. `title` is the program, and `text` contains the lines."""
 
     title: str
     text: str
@@ -64,10 +64,10 @@ class UpdateCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetLayers(msgspec.Struct, frozen=True, kw_only=True):
-    """The layers of a target, from bottom to top. `numbers` are the counts by architecture.
+    """The layers of a target, from bottom to top. `numbers` counts them by architecture.
 
     `bars` are the drawn layers. `small` and `small_sizes` are the numbers and sizes in bytes of
-    other layers. `updates` are those of the first architecture.
+    other layers. `updates` are the updates on the first architecture.
     """
 
     arches: tuple[Arch, ...]
@@ -115,10 +115,10 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     `lock` and `digests` are None for a target without a current lock. `needs` are requirements of
     the lock in addition to the default index. `stale` are the reasons if a lock is out of date.
-    `stacks` are the main packages that users choose images by. `versions` are those of pinned and
-    main packages. `incompatible` are the known incompatibilities of packages. `debian` is the list
-    of Debian packages. `guide` is the README of the image as Markdown, starting at the second
-    heading.
+    `stacks` contains the main packages by which users choose images. `versions` contains the
+    versions of pinned and main packages. `incompatible` are the known incompatibilities of
+    packages. `debian` is the list of Debian packages. `guide` is the README of the image as
+    Markdown, starting at the second heading.
     """
 
     row: TableRow
@@ -161,8 +161,8 @@ class GridCell(msgspec.Struct, frozen=True, kw_only=True):
     """A target in the grid. `state` is for example tested on GPUs, failed or not locked.
 
     `engine` and `labels` are versions, such as "vLLM 0.26.0" and "TRL 1.16.0". `words` describes
-    the state with the GPUs. `recommended` is the package or CUDA release that the target is
-    recommended for.
+    the state, including the GPUs. `recommended` is the package or CUDA release for which the target
+    is recommended.
     """
 
     target: str

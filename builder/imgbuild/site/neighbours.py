@@ -53,12 +53,12 @@ def _versions(target: SiteTarget) -> Mapping[str, str]:
 
 
 def _version_distance(own: Mapping[str, str], other: Mapping[str, str]) -> int:
-    """The number of packages whose versions differ, or that only one of two targets has."""
+    """The number of packages with different versions, and of packages that only one target has."""
     return sum(own.get(name) != other.get(name) for name in own.keys() | other.keys())
 
 
 def _compared_arches(target: SiteTarget, other: SiteTarget) -> tuple[Arch, Arch]:
-    """The architectures to compare two targets on, which are the same if possible."""
+    """The architectures on which two targets are compared, the same for both if possible."""
     arch = common_arch(target, other)
     return (arch, arch) if arch else (target.row.arch[0], other.row.arch[0])
 
@@ -72,7 +72,7 @@ def _count_differing(target: SiteTarget, other: SiteTarget) -> int:
 
 
 def common_arch(target: SiteTarget, other: SiteTarget) -> Arch | None:
-    """The first architecture that two targets have in common."""
+    """The first common architecture of two targets."""
     there = other.lock.arch if other.lock else {}
     return next((arch for arch in target.row.arch if arch in there), None)
 

@@ -249,7 +249,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
 
 
 def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
-    """For each type of GPU, the current images that run on it, by oldest driver."""
+    """For each type of GPU, the current images that run on it, sorted by oldest driver."""
     images = [
         (image, target.name)
         for target in targets
@@ -290,7 +290,7 @@ def _other_arch(arches: Sequence[Arch], bound: str) -> str:
 
 
 def _version(target: SiteTarget, package: str) -> str:
-    """The version of a package that the page of a target shows first, or ""."""
+    """The first version of a package on the page of a target, or ""."""
     return dict(target.versions).get(package, "")
 
 
@@ -310,7 +310,7 @@ def _gpus(capabilities: Sequence[str], arch: Arch) -> str:
 
 
 def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
-    """For each architecture, the types of GPU with passed tiers, failures, or missing tests."""
+    """Describe the tested types of GPU, failures and missing tests for each architecture."""
     chips: dict[str, dict[str, str]] = {}
     for image in images:
         good = [run for run in image.runs if run.good]
@@ -329,7 +329,7 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
 
 
 def _cve_rows(report: CveReport) -> list[Vulnerability]:
-    """The severe and the accepted vulnerabilities, up to LISTED."""
+    """The severe and the accepted vulnerabilities, at most LISTED_ITEMS."""
     rows = [
         each for each in report.vulnerabilities if each.severity in SEVERE_RATINGS or each.accepted
     ]
@@ -337,7 +337,7 @@ def _cve_rows(report: CveReport) -> list[Vulnerability]:
 
 
 def _same_reports(reports: Sequence[CveReport]) -> list[tuple[str, CveReport]]:
-    """The reports of a target with architectures. Reports with the same rows are combined."""
+    """The reports of a target, with their architectures. Equal reports are combined."""
     alike: dict[tuple[object, ...], list[CveReport]] = {}
     for report in reports:
         rows = [(each.id, each.package, each.version) for each in report.vulnerabilities]
@@ -401,7 +401,7 @@ def _markdown(text: str) -> Markup:
 
 
 def _restore_quotes(escaped: str) -> Markup:
-    """Restore quotes in escaped text, which need no escapes outside of attributes."""
+    """Restore escaped quotes in text, where they need no escapes outside of attributes."""
     text = re.sub("&#34;|&quot;", '"', escaped).replace("&#39;", "'")
     return Markup(text)  # noqa: S704 - escaped
 

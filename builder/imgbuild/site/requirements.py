@@ -44,7 +44,7 @@ def main_package_requirements(
 
 
 def _applicable_requirements(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
-    """The requirements that apply without extras and restrict the version."""
+    """The requirements that apply without extras and restrict a version."""
     environment = {**environment_markers(python, arch), "extra": ""}
     for line in lines:
         try:

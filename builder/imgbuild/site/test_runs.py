@@ -38,7 +38,7 @@ class TestLine(msgspec.Struct, frozen=True):
 
 
 class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
-    """A tested digest that is not the current one, with tiers such as "gpu, multi-gpu"."""
+    """A tested digest that is not the current digest, with tiers such as "gpu, multi-gpu"."""
 
     arch: Arch
     digest: Digest
@@ -57,7 +57,7 @@ def test_lines(target: SiteTarget) -> list[TestLine]:
 
 
 def other_digests(target: SiteTarget) -> list[TestedDigest]:
-    """The tested digests other than those of the current manifests."""
+    """The tested digests that differ from the current manifests."""
     return [
         TestedDigest(
             arch=image.arch,
@@ -81,7 +81,7 @@ def lines_by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine
 
 
 def test_summary(image: PageImage) -> str:
-    """A sentence without a period on passed and failed tiers, with GPUs."""
+    """A sentence, without a period, about the passed and failed tiers and their GPUs."""
     if not image.runs:
         return "not tested"
     groups: dict[tuple[bool, str], list[str]] = {}

@@ -36,7 +36,7 @@ OTHER_FOLDER_REMEDY = "specify another folder with --output, or move the content
 
 
 class WrittenSite(msgspec.Struct, frozen=True, kw_only=True):
-    """A site: folder, numbers of pages and targets, and size of all files in bytes."""
+    """A site, with its folder, the numbers of pages and targets, and the size in bytes."""
 
     output: Path
     pages: int
@@ -60,9 +60,9 @@ def write_site(
     *,
     documents: bool,
 ) -> WrittenSite:
-    """Write the site of `made` to `output`, and with `documents` also locks and SBOMs.
+    """Write the site of `made` to `output`, including locks and SBOMs if `documents` is set.
 
-    Raises InputError unless `output` is missing, empty, or an earlier site.
+    Raises InputError if `output` exists and is neither empty nor an earlier site.
     """
     contents: dict[str, bytes] = {}
     if documents:
@@ -118,7 +118,7 @@ def _document_label(name: str) -> str:
 
 
 def require_replaceable(output: Path) -> None:
-    """Raise InputError unless `output` is missing, empty, or an unchanged earlier site."""
+    """Raise InputError if `output` exists and is neither empty nor an unchanged earlier site."""
     try:
         with OpenFolder.open(output.parent) as above:
             _require_replaceable(above, output)
@@ -144,7 +144,7 @@ def _require_replaceable(above: OpenFolder, output: Path) -> None:
         )
         foreign = sorted({*folder.file_paths()} - {*marker.files, MARKER})
     if foreign:
-        message = f"{output} has files that imgbuild did not write: {join_first(foreign, 5)}"
+        message = f"{output} contains files that imgbuild did not write: {join_first(foreign, 5)}"
         raise InputError(message, hint=OTHER_FOLDER_REMEDY)
 
 

@@ -1,8 +1,8 @@
 """Submits Slurm arrays with a task for each target, and follows their states.
 
 An order is a folder on the shared disk with the script, order.json, and for each task a log, the
-output of the command and a state, which the task writes atomically. Tasks that are completed or
-queued in an order with the same command, arguments and digest are not submitted again.
+output of the command and a state, which the task writes atomically. A task is not submitted again
+if it is completed or queued in another order with the same command, arguments and digest.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> bool:
-        """Whether the script sets --jobs to the number of CPUs, unless the user sets --jobs."""
+        """Whether the script sets --jobs to the number of CPUs. False if the user sets --jobs."""
         return self.verb == "build" and not any(word.startswith("--jobs") for word in self.command)
 
     @property
@@ -64,13 +64,13 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def array(self) -> str:
-        """The numbers of the tasks, in the form for sbatch."""
+        """The numbers of the tasks, in the format of `sbatch --array`."""
         most = f"%{self.throttle}" if self.throttle else ""
         return f"0-{len(self.tasks) - 1}{most}"
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that a task writes: running, or done with the exit status of its command."""
+    """The state that a task writes: running, or finished with the exit status of its command."""
 
     state: str
     status: int | None = None
@@ -98,7 +98,7 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """The reason for a failure in one or two lines: last error in the log, else the state."""
+        """The reason for a failure in one or two lines: the last error in the log, or the state."""
         if self.status is None:
             word = (
                 ("Slurm has no record of the end of the task")
@@ -126,7 +126,7 @@ class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, int]:
-        """The task in the form for Slurm's commands."""
+        """The task in the format of Slurm's commands."""
         return self.order.job, self.number
 
 
@@ -144,7 +144,7 @@ def submit_array(
 ) -> list[ArrayTask]:
     """Submit `tasks` as an array. The order is a new folder in `top`.
 
-    Names of folders sort by time. The name of the array in Slurm begins with `name`, and is unique.
+    Folder names sort by time. The array has a unique name in Slurm that begins with `name`.
     """
     mark = secrets.token_hex(4)
     folder = top / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%f}-{mark}"
@@ -184,11 +184,11 @@ def existing_tasks(
     tasks: Iterable[ArrayTarget],
     options: tuple[str, ...] | None = None,
 ) -> list[ArrayTask]:
-    """The tasks of the newest orders with this verb, command and digest, where they exist.
+    """Find the tasks in the newest orders with this verb, command and digest.
 
-    With `options`, the options of sbatch must be equal, because a passed test on one partition does
-    not apply to another one. An order without a job ID, because imgbuild was killed, is found by
-    its name.
+    With `options`, the options of sbatch must be equal, because a test that passed on one partition
+    says nothing about another. If imgbuild was killed, an order has no job ID, and its job is found
+    by name.
     """
     requested = set(tasks)
     latest: dict[ArrayTarget, ArrayTask] = {}
@@ -207,9 +207,9 @@ def existing_tasks(
 
 
 def split_ended(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]:
-    """The ends of passed tasks, and the queued or running tasks.
+    """Split tasks into the ends of passed tasks and the queued or running tasks.
 
-    A task in state COMPLETING that has not written its end will not write it.
+    A task in the state COMPLETING that has not written its end will never write it.
     """
     queue = commands.query_states(task.key for task in followed if task.order.job)
     done, live = [], []
@@ -296,7 +296,7 @@ def _task_end(
 def read_state(task: ArrayTask) -> TaskState | None:
     """Read the state that the task wrote, or None.
 
-    The folder is listed, because NFS temporarily caches the absence of a single file.
+    The folder is listed, because NFS clients cache the absence of a single file for some time.
     """
     path = task.order.place / f"{task.target}.state.json"
     if path.name not in {each.name for each in task.order.place.glob("*.json")}:

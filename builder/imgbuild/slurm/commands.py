@@ -1,7 +1,7 @@
 """Submits, queries, awaits and cancels jobs with the commands of Slurm.
 
-All nodes must have the same files at the same paths. A task is the ID of a job and an index in the
-array. A job that is not an array has the task 0.
+All nodes must have the same files at the same paths. A task is a job ID and an array index. A job
+that is not an array has the task 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOST_STATE = "LOST"  # imgbuild's name for the state of such a job
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two queries
 SILENCE = 600.0  # seconds in which Slurm may not respond, because its controller restarts
 LATER_HINT = (
-    "jobs continue to run; to list them, run squeue --me; to follow an array, run the same "
+    "the jobs continue to run; to list jobs, run squeue --me; to follow an array, run the same "
     "command again"
 )
 
@@ -92,7 +92,7 @@ def poll_states(
 def query_states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
     """The states of `tasks`, without tasks that Slurm no longer lists.
 
-    Queued and recently ended tasks are listed by squeue, and others by sacct if the site has
+    squeue lists queued and recently ended tasks. sacct lists other tasks if the site has
     accounting.
     """
     task_states: dict[tuple[str, int], str] = {}
@@ -143,7 +143,7 @@ def find_job(name: str) -> str:
 
 
 def cancel_jobs(jobs: Iterable[str]) -> Interrupted:
-    """Cancel `jobs`, in the form for scancel (12, 12_[0,1]). Returns the error to raise.
+    """Cancel `jobs`, in the format of scancel (12, 12_[0,1]). Returns the error to raise.
 
     Finished jobs are not changed.
     """

@@ -1,8 +1,8 @@
 """Writes job scripts for Slurm from templates.
 
-Values that an #SBATCH line, a list of mounts or a shell would change are rejected. A script
-contains the table of variables with paths (see `container.path_variables`), because the values are
-known only when the job runs.
+Values that an #SBATCH line, a list of mounts or a shell would misread are rejected. A script
+contains the table of path variables (see `container.path_variables`), because their values are
+unknown until the job runs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ScriptKind(enum.StrEnum):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources of a job. "" and 0 mean the site's default. `more` are sbatch options."""
+    """The resources of a job. "" and 0 mean the site's default. `more` contains sbatch options."""
 
     nodes: int = 1
     gpus: int = 0  # of each node
@@ -94,7 +94,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """Options for running the image with Apptainer and a SIF file, or with pyxis.
 
-    `binds` are SOURCE[:PLACE[:ro]]. `words` are additional options for Apptainer.
+    `binds` contains SOURCE[:PLACE[:ro]]. `words` contains additional options for Apptainer.
     """
 
     image: str
@@ -153,7 +153,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prefix(self) -> str:
-        """The prefix for the names of `--env` variables outside of the image."""
+        """The prefix of the names of `--env` variables outside of the image."""
         return SET_PREFIX if self.container.pyxis else "APPTAINERENV_"
 
     @property
@@ -191,9 +191,9 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def launched(self) -> tuple[str, ...]:
-        """The command for accelerate or torchrun, which start a Python script or --module.
+        """The command to pass to accelerate or torchrun, which start a Python script or --module.
 
-        Other programs are started by torchrun with --no-python.
+        torchrun starts other programs with --no-python.
         """
         match self.command:
             case (program, "-m", *module) if re.fullmatch(PYTHON, program):
@@ -267,7 +267,7 @@ def missing_gpus_warning(allocation: Allocation) -> str:
 
 
 def unmounted_paths(job: JobScript, here: Path) -> list[str]:
-    """Warnings on values of `--env` that are paths outside of the mounted folders.
+    """Warnings about values of `--env` that are paths outside of the mounted folders.
 
     `here` is the folder in which the script is submitted.
     """
@@ -424,7 +424,7 @@ def allocation_problems(allocation: Allocation, *, log: bool) -> list[str]:
 
 
 class HostOnly(msgspec.Struct, frozen=True):
-    """Variables that are not passed for the same reason."""
+    """Variables that are not passed to the image, all for the same reason."""
 
     reason: str
     names: tuple[str, ...]
@@ -433,8 +433,8 @@ class HostOnly(msgspec.Struct, frozen=True):
 class JobPaths(msgspec.Struct, frozen=True, kw_only=True):
     """The table for a job script.
 
-    `mounted` has items KIND:NAME, where KIND is folder, file or new. `families` are patterns of
-    other passed variables. `named` are path variables passed by `--env`.
+    `mounted` contains items KIND:NAME, where KIND is folder, file or new. `families` contains
+    patterns of other passed variables. `named` lists path variables passed by `--env`.
     """
 
     mounted: tuple[str, ...]

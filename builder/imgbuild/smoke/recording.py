@@ -1,7 +1,7 @@
 """Adds runs of smoke tests to the test records of targets.
 
-A run is recorded only if the digest of the configuration and the diff IDs of layers, if known, are
-those of the target's current image.
+A run is recorded only if its configuration digest and its diff IDs, if known, match the target's
+current image.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def highest_passed_tier(project: Project, lock: Lock, arches: Iterable[Arch]) ->
 def require_locked(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
     """Raise InputError unless the image in `place` has the locked configuration.
 
-    This is checked before the tests run, because the result could not be recorded.
+    Check this before the tests run, because the result of another image cannot be recorded.
     """
     target_digests = image_digests.read_digests(project.images, lock)
     image = target_digests.arch.get(arch)

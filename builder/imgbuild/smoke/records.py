@@ -1,9 +1,9 @@
 """Reads and writes the test records of a target, `images/TARGET/smoke.json`.
 
-A run belongs to the content of an image: the digest of the configuration and, under `images`, the
-diff IDs of the layers. The digest of the manifest is only informative, because annotations change
-it. Runs are never removed, and failed runs are also recorded. For the same content and
-architecture, the latest run of each tier on each type of GPU is valid, with any engine.
+A run belongs to the content of an image: the configuration digest and, under `images`, the diff IDs
+of the layers. The manifest digest is only informative, because it depends on annotations. Runs are
+never removed. Failed runs are recorded, too. For the same content and architecture, only the latest
+run of each tier on each type of GPU is valid, regardless of the engine.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The fields of a `SmokeRun` in a test record.
 
     `digest` is the digest of the manifest during the run, and `config` is the digest of the
-    configuration. `gpu` has the name of each GPU, and `driver` is the driver release
-    ("580.159.04"); they are empty for tiers without GPUs. `versions` are the locked versions of
-    packages in LISTED. `started` is `date` in the file. `seconds` is the wall-clock time of
-    container and tests. `passed`, `failed` and `skipped` are numbers of cases. `further` are failed
-    cases after `first`, and `skips` skipped cases, with messages (empty in records from before
-    2026-11-28). `notes` are log lines about packages that run without an optional part. `jobs` is
-    the number of parallel cases, and `share` the number of parallel cases on GPUs. `through` is the
-    engine (PLACES). `sif` is the digest of the SIF file, if any. `caches` is the content of the
-    image's caches at the start, or "" if unknown. `arbitrary_user` is set if the user was not in
-    the image's /etc/passwd, and files of the image were read-only.
+    configuration. `gpu` contains the name of each GPU, and `driver` is the driver release
+    ("580.159.04"). Both are empty for tiers without GPUs. `versions` contains the locked versions
+    of packages in LISTED_PACKAGES. `started` is `date` in the file. `seconds` is the wall-clock
+    time of container and tests. `passed`, `failed` and `skipped` are numbers of cases. `further`
+    contains the failed cases after `first`, and `skips` the skipped cases, with messages (empty in
+    records from before 2026-11-28). `notes` contains log lines about packages that run without an
+    optional part. `jobs` is the number of parallel cases, and `share` the number of parallel cases
+    on GPUs. `through` is the engine (PLACES). `sif` is the digest of the SIF file, if any. `caches`
+    is the content of the image's caches at the start, or "" if unknown. `arbitrary_user` is set if
+    the user was not in the image's /etc/passwd, and files of the image were read-only.
     """
 
     started: RunTime = msgspec.field(name="date")
@@ -97,7 +97,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The identity of the run. Recording it again replaces the run."""
+        """The identity of the run. A new run with the same identity replaces it."""
         return (self.started, self.arch, self.tier, self.config, self.through, *self.gpu)
 
     @property
@@ -185,7 +185,7 @@ def _faults(smoke_records: SmokeRecords, target: str, file: str) -> Iterable[Inp
 def merge_runs(
     recorded: SmokeRecords, runs: Iterable[RecordedRun], images: Mapping[Digest, ImageContent]
 ) -> SmokeRecords:
-    """Add `runs` to `recorded`, replacing runs with the same key. `images` has the contents."""
+    """Add `runs` to `recorded`, replacing runs with the same key. `images` has their contents."""
     together = {run.key: run for run in (*recorded.runs, *runs)}
     ordered = tuple(run for _, run in sorted(together.items()))
     contents = {**recorded.images, **images}
@@ -244,7 +244,7 @@ def run_summary(run: RecordedRun) -> str:
 
 
 def other_digests(runs: Iterable[RecordedRun], digest: Digest) -> list[str]:
-    """A description of `runs` of images with other digests than `digest`.
+    """Describe the `runs` of images whose digest differs from `digest`.
 
     These runs are valid, because only annotations of the images differ.
     """
@@ -257,7 +257,7 @@ def other_digests(runs: Iterable[RecordedRun], digest: Digest) -> list[str]:
 def runs_by_other_digest(
     runs: Iterable[RecordedRun], digest: Digest
 ) -> dict[Digest, list[RecordedRun]]:
-    """The runs of images with other digests than `digest`, by digest."""
+    """The runs of images whose digest differs from `digest`, by digest."""
     others: dict[Digest, list[RecordedRun]] = {}
     for run in runs:
         if run.digest != digest:
@@ -266,7 +266,7 @@ def runs_by_other_digest(
 
 
 def equal_image(digest: Digest) -> str:
-    """The note on a run of an image with another digest but the same content."""
+    """A note about a run of an image with another digest but the same content."""
     return f"on an image with the same configuration, {digest[:DIGITS]}…"
 
 

@@ -1,6 +1,6 @@
 """Reads results of smoke tests from this or another machine.
 
-`recording` compares each run with the target's digests.
+The module `recording` compares runs with the digests of targets.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `timeout_factor` multiplies time limits, for emulated or busy machines. `model` is the folder of
     a model to use instead of the tiny model. `jobs` is the number of parallel cases, and `share`
-    the number of parallel cases that use GPUs in the gpu tier. `only` are shell patterns of names,
-    such as "nccl|vllm*".
+    the number of parallel cases that use GPUs in the gpu tier. `only` contains shell patterns of
+    case names, such as "nccl|vllm*".
     """
 
     timeout_factor: float = 1.0
@@ -46,7 +46,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     only: str = "*"
 
     def concurrent_cases(self, tier: str) -> int:
-        """The number of parallel cases that use GPUs: 1 in tiers that need no GPU, or all."""
+        """The number of parallel cases that use GPUs: 1 in tiers that need no GPU, or all GPUs."""
         return self.share if tier == "gpu" else 1
 
 
@@ -58,7 +58,7 @@ class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A case with a message on the reason for the failure or skip."""
+    """A failed or skipped case, with the reason as a message."""
 
     case: str
     message: str
@@ -67,13 +67,13 @@ class CaseMessage(msgspec.Struct, frozen=True, kw_only=True):
 class SmokeRun(Report, frozen=True, kw_only=True):
     """The report of a tier, with the image and the conditions of the run.
 
-    `digest` and `config` are those of the image on its architecture, or "" without a known image.
-    `sif` is the digest of the SIF file, if any. `gpu` are the names of the GPUs and `driver` is the
-    driver release, if a GPU tier ran. `started` is in UTC. `seconds` is the wall-clock time of
-    container and tests. `arbitrary_user` is set if the user was not in the image's /etc/passwd, and
-    files of the image were read-only. `jobs`, `share` and `only` are as in `RunSettings`. `model`
-    is the name of the model's folder, if any. `caches` is the content of the image's caches at the
-    start, or "" if unknown.
+    `digest` and `config` are the digests of the image manifest and configuration, or "" if the
+    image is unknown. `sif` is the digest of the SIF file, if any. `gpu` contains the names of the
+    GPUs and `driver` the driver release, if a GPU tier ran. `started` is in UTC. `seconds` is the
+    wall-clock time of container and tests. `arbitrary_user` is set if the user was not in the
+    image's /etc/passwd, and files of the image were read-only. `jobs`, `share` and `only` are as in
+    `RunSettings`. `model` is the name of the model's folder, if any. `caches` is the content of the
+    image's caches at the start, or "" if unknown.
     """
 
     digest: str = ""
@@ -118,7 +118,7 @@ class SmokeRun(Report, frozen=True, kw_only=True):
 
     @property
     def first(self) -> FirstFailure | None:
-        """The first failed case, with a message of one line and at most LONGEST characters."""
+        """The first failed case, with a message of one line, at most LONGEST_MESSAGE characters."""
         for each in self._messages("failed", LONGEST_MESSAGE):
             return FirstFailure(case=each.case, message=each.message)
         return None
@@ -154,7 +154,7 @@ def completed_run(
     *,
     arbitrary_user: bool = False,
 ) -> SmokeRun:
-    """Create the result of a run from the report and the process result."""
+    """Create the result of a run from the report and the result of the process."""
     ended = datetime.datetime.now(datetime.UTC)
     gpu, driver = seen_machine(report.cases)
     return SmokeRun(

@@ -1,8 +1,8 @@
 """Runs the smoke tests in `smoke_tests/` in an image or environment.
 
-The tests are scripts that do not import imgbuild. They are copied into a container, so that engines
-can be on other machines, or mounted in a root folder. In an image, tests run without network and
-without root.
+The tests are scripts that do not import imgbuild. They are copied into containers, because the
+engine can be on another machine, or mounted into root folders. In an image, tests run without
+network and without root.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):
     def expected_content(self) -> Expectation:
         """The expected contents of the image.
 
-        Raises InputError if the lock lacks `arch`.
+        Raises InputError if the lock does not include `arch`.
         """
         return create_expectation(self.lock, self.arch)
 
@@ -125,10 +125,10 @@ def run_tiers(
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the image of `layout`, and yield a report for each.
 
-    `through` is "docker", "podman" or "root". None selects a running engine, else a root folder.
+    `through` is "docker", "podman" or "root". None selects a running engine, or else a root folder.
     With `arbitrary_user`, files of the image are read-only and the user is not in /etc/passwd, as
-    on clusters. Raises InputError if the layout lacks the architecture, ToolMissing if the selected
-    engine is not running, and WorkFailed if the tests could not run.
+    on clusters. Raises InputError if the layout has no image for the architecture, ToolMissing if
+    the selected engine is not running, and WorkFailed if the tests could not run.
     """
     lock, expected, reporter = test_image.lock, test_image.expected_content, test_image.reporter
     image = layout.image(test_image.arch)
@@ -210,7 +210,7 @@ def smoke_root(
 def run_tiers_here(
     test_image: ImageUnderTest, tiers: Sequence[TierName], *, how: RunSettings = DEFAULT_SETTINGS
 ) -> Iterator[SmokeRun]:
-    """Run `tiers` in the active environment: $VIRTUAL_ENV, or that of python3 in $PATH.
+    """Run `tiers` in the active environment: $VIRTUAL_ENV, or the environment of python3 in $PATH.
 
     The packages of the lock must be installed. Raises ToolMissing if there is no Python.
     """
@@ -263,7 +263,7 @@ def write_tests(expected: Expectation, scratch: Path) -> Path:
 
 
 def machine_settings(tier: TierName) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """Settings of this machine for the GPUs of `tier`: variables, and referenced files."""
+    """This machine's settings for the GPUs of `tier`: variables, and the files they refer to."""
     return path_variables.split_settings(driver.gpu_variables() if tier in GPU_TIERS else {})
 
 
@@ -351,7 +351,7 @@ def read_report(
 def report_verdict(report: Report) -> str:
     """The outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)".
 
-    "nothing to test" if the image has no package that the tier tests.
+    Returns "nothing to test" if the image contains no package that the tier tests.
     """
     outcome = "passed" if has_passed(report.cases) else "failed"
     if all(case.outcome == "skipped" for case in report.cases):

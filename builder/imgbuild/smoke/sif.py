@@ -1,4 +1,4 @@
-"""Runs the smoke tests in a SIF file, with a read-only root and an unnamed user as on clusters."""
+"""Runs smoke tests in a SIF file with a read-only root and an unnamed user, as on clusters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def smoke_sif(
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in a SIF file of the image in `layout`, and yield a report for each tier.
 
-    Raises ToolMissing without Apptainer or mksquashfs, WorkFailed if the tests could not run.
+    Raises ToolMissing without Apptainer or mksquashfs, and WorkFailed if the tests could not run.
     """
     apptainer.require_apptainer()
     reporter = test_image.reporter
@@ -46,7 +46,7 @@ def smoke_file(
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the SIF file `image`, and yield a report for each tier.
 
-    Raises ToolMissing without Apptainer, WorkFailed if the tests could not run.
+    Raises ToolMissing without Apptainer, and WorkFailed if the tests could not run.
     """
     expected, image_settings = test_image.expected_content, test_image.lock.settings
     program = apptainer.require_apptainer()

@@ -1,1 +1,1 @@
-"""Verifies that images match their locks, and who signed them."""
+"""Verifies that images match their locks, and checks their signatures."""

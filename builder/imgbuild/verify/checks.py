@@ -25,7 +25,7 @@ class CheckOutcome(enum.StrEnum):
 
 
 class ImageCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """A check: subject, outcome, and the result or the reason why it was not made."""
+    """A check: subject, outcome, and the result or the reason why the check was not made."""
 
     name: str
     arch: Arch | None = None
@@ -44,7 +44,7 @@ class VerifiedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckFailed(Exception):
-    """The image differs from the expected one."""
+    """The image differs from the expected image."""
 
 
 class CheckImpossible(Exception):
@@ -52,9 +52,9 @@ class CheckImpossible(Exception):
 
 
 class SubjectMissing(CheckImpossible):
-    """The subject of the check is missing, which is a failure if an option requires the check.
+    """The subject of the check is missing. This is a failure if an option requires the check.
 
-    Write access to a registry includes deletion, so a missing document proves nothing.
+    Anyone with write access to a registry can delete documents, so their absence proves nothing.
     """
 
 

@@ -42,13 +42,13 @@ def check_signature(digest: Digest, beside: AttachedSignatures, key: PublicKey |
         raise CheckImpossible(NO_KEY_DETAIL)
     for each in beside.signatures:
         if each.hint == key.hint and not each.by(key):
-            message = f"{each.place} refers to the key, but was not signed with it"
+            message = f"{each.place} refers to the key, but its signature is invalid"
             raise CheckFailed(message)
     signatures = [each for each in beside.signatures if each.kind == in_toto.SIGNATURE]
     ours = [each for each in signatures if each.by(key)]
     if not ours:
         problem = (
-            f"{len(signatures)} signatures, none by the key"
+            f"none of {len(signatures)} signatures is by the key"
             if signatures
             else "the image is not signed"
         )
@@ -66,8 +66,8 @@ def check_signature(digest: Digest, beside: AttachedSignatures, key: PublicKey |
 def check_tag(tag: str, digest: Digest, expected: ExpectedImage, today: datetime.date) -> str:
     """Check that the image `digest` can have the tag `tag` on the day `today` (UTC).
 
-    Raises Failed for a tag of another image of the target, or with an impossible date, and
-    Unchecked for other names, which are possibly custom tags.
+    Raises CheckFailed for a tag of another image of the target, or with an impossible date, and
+    CheckImpossible for other names, which may be custom tags.
     """
     arches = expected.arches(digest)
     if not arches:
@@ -125,7 +125,7 @@ def predicate_type(statement: AttachedStatement) -> str:
 def signed_statements(
     attached_statements: Sequence[AttachedStatement], key: PublicKey | None
 ) -> Sequence[AttachedStatement]:
-    """With a key, the signed `attached_statements`, else all. Raises Lacking if there are none."""
+    """Return the statements signed by `key`, or all without a key. SubjectMissing if none."""
     if not attached_statements:
         raise SubjectMissing(NONE_DETAIL)
     if key is None:
@@ -177,8 +177,8 @@ def check_document(
 
     The documents are generated from the lock. There are several if the lock was attached with
     different package records. Other attached SBOMs, for example of an earlier push, are listed in
-    the result. Raises Unchecked if an SBOM signed by the key differs, because another version of
-    imgbuild generated it.
+    the result. Raises CheckImpossible if an SBOM signed by the key differs because another version
+    of imgbuild generated it.
     """
     if not attached and not attached_statements:
         raise SubjectMissing(NONE_DETAIL)
@@ -225,8 +225,8 @@ def vex_document(
 ) -> str:
     """Describe the author, date and statuses of the newest OpenVEX document on an image.
 
-    With a key, only documents signed by it are used. Raises Unchecked if there are none, because
-    they are optional.
+    With a key, only documents signed by this key are used. Raises CheckImpossible if there are
+    none, because the documents are optional.
     """
     counting = [statement for statement in attached_statements if statement.signed or key is None]
     documents = [] if key else list(attached)

@@ -55,7 +55,7 @@ def lock_of_project(project: Project, target: str) -> ExpectedLock:
 
 
 def lock_of_folder(path: Path) -> ExpectedLock:
-    """Read the lock in the file or folder `path`, with adjacent files, as written by `oras pull`.
+    """Read the lock in the file or folder `path`, and adjacent files, as written by `oras pull`.
 
     If `path` is the folder of a project's target, this is the lock of the target. Raises InputError
     if there is no lock, or `path` is a file with another name.
@@ -106,8 +106,9 @@ def choose_lock(
 ) -> tuple[ExpectedLock, str]:
     """Select the lock to compare an image with, and describe the result of the check.
 
-    The lock is `local_lock` if given, else the first trusted attached lock, else the first attached
-    lock. Raises Failed if all attached locks are invalid, and Lacking if there are none.
+    The lock is `local_lock` if given, or else the first trusted attached lock, or else the first
+    attached lock. Raises CheckFailed if all attached locks are invalid, and SubjectMissing if no
+    lock is attached.
     """
     if attached.wrong and not attached.right:
         raise CheckFailed("; ".join(attached.wrong))

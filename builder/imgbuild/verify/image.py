@@ -48,7 +48,7 @@ class ExpectedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expected_image(lock: Lock, target_digests: TargetDigests) -> ExpectedImage:
-    """The expected image of `lock`. `target_digests` has the digests of layers."""
+    """The expected image of `lock`. `target_digests` contains the digests of layers."""
     records = image_digests.layer_records(target_digests)
     documents = {
         arch: image_digests.create_documents(create_plan(lock, arch), records, item.floors)

@@ -20,7 +20,7 @@ from imgbuild.verify.expected_lock import ExpectedLock
 def rebuild_and_compare(
     expected: ExpectedLock, arches: Sequence[Arch], *, processes: int, offline: bool
 ) -> str:
-    """Rebuild the image for `arches`. Raises IntegrityError or Failed if the image differs."""
+    """Rebuild the image for `arches`. Raises IntegrityError or CheckFailed if it differs."""
     origin = RebuildOrigin(
         lock_bundle=expected.lock_bundle,
         arches=tuple(arches),
@@ -41,7 +41,7 @@ def rebuild_and_compare(
 
 
 def _layers(expected: ExpectedLock, arches: Sequence[Arch]) -> str:
-    """The numbers of rebuilt layers, and of downloaded layers of a base."""
+    """Describe the numbers of rebuilt layers and of downloaded base layers."""
     layers = {
         layer.id: isinstance(layer.recipe, RegistryRecipe)
         for arch in arches

@@ -65,7 +65,7 @@ def sign_verified(
 
 
 def _build_details(signer_lock: ExpectedLock) -> BuildDetails:
-    """The commit and builder of the lock's checkout. Without a checkout, mainly the digest."""
+    """The build details from the lock's checkout, or from the lock if there is no checkout."""
     if signer_lock.project is None:
         return provenance.lock_build_details(signer_lock.sha256)
     return provenance.build_details(signer_lock.project, signer_lock.contents.target)

@@ -31,7 +31,7 @@ from imgbuild.verify.checks import (
 from imgbuild.verify.claims import AttachedStatement
 from imgbuild.verify.expected_lock import ExpectedLock
 
-LAYOUT = "a layout has no signatures; verify the image in a registry"
+LAYOUT = "a layout cannot have signatures; verify the image in a registry"
 NO_LOCK_DETAIL = "no lock to compare the image with"
 
 RebuildFunction = Callable[[ExpectedLock, Sequence[Arch]], str]
@@ -150,7 +150,7 @@ class Verification:
         checklist.run("rebuild", again, option=options_by_check["rebuild"])
 
     def _run_without_lock(self) -> None:
-        """Run the checks that need no lock, and record other checks as not done."""
+        """Run the checks that need no lock, and record the other checks as not made."""
         options_by_check = self.wanted.options_by_check
         self.checklist.run("image", _refuse_without_lock)
         if self.wanted.whole:
@@ -199,7 +199,7 @@ class Verification:
     def _attached_versions(self, expected: ExpectedLock) -> list[ExpectedLock]:
         """The attached copies of the lock, or only the lock if it is not attached.
 
-        The package records in the bundle can change without a change of the image.
+        The package records in a bundle can change although the image does not.
         """
         if self.wanted.own is not None:
             return [expected]
@@ -240,7 +240,7 @@ class Verification:
         )
 
     def check_lock_trust(self, expected: ExpectedLock, text: str) -> str:
-        """Check that the lock is from the user, or listed in a provenance signed by the key."""
+        """Check that the user specified the lock or that a signed provenance lists it."""
         if self.wanted.own is not None:
             return text
         if self.wanted.key is None:
@@ -283,7 +283,7 @@ class Verification:
     def check_rebuild(self, expected: ExpectedLock, *, trusted: bool) -> str:
         """Check that rebuilding the lock yields the image.
 
-        A rejected lock is not built, because a build runs code of the packages.
+        A rejected lock is not built, because a build runs code from packages.
         """
         if self.wanted.rebuild is None:
             message = "--rebuild rebuilds every layer from the lock and compares digests"

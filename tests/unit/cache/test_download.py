@@ -315,7 +315,7 @@ def test_error_for_a_wrong_size_in_the_lock_names_the_file(
 
 def test_download_fails_early_if_disk_space_is_insufficient(store: Store, http: HttpClient) -> None:
     vast = LockedFile(file="vast", size=1 << 60, sha256="0" * 64)
-    with pytest.raises(WorkFailed, match="GB free") as caught:
+    with pytest.raises(WorkFailed, match="GB of free space") as caught:
         fetch_all([FileRequest(vast, list)], Context(store, http), title="test")
     assert caught.value.hint
 

@@ -283,11 +283,11 @@ def test_doctor_options_describe_another_machine() -> None:
     other = Host(arch=Arch.ARM64, gpus=(HostGpu(name="GH200", capability="9.0"),), described=True)
     diagnosis = targets.diagnose_host(other, [CU124, CU130])
     assert diagnosis.best == "cu130-vllm"
-    assert diagnosis.remarks == ("no driver is specified, so it is not compared",)
+    assert diagnosis.remarks == ("no driver is specified, so targets are not compared with it",)
     assert diagnosis.verdicts[-1].reasons == ("the image is for x86_64, but the machine is arm64",)
     with_driver = Host(arch=Arch.X86_64, driver="535", described=True)
     assert targets.diagnose_host(with_driver, [CU124]).remarks == (
-        "no GPU is specified, so it is not compared",
+        "no GPU is specified, so targets are not compared with it",
     )
 
 
@@ -354,10 +354,10 @@ def test_machine_without_a_gpu_is_checked_only_for_its_architecture() -> None:
     assert "cu130-vllm" not in one
     assert lines[-1] == "no target is recommended, because no GPU with a driver was found"
     text = "; ".join(diagnosis.remarks)
-    assert "no GPU was found: only the architecture is checked" in text
+    assert "no GPU was found; only the architecture is checked" in text
     (loaded,) = targets.diagnose_host(host(gpus=()), [CU124]).remarks
     assert loaded.endswith(
-        "though driver 580.159.04 is loaded: only architecture and driver are checked"
+        "though driver 580.159.04 is loaded; only architecture and driver are checked"
     )
     assert "no docker, podman or apptainer is running" in text
     assert "64 MB of shared memory" in text

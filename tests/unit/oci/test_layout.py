@@ -239,8 +239,8 @@ def others(name: str | None, second: str | None = None) -> list[dict[str, object
     [
         (others("latest"), "than tiny: latest"),
         (others("tiny", "debian:12"), "than tiny: debian:12"),
-        (others("tiny", "tiny"), "than tiny: 2 of that name"),
-        (others(None), "than tiny: one image without a name"),
+        (others("tiny", "tiny"), "than tiny: 2 images with this name"),
+        (others(None), "than tiny: an unnamed image"),
     ],
 )
 def test_layout_with_other_images_is_refused_and_not_changed(tmp_path, entries, shown):
@@ -296,7 +296,7 @@ def test_folder_that_is_not_a_layout_is_not_modified(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(InputError, match="not an OCI layout"):
+    with pytest.raises(InputError, match="nor an OCI layout"):
         make(tmp_path, "one")
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
 

@@ -139,7 +139,7 @@ def test_image_that_gets_a_new_tag_during_deletion_is_kept(registry, capsys):
     done = gc.delete_old_images(place.client, place.repository, sweep)
     assert _tags(done) == [("small-20250101",)]
     assert old in {digest for _, digest in registry.manifests}
-    assert f"{old} is kept, because it now has another tag" in capsys.readouterr().err
+    assert f"keeping {old}, which now has another tag" in capsys.readouterr().err
 
 
 def test_error_from_a_registry_without_deletion_has_a_hint(registry):

@@ -58,7 +58,10 @@ def test_allowed_failure_matches_only_its_name_and_error(monkeypatch):
     assert not module.accepts(entry, "vllm._C", other)
     assert not module.accepts(entry, "vllm.other", broken)
     assert module.idle([entry], {"vllm._C": broken}) == []
-    assert "nothing fails like that" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
+    assert (
+        "no import fails with this error"
+        in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
+    )
 
 
 def test_allowed_failure_can_require_a_cause_in_the_log(monkeypatch):

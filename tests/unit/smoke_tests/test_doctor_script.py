@@ -71,7 +71,7 @@ def test_packages_in_the_user_folder_are_a_note(doctor, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.site, "getusersitepackages", lambda: str(user))
     monkeypatch.setattr(doctor.site, "getuserbase", lambda: "/workspace/.imgbuild-packages/x")
     (first, second) = result(doctor.packages())
-    assert first == ("note", f"those of the image come from {sys.prefix}: ")
+    assert first == ("note", f"the packages of the image come from {sys.prefix}: ")
     assert second == (
         "note",
         "added by the user in /workspace/.imgbuild-packages/x: emoji 2.1: ",

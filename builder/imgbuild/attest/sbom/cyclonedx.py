@@ -84,7 +84,7 @@ def _component(part: Component) -> dict[str, Any]:
 
 
 def _image_properties(sbom: Sbom) -> dict[str, str]:
-    """The image with its layers, which components refer to."""
+    """The image and its layers, to which components refer."""
     layers = {
         f"layer.{layer.name}.{what}": value
         for layer in sbom.layers
@@ -109,7 +109,7 @@ def _dependencies(sbom: Sbom) -> list[dict[str, Any]]:
 
 
 def _formulation(sbom: Sbom) -> list[dict[str, Any]]:
-    """The inputs of builds of wheels from sdists."""
+    """The build inputs of wheels that were built from sdists."""
     return [
         {
             "bom-ref": f"build/{built}",

@@ -56,7 +56,7 @@ OUTSIDE_KINDS = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
-    """A component. `id` is unique in the SBOM. `layer` is the layer with the component.
+    """A component. `id` is unique in the SBOM. `layer` is the layer that contains the component.
 
     `index` is set unless it is the default index. `source` is the Debian source package, or the URL
     of a package that is not from an index. `cpe` (CPE 2.3) identifies components without a package
@@ -325,7 +325,7 @@ class _ComponentFactory:
     def root_components(
         self, inside: list[str], edges: Mapping[str, tuple[str, ...]]
     ) -> tuple[str, ...]:
-        """The image's direct dependencies: packages that are requested or not required by any."""
+        """The direct dependencies: requested packages, and packages that no other requires."""
         lock = self._lock
         added = lock.extends.packages if lock.extends else ()
         packages = (*lock.base.packages, *(lock.base.tools or ()), *added)

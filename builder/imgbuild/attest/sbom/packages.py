@@ -45,10 +45,10 @@ class Package(
     """The metadata of a file.
 
     `licence` is an SPDX expression, and `license_text` is the declared text if it is not one.
-    `copyright_package` is the package with the copyright file. `source` and `source_version` are
-    the Debian source package. `requires` are the requirements of a wheel, or None in earlier
-    records, which have names in `needs`. `needs` are the dependencies of a deb (`mawk | awk`), and
-    `provides` are the provided names.
+    `copyright_package` is the package that contains the copyright file. `source` and
+    `source_version` identify the Debian source package. `requires` contains the requirements of a
+    wheel. It is None in older records, which list package names in `needs`. `needs` contains the
+    dependencies of a deb (`mawk | awk`), and `provides` the names that the deb provides.
     """
 
     file: str

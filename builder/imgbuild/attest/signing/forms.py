@@ -1,9 +1,9 @@
 """Defines the formats of signatures that cosign stores in a registry.
 
-Bundles are written: the format of cosign 3, one artifact for each statement, whose `subject` is the
-image. Collections are only read: the format of cosign 1 and 2, an image at the tag `sha256-HEX.sig`
-(signatures) or `sha256-HEX.att` (statements) with one layer for each signature or statement. cosign
-3 reads collections only if the image has no bundle.
+A bundle (cosign 3) is an artifact that contains one statement and has the image as its `subject`. A
+collection (cosign 1 and 2) is an image with the tag `sha256-HEX.sig` (signatures) or
+`sha256-HEX.att` (statements), and one layer for each signature or statement. imgbuild writes
+bundles, and reads both formats. cosign 3 reads collections only if the image has no bundle.
 """
 
 from __future__ import annotations

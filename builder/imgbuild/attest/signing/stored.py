@@ -1,7 +1,7 @@
 """Reads and adds signatures attached to an image in a registry.
 
 Signatures and signed statements are read in all formats of cosign, and written as bundles. Damaged
-ones are listed. Callers decide whether a key is trusted.
+signatures are listed. Callers decide whether a key is trusted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttachedSignatures(msgspec.Struct, frozen=True, kw_only=True):
-    """The signatures attached to an image, and descriptions of unreadable ones."""
+    """The signatures attached to an image, and descriptions of damaged signatures."""
 
     signatures: tuple[StoredSignature, ...]
     damaged: tuple[str, ...]
