@@ -325,6 +325,16 @@ def _own_name(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | 
         return None
     package, module = releases.package_name(caller), match["module"]
     name = match.groupdict().get("name")
+    if match.re is MODULE and not below:
+        return Reason(
+            code="IMG903",
+            cause=f"{package} is not installed in the Python that ran this: a file of its checkout"
+            " was started by its path, or the launcher on PATH (torchrun, accelerate, ray) is of a"
+            " different Python",
+            cure=f"install the checkout into this environment (python -m pip install -e ., or"
+            f" {package}), and start with its Python: python -m torch.distributed.run instead of"
+            " torchrun (which -a torchrun shows the others)",
+        )
     if not name and (unbuilt := re.search(r"\.(_[a-z]*version|_[A-Z]\w*|_custom\w*)$", module)):
         return _unbuilt(package, unbuilt[1], caller)
     what = f"{name} of its module {module}" if name else f"its module {module}"

@@ -474,6 +474,13 @@ def _versions(exception: LoggedException, package: str) -> str:
 
 def _general_cure(exception: LoggedException, package: str, at: str) -> str:
     """The cure for an exception of which only the package is known."""
+    if not exception.message and exception.condition:
+        test = exception.condition.removeprefix("assert ")[:MOST_SHOWN]
+        return (
+            f"change the options or data of {at} so that {test} is true (print its values there);"
+            f" if they are right, use another version of {package}{_companions(package)}: its"
+            " changelog or issues may name this check"
+        )
     if exception.name in UNEXPECTED or not exception.message:
         return (
             f"compare the data and options of {at} with {package}'s documentation; if they are"

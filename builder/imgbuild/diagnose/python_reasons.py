@@ -314,6 +314,17 @@ def _module(text: str, facts: LogFacts, caller: str) -> Reason | None:
 
 def _positional_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if counted := COUNTED.search(text):
+        package = releases.name_owner(counted["callee"].partition(".")[0])
+        if package and caller and package != releases.package_name(caller):
+            user = releases.package_name(caller)
+            return Reason(
+                code="IMG915",
+                cause=f"{user} passes {counted['given']} arguments to {counted['callee']}, which"
+                f" accepts {counted['takes']} in the installed {package}: it is older than this"
+                f" {user} expects, or {user} is older than it",
+                cure=f"pip install -U {package}, or install the {user} that {package} requires:"
+                f" {requirements.update_cure(user, package.replace('-', '_'), facts)}",
+            )
         return Reason(
             code="IMG915",
             cause=f"{counted['callee']} of the installed version accepts {counted['takes']}"

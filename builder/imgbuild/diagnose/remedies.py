@@ -47,7 +47,7 @@ OPENINGS = (
     ),
     r"(?:To|In order to) (?:fix|solve|resolve|avoid|disable|enable|use|run|overcome|work around)\b",
     r"To [\w' ]{3,60}, (?:set|use|pass|run|add|install|make|call|please|you|specify|update)\b",
-    r"(?:[Yy]ou|Users?) (?:can|should|may|need to|must|have to|might)(?!'t| not)\b",
+    r"(?:[Yy]ou|Users?) (?:can|could|should|may|need to|must|have to|might)(?!'t| not)\b",
     r"(?:Do not|Don't) (?:set|use|pass|call|specify|mix|enable)\b",
     r"--[\w-]{2,40} (?:should|must|needs to)\b",
     r"If (?:you|this|the|that|your)\b.{1,120}?(?=,)",
