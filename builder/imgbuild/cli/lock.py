@@ -78,7 +78,7 @@ def lock(
     done = targets.lock_all(session, chosen, drop=drop, again=again or not selection.everything)
     for item in done.target_digests:
         for arch in list(item.arch)[:1]:  # code is the same for all
-            cached_code_audit.warn_of_command_errors(session, item.target, arch)
+            cached_code_audit.warn_of_code_errors(session, item.target, arch)
     lines = [f"{item.target} {item.digest}" for item in done.target_digests]
     if done.failed and console.json:
         raise SomeFailed(done.failed)  # the error is the result

@@ -54,8 +54,7 @@ NO_SOURCES = (
     "options and variables were not checked, because the sources of the packages are not in the "
     "cache"
 )
-SECONDS = 0.8  # time limit of `find_run_errors`
-SMALL_LIMIT = 400_000  # bytes of code that can be read in that time
+BYTES_PER_SECOND = 500_000  # of code that is checked with cached facts
 
 
 class UserCode(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,21 +350,21 @@ def cached_findings(
 
 
 def find_run_errors(
-    session: Session, name: str, arch: Arch, command: str, *, project: bool
+    session: Session, name: str, arch: Arch, command: str, *, project: bool, seconds: float
 ) -> list[CodeFinding]:
     """Find errors in a command line and, with `project`, in the project's code.
 
-    The check uses only cached facts and takes at most one second.
+    Only cached facts are used. The result is empty if the check takes longer than `seconds`.
     """
     texts: tuple[CodeText, ...] = ()
     if command:
         texts = (CodeText(file=COMMAND_LINE, kind="shell", source=command.encode()),)
     try:
         lock = lock_file.read_lock(session.project.images, name)
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + seconds
         if project:
             texts = (*texts, *find_files([session.project.root], deadline=deadline))
-        small = sum(len(text.source) for text in texts) <= SMALL_LIMIT
+        small = sum(len(text.source) for text in texts) <= seconds * BYTES_PER_SECOND
         if not small or arch not in lock.arch:
             return []
         only = None if project else check.compared_packages()

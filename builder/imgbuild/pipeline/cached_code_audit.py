@@ -18,13 +18,15 @@ from imgbuild.errors import NothingSelected
 from imgbuild.lock import lock_file, published
 from imgbuild.pipeline.session import Session
 from imgbuild.report import Severity
+from imgbuild.system.amounts import format_count
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.audit.code.model import CodeFinding
 
-SHOWN_FINDINGS = 3  # errors that `warn_of_command_errors` prints
+SHOWN_FINDINGS = 3  # errors that are printed as warnings
+RUN_SECONDS, LOCK_SECONDS = 0.8, 20.0  # time limits of these
 # Programs whose command lines are not read, except for `-m`.
 INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 
@@ -112,11 +114,36 @@ def warn_of_command_errors(
         return
     from imgbuild.pipeline import audit_code
 
-    errors = audit_code.find_run_errors(session, name, arch, command, project=project)
-    for finding in errors[:SHOWN_FINDINGS]:
-        text = ": ".join(filter(None, (finding.message, finding.remedy)))
-        console.warn(f"{finding.where}: {finding.code} {text}")
-    if errors[SHOWN_FINDINGS:]:
-        console.warn(
-            f"{len(errors) - SHOWN_FINDINGS} more errors; to list all, run: imgbuild audit {name}"
+    _print_errors(
+        name,
+        audit_code.find_run_errors(
+            session, name, arch, command, project=project, seconds=RUN_SECONDS
+        ),
+    )
+
+
+def warn_of_code_errors(session: Session, name: str, arch: Arch) -> None:
+    """Warn about errors in a project's code, if they are found within `LOCK_SECONDS`."""
+    if published.project_row(session.matrix, name) is None:
+        return
+    from imgbuild.pipeline import audit_code
+
+    with console.step(f"auditing the code of {name}"):
+        errors = audit_code.find_run_errors(
+            session, name, arch, "", project=True, seconds=LOCK_SECONDS
         )
+    _print_errors(name, errors)
+
+
+def _print_errors(name: str, errors: Sequence[CodeFinding]) -> None:
+    """Warn about `errors`: each text once, those in most places first, up to a limit."""
+    places: dict[str, list[CodeFinding]] = {}
+    for finding in errors:
+        text = ": ".join(filter(None, (finding.message, finding.remedy)))
+        places.setdefault(f"{finding.code} {text}", []).append(finding)
+    ordered = sorted(places.items(), key=lambda item: -len(item[1]))
+    for text, same in ordered[:SHOWN_FINDINGS]:
+        more = f" (and in {format_count(len(same) - 1, 'other place')})" if same[1:] else ""
+        console.warn(f"{same[0].where}: {text}{more}")
+    if left := sum(len(same) for _, same in ordered[SHOWN_FINDINGS:]):
+        console.warn(f"{left} more errors; to list all, run: imgbuild audit {name}")
