@@ -28,7 +28,7 @@ CASES = {
     "cold": "cold, from downloaded wheels",
     "nothing": "nothing changed",
     "trl": "trl's pin changed",
-    "small": "another small pin changed",
+    "small": "pin of another small package changed",
     "layout": "cold, to an OCI layout, without a container",
     "digest": "the digest alone",
 }

@@ -214,7 +214,7 @@ class Experiments:
             )
 
     def _audit_set(self, installed_set: InstalledSet) -> SetResult:
-        """The results of Python and of the audit for a set."""
+        """Audit a set. Returns the results of Python and of the audit."""
         audit_report, complaint, seconds = self._audit_pins(installed_set.pins)
         return msgspec.structs.replace(
             installed_set.result(),

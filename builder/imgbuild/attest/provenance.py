@@ -46,10 +46,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Data on a build that is not in lock and digests.
+    """Data about a build that is not in the lock or the digests.
 
-    `lock` and `matrix` are digests; `matrix` is None for a lock without a project. `commit` is None
-    outside of a checkout, and if lock or matrix have uncommitted changes.
+    `lock` and `matrix` are digests. `matrix` is None for a lock without a project. `commit` is None
+    outside of a checkout, and if the lock or the matrix has uncommitted changes.
     """
 
     lock: Sha256

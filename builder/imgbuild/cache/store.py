@@ -1,12 +1,14 @@
 """Stores files and layers by hash in a cache on disk.
 
-    files/ab/SHA256 input files: wheels, debs, sdists blobs/sha256/SHA256 layers
-    unpacked/USER/SHA256 folders with the files of layers, owned by the user with this id
-    roots/USER/SHA256 folders with the root file system of an image, hard links to these files
-    kernels/SHA256 the kernel cache of an image, compiled while it ran facts/KIND/ab/SHA256 small
-    data derived from inputs, with a checksum partial/SHA256 interrupted downloads, locked while
-    resumed scratch/ID/, live/ID the temporary folder of a live process; its lock file locks/NAME
-    locks between processes
+    files/ab/SHA256          input files: wheels, debs, sdists
+    blobs/sha256/SHA256      layers
+    unpacked/USER/SHA256     folders with the files of layers, owned by the user with this ID
+    roots/USER/SHA256        root file systems of images, as hard links to unpacked files
+    kernels/SHA256           the kernels that an image compiled at run time
+    facts/KIND/ab/SHA256     small data derived from inputs, with a checksum
+    partial/SHA256           interrupted downloads, locked while resumed
+    scratch/ID/, live/ID     the temporary folder and the lock file of a live process
+    locks/NAME               locks between processes
 
 The folders are writable only by this user. Folders of other users and links below the root are
 rejected, so that nobody else can redirect a checked path. A shared cache is a folder like /tmp

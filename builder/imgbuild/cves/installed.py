@@ -1,4 +1,4 @@
-"""Lists the packages of an image by names in advisories: PyPI, Debian sources and CPython."""
+"""Lists an image's packages by their names in advisories: PyPI, Debian sources and CPython."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
 
 
 def _computed_capabilities() -> set[str]:
-    """The capabilities to compute requirements of images for."""
+    """The compute capabilities for which requirements of images are computed."""
     return {entry.capability for entry in gpus.load_drivers().gpus}
 
 

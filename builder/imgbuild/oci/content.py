@@ -133,7 +133,7 @@ def content_pieces(
 ) -> Iterator[bytes]:
     """Read the content, inflate it if necessary, and check its size and CRC.
 
-    Raises IntegrityError, which names the member `where`, if they differ.
+    Raises IntegrityError with `where`, the location of the member, if size or CRC differ.
     """
     if isinstance(content, bytes):
         if len(content) != size:

@@ -104,7 +104,7 @@ class FlatTree:
         return first_paths
 
     def chunks(self, advance: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
-        """Yield the tar, without the root folder. `advance` is called with the bytes read."""
+        """Yield the tar, without the root folder. `advance` is called with the number of bytes."""
         others: dict[int, str] = {}
         for path, node in self.tree.iterate_paths():
             if node.kind == "folder":

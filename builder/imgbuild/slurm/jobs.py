@@ -158,7 +158,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """The variables that Apptainer sets in the image, except those of `--env`."""
+        """The variables that Apptainer sets in the image, except for variables of `--env`."""
         values = {"PYTHONNOUSERSITE": "1", "TMPDIR": "/tmp"}  # noqa: S108  # the image's
         values |= {"LIBRARY_PATH": "/.singularity.d/libs"} if self.allocation.gpus else {}
         return tuple(f"{name}={value}" for name, value in values.items() if name not in self.given)

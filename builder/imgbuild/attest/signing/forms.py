@@ -80,7 +80,7 @@ def collection_tag(digest: Digest, kind: str) -> str:
 
 
 def create_bundle(envelope: Envelope, hint: str) -> bytes:
-    """The bundle of a statement that is signed with the key of `hint`."""
+    """The bundle of a statement signed with the key that `hint` identifies."""
     return codec.encode_compact(
         {
             "mediaType": BUNDLE,
