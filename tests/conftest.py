@@ -1,9 +1,9 @@
 """Provides hooks and fixtures for all tests.
 
-- A test in `tests/unit` starts no process but imgbuild's own workers, reaches no network but this
-  machine's, has an empty cache, and may take 60 seconds.
+- A test in `tests/unit` has an empty cache and a time limit of 60 seconds. It may start only worker
+  processes of imgbuild and connect only to this machine.
 - Other tests have no such limits. The marks `network` and `disk` are checked here before a test
-  starts; engines are checked by the test itself, through `tests.support.needs`.
+  starts; tests check engines themselves with `tests.support.needs`.
 - `tests.support.schedule` distributes the tests over several processes.
 """
 
@@ -192,7 +192,8 @@ def pytest_make_collect_report(
 def pytest_collection() -> Generator[None, object, object]:
     """Exclude the collected tests from garbage collection, because they exist until the end.
 
-    With Python's own limit of 700 objects, it takes 6 % of the time of unit tests.
+    With the default threshold of 700 objects, garbage collection takes 6 % of the time of unit
+    tests.
     """
     gc.disable()
     try:

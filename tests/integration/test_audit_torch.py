@@ -1,8 +1,8 @@
 """Tests that the audit finds symbols of a std::string ABI that the real torch does not define.
 
 torch 2.6.0 of the default index is compiled with the old ABI of std::string. A library that
-requires `torch::jit::parseSchemaOrName` with the new one cannot be imported. FlashInfer's
-wheels for a different torch are an example.
+requires `torch::jit::parseSchemaOrName` with the new ABI cannot be imported. An example is a
+FlashInfer wheel that was built for a different torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Tests that Docker builds whole targets offline from their Dockerfiles with the locked files.
+"""Tests that Docker builds complete targets offline from their Dockerfiles with the locked files.
 
-One after the other, because each takes some 25 GB while it is built; BuildKit's cache is then
-removed. Marked long: test_builders.py tests a small image in the same way.
+The targets are built one after another, because each build takes about 25 GB of disk space. The
+cache of BuildKit is removed after each build. These are long tests: test_builders.py tests a small
+image in the same way.
 """
 
 from __future__ import annotations

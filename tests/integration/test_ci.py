@@ -1,7 +1,7 @@
-"""Scripts of `ci script` and of the workflows: a small project, a real registry, real images.
+"""Tests the scripts of `ci script` and of the workflows with a real registry and real images.
 
-One pin is changed, pushed, tagged; a target that fails its smoke tests gets no tag and an issue; an
-interrupted script resumes.
+A pin of a small project is changed, and the image is pushed and tagged. A target that fails its
+smoke tests gets no tag and an issue. An interrupted script resumes.
 """
 
 from __future__ import annotations

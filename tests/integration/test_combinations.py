@@ -1,7 +1,7 @@
 """Tests that the audit reports broken combinations of packages and has no finding for valid ones.
 
-All records are audited in a few processes before the first test, because that takes longest.
-`tests.support.combinations` divides them into two halves.
+All records are audited in a few processes before the first test, because the audits take most of
+the time. `tests.support.combinations` divides the records into two halves.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Tests that Compose, Kubernetes and other tools read and start rendered containers.
 
-Compose is podman-compose, because Debian has no package of Docker's plugin. The others are long
-tests: a dev container in Docker by the CLI of the specification (npm), Kubernetes' own schemas
-(kubernetes-validate) and SkyPilot by its package. The models of JobSet are those of Kubeflow
-Trainer, generated from JobSet's schema; no package on PyPI or npm was found with KubeRay's.
+Compose files are tested with podman-compose, because Debian has no package of the Docker plugin.
+The other tests are long tests: dev containers with the CLI of the specification (npm) and Docker,
+Kubernetes objects with the Kubernetes schemas (kubernetes-validate), and SkyPilot tasks with its
+package. JobSets are tested with the models of Kubeflow Trainer, which are generated from the schema
+of JobSet. No package with the schema of KubeRay was found.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Compares the Debian bases with roots of mmdebstrap, which installs the same packages.
+"""Compares the Debian bases with roots in which mmdebstrap installed the same packages.
 
 Paths, types, modes, owners, link targets, contents and times must be equal, except for the lists in
-tests/support/debian_differences.py, of which a whole base needs every entry. The comparison is part
-of the long tests; programs of a part of each base run in every test run, and the whole Debian 12
-runs in test_main_job.py.
+tests/support/debian_differences.py. Every entry of these lists must occur in a complete base. The
+comparison is a long test. Every test run starts programs of a part of each base, and
+test_main_job.py runs the complete Debian 12.
 
-The facts of a real root follow from its packages, the command and the version of mmdebstrap. They
-are kept in the user's cache, so mmdebstrap runs where one of these has changed.
+The facts about an installed root depend only on its packages, the command and the version of
+mmdebstrap. They are stored in the cache of the user until one of these changes.
 """
 
 from __future__ import annotations

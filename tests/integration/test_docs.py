@@ -1,7 +1,7 @@
 """Runs the commands of README.md and docs as printed, in one shell per file and environment.
 
-A comment before each block declares how it is run (tests/support/doc_blocks.py).
-tests/unit/test_docs.py checks that every block has one.
+A comment before each block declares how the block is run (tests/support/doc_blocks.py).
+tests/unit/test_docs.py checks that every block has a comment.
 """
 
 from __future__ import annotations

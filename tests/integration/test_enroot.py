@@ -1,8 +1,8 @@
 """Tests that a squashfs starts as with enroot, mounted by the kernel or unpacked.
 
-enroot is not packaged for Debian; the tests do what its runtime does, according to its source:
-mount the image below an overlay (`enroot start FILE`) or unpack it (`enroot create`), read the
-environment from /etc/environment, make the root read-only, and run /etc/rc with a shell.
+Debian has no package of enroot, so the tests run the steps of its runtime, according to its source.
+They mount the image below an overlay (`enroot start FILE`) or unpack it (`enroot create`), read
+the variables from /etc/environment, make the root read-only, and run /etc/rc with a shell.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests that the cited source locations of variables exist in the wheels.
 
-A wheel is read from the cache, else a few kilobytes of it from the index.
+The files are read from cached wheels, or by ranges from wheels on the index.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tests that a user's repository can extend a published target: it is locked, built and run.
+"""Tests that a user's repository can extend a published target, and can lock, build and run it.
 
-The published target is a small one on real Debian packages, built by imgbuild. Its Debian packages
-are stored in the user's own cache, so that only a first run downloads.
+imgbuild builds the small published target from real Debian packages. These are stored in the cache
+of the user, so only the first run downloads them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests an extension of cu124-vllm with packages, system packages and a file.
 
-It uses this user's cache, so only the first run downloads.
+The tests use the cache of the user, so only the first run downloads.
 """
 
 from __future__ import annotations

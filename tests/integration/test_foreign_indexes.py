@@ -1,7 +1,7 @@
 """Tests locking targets that require several indexes, with local servers.
 
-The servers have small real wheels, in pages like those of the PyTorch and FlashInfer indexes; a
-folder has a user-provided wheel.
+The servers have small real wheels on pages in the format of the PyTorch and FlashInfer indexes. A
+wheel of the user is in a folder.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def pytorch() -> LocalIndex:
 def flashinfer() -> tuple[LocalIndex, LocalIndex, LocalIndex]:
     """An index with wheels for one torch, kernel caches of a release, and cubins for any CUDA.
 
-    Since 0.6.16 a cache is empty and requires one package for each generation of GPUs.
+    Since 0.6.16, a kernel cache contains no kernels and requires a package for each generation of
+    GPUs.
     """
     wheels, cache, cubins = LocalIndex(), LocalIndex(), LocalIndex()
     for local in ("cu124torch2.5", "cu124torch2.6"):

@@ -1,7 +1,7 @@
 """Tests that job, array, CI and SIF scripts pass any text as one argument.
 
-They run with programs that record their arguments (tests/support/recording_programs.py), which must
-equal the given texts; no part of a text may be executed.
+The scripts run with programs that record their arguments (tests/support/recording_programs.py).
+The arguments must equal the given texts, and no part of a text may be executed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tests that every renderer quotes arbitrary texts, even invalid values of a lock.
 
-Rendered scripts run with programs that record their arguments; no part of a text may be executed.
-Other formats are read by a parser of their language.
+Rendered scripts run with programs that record their arguments, and no part of a text may be
+executed. A parser of the format reads all other files.
 """
 
 from __future__ import annotations

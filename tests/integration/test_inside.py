@@ -1,7 +1,7 @@
 """Tests reading attachments with other tools, and rebuilding images from attachments.
 
-A small project in a git repository is pushed to Debian's docker-registry, which has no referrers
-API: attachments are found by the tag defined in the specification for such registries.
+A small project in a git repository is pushed to Debian's docker-registry. This registry has no
+referrers API, so attachments are found by the tag that the specification defines.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Tests imgbuild installed from a wheel with a catalogue, without a checkout.
 
-The wheel is built from this checkout's files with a small catalogue in place of the real one. The
-user's commands run in a Debian root folder without an engine and without a network: its loopback
-has a server with the package index and the registry of the base. uv installs imgbuild from a folder
-of wheels, which are downloaded before.
+The wheel is built from the files of this checkout with a small catalogue. uv installs it from a
+folder of downloaded wheels. The commands of the user run in a Debian root folder without an engine
+and without a network. A server on the loopback interface has the package index and the registry of
+the base.
 """
 
 from __future__ import annotations

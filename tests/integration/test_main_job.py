@@ -1,6 +1,7 @@
 """Tests building cu124-vllm from its committed lock and running the image.
 
-One build serves all tests of this file. It uses this user's cache, so only the first run downloads.
+All tests of this file use one build. It uses the cache of the user, so only the first run
+downloads.
 """
 
 from __future__ import annotations

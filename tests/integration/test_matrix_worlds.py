@@ -1,11 +1,11 @@
 """Tests that every x86_64 target on the default index matches the matrix and passes the audit.
 
-CI jobs check a target when its digest changes, and test_lock_from_empty.py one target. Targets that
-need another index, or a user-provided wheel, are locked elsewhere.
+CI jobs check a target when its digest changes, and test_lock_from_empty.py checks one target.
+Targets that require another index or a wheel of the user are tested elsewhere.
 
-The locks are the repository's own. Code and METADATA are read from the index by ranges; shared
-objects, which need whole wheels, were audited when the target was locked, and their host
-requirements are in its digests.
+The test uses the committed locks. Code and METADATA are read from the index by ranges. Shared
+objects, which require complete wheels, were audited when the target was locked; their host
+requirements are in the digests.
 """
 
 from __future__ import annotations

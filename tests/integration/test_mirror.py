@@ -1,7 +1,7 @@
 """Tests that a mirror filled from a lock can be the only source of a build.
 
-The registry is Debian's own; the index and the registry of the base are servers of this test, so
-that they can be stopped.
+The mirror is Debian's docker-registry. The index and the registry of the base are servers of this
+test, which can be stopped.
 """
 
 from __future__ import annotations

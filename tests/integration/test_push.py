@@ -1,8 +1,8 @@
 """Tests pushing small images to a real registry and running them in engines.
 
-Three targets are based on Debian's Python for two architectures; the registry is Debian's own, one
-for this file, whose log and files show what was transferred. A registry that delays a push is a
-test server.
+Three targets are based on Debian's Python for two architectures. All tests of this file use one
+docker-registry of Debian, whose log and files show what was transferred. A test server is used as a
+registry that delays a push.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tests that unsatisfiable package sets on the real index are refused with correct reasons.
 
-The requests of the tests are those of real users; see the issue tracker of each package. Versions
-published in the future must not break a test: only old ones are compared.
+The requests are from issue trackers of the packages. The tests compare only old versions, so that
+new releases do not break a test.
 """
 
 from __future__ import annotations

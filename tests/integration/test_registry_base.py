@@ -1,7 +1,7 @@
 """Tests that an image on a registry base is pushed, locked, built and run.
 
-The base is a real one, Debian's Python on two architectures, built by imgbuild and pushed by skopeo
-to a local registry, in OCI and in Docker format.
+The base is Debian's Python for two architectures. imgbuild builds it, and skopeo pushes it to a
+local registry in OCI and Docker format.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tests the registry client against real registries: Debian's docker-registry and crane's.
+"""Tests the registry client with real registries: Debian's docker-registry and crane.
 
-The specification's conformance tests of registries, applied to the client: push, pull, content
-discovery, content management; and dropped connections, credentials and TLS.
+The tests follow the conformance tests of the distribution specification: push, pull, content
+discovery and content management. Dropped connections, credentials and TLS are also tested.
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ def python() -> str:
 def run_script(
     project: Project, path: str, folder: Path, *words: Path, index: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script to create `folder`, with `path` as PATH, and with access to `index` if given.
+    """Run the script to create `folder`, with `path` as PATH and access to `index` if given.
 
-    Its home is new, so that no cache is used.
+    The home folder is new, so the script uses no cache.
     """
     places = {"UV_DEFAULT_INDEX": index, "PIP_INDEX_URL": index} if index else {}
     return subprocess.run(

@@ -23,7 +23,7 @@ CLIENT = b"from engine.net import start\n\n\nclass GRPOTrainer:\n    pass\n"
 def index() -> LocalIndex:
     """An index in which a newer client imports a name that only a newer engine has.
 
-    On arm64 this torch is a CPU build, like the real one at that time.
+    On arm64, this torch is a CPU build, like the real torch of that time.
     """
     local_index = sample_project.sample_index()
     local_index.published = [file for file in local_index.published if file.package != "torch"]

@@ -1,6 +1,6 @@
-"""Tests the results of the site's forms in Debian's Chromium.
+"""Tests the results of the forms of the site in Chromium of Debian.
 
-The results of the scripts are compared with imgbuild's own code and with the library packaging.
+The results of the scripts are compared with the code of imgbuild and with the library packaging.
 """
 
 from __future__ import annotations

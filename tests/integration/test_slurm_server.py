@@ -1,7 +1,7 @@
 """Tests placement and order of steps in jobs with a vLLM server or torchrun.
 
-trl's server, accelerate and torchrun need GPUs or a large torch. They are replaced by programs of
-the same names, which respond over HTTP and report their arguments: the script is tested, not trl.
+The tests run only the job script: trl, accelerate and torchrun require GPUs or a large torch, so
+they are replaced with programs that respond over HTTP and report their arguments.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Tests that a second real image, cu130-trl, passes its smoke tests in a container.
 
-It has DeepSpeed, built here from its sdist, and no vLLM; test_main_job tests cu124-vllm.
+The image has DeepSpeed, which is built from its sdist, and no vLLM. test_main_job tests
+cu124-vllm.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def test_image_without_vllm_passes_smoke_tests(built):
 def test_nvcc_case_fails_with_a_different_cuda_release(built, tmp_path):
     """The environment equals the result of `pip install -U nvidia-cuda-nvcc`.
 
-    DeepSpeed calls this nvcc, and in other images FlashInfer does: the case is the same.
+    The case tests the nvcc that DeepSpeed, or FlashInfer in other images, calls.
     """
     wheels = damaged.download_wheels(
         tmp_path / "wheels", [f"{name}=={OTHER}" for name in ("nvidia-cuda-nvcc", "nvidia-nvvm")]

@@ -1,7 +1,7 @@
 """Tests that an image with a standalone Python is locked from a server, built and run.
 
-The archive has the interpreter of this machine; its Debian packages do not. The long test does the
-same with each version of pyenv that is installed, and compiles an extension in the image.
+The archive contains the interpreter of this machine, which the Debian packages of the base lack.
+The long test also uses each version installed by pyenv and compiles an extension in the image.
 """
 
 from __future__ import annotations

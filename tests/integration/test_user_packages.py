@@ -1,7 +1,7 @@
 """Tests pip and uv commands of users in each type of container of an image with `user_packages`.
 
-One small image on real Debian packages, with real programs of pip and uv. The packages that users
-add come from a folder of wheels.
+A small image on real Debian packages contains pip and uv. The packages that users add come from a
+folder of wheels.
 """
 
 from __future__ import annotations

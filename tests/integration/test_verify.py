@@ -1,8 +1,8 @@
 """Tests verification by a third party that has only the name of an image and a public key.
 
-A small project is pushed to Debian's registry and signed with a key of cosign's. Then its image is
-verified from another folder with an empty cache, and by cosign. Changes on the registry's disk are
-refused, and an image with a wrong lock is detected by rebuilding it.
+A small project is pushed to Debian's docker-registry and signed with a cosign key. cosign and an
+imgbuild with an empty cache verify the image. Changes on the disk of the registry are refused, and
+a rebuild detects an image with a wrong lock.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def test_wheels_with_an_unusual_layout_are_installed_as_by_uv(tmp_path: Path) ->
 def test_every_locked_wheel_matches_pip(tmp_path: Path) -> None:
     """The wheels of the target are read from the folder $IMGBUILD_WHEELS or from the cache.
 
-    Wheels missing in the cache are fetched into it, as in `imgbuild build`.
+    Missing wheels are downloaded into the cache, as by `imgbuild build`.
     """
     if oracle.PYTHON != "3.11":
         needs.skip_or_fail("the wheels are for Python 3.11", "run the tests with python3.11")

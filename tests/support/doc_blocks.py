@@ -1,13 +1,13 @@
-"""Reads the code blocks of the docs, and the comment before each that declares its test:
+"""Reads the code blocks of the docs and the comment before each block that declares its test.
 
-    <!-- run: ENVIRONMENT -->                its commands run in an environment of docs_shell.py
-    <!-- run: ENVIRONMENT, writes FILE -->   it is written to that file, for the next commands
-    <!-- run: ENVIRONMENT, adds to FILE -->  it is merged into that YAML file
-    <!-- run by: PATH -->                    the file that runs it
+    <!-- run: ENVIRONMENT -->                run the commands in an environment of docs_shell.py
+    <!-- run: ENVIRONMENT, writes FILE -->   write the block to a file for the next commands
+    <!-- run: ENVIRONMENT, adds to FILE -->  merge the block into a YAML file
+    <!-- run by: PATH -->                    the file that runs the block
     <!-- not run: REASON -->                 one of `REASONS`
 
-Blocks in the language `text` hold no commands and need no mark. They are checked by
-tests/unit/test_docs.py and run by tests/integration/test_docs.py.
+Blocks in the language `text` contain no commands and need no comment. tests/unit/test_docs.py
+checks the blocks and tests/integration/test_docs.py runs them.
 """
 
 from __future__ import annotations

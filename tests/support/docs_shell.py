@@ -1,15 +1,15 @@
 """Provides environments in which the commands of the docs run unchanged.
 
-The mark of a block (doc_blocks.py) names the environment. imgbuild, its engines and a registry are
-real. The targets have the documented names and are small (tests/data/docs/matrix.yaml), with an
-index on this machine and real packages of Debian.
+The mark of a block (doc_blocks.py) names the environment. imgbuild, the engines and the registry
+are real. The targets have the documented names and are small (tests/data/docs/matrix.yaml). Their
+packages come from an index on this machine and from Debian.
 
-- `small`: a locked checkout of that project
-- `home`: the folder above `small`, a user's home
-- `project`: a user's home, with that project as the catalogue, and servers of a private index,
+- `small`: a locked checkout of the project with these targets
+- `home`: the folder above `small`, which is the home of the user
+- `project`: a home folder, with the project as the catalogue, and with servers of a private index,
   of git repositories and of files as `index.example`, `git.example` and `files.example`
-- `checkout`: a clone of this repository, with the machine's own index
-- `empty`: a new folder, with the machine's own index
+- `checkout`: a clone of this repository, with the index configured on this machine
+- `empty`: a new folder, with the index configured on this machine
 """
 
 from __future__ import annotations

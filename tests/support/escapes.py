@@ -1,10 +1,11 @@
 """Attempts sandbox escapes; runs in the sandbox with the Python of the image.
 
-Arguments: the path of a file of the host that is not in the image, and a port of the host. Each
-function is one escape. The output is JSON: name → "escaped" or the name of the error that prevented
-it. The escapes are those of a review of this project, and published ones of runc and bubblewrap:
-CVE-2019-5736 and CVE-2024-21626 of runc, CVE-2017-5226 and CVE-2023-28100 (TIOCSTI and TIOCLINUX),
-CVE-2022-0492 (release_agent), CVE-2020-15257 (abstract sockets), CVE-2014-3519 (file handles).
+The arguments are the path of a file of the host that is not in the image, and a port of the host.
+Each function is one escape. The output is JSON that maps the name of each escape to "escaped" or to
+the name of the error that prevented it. The escapes are from a review of this project and from
+published vulnerabilities: CVE-2019-5736 and CVE-2024-21626 of runc, CVE-2017-5226 and
+CVE-2023-28100 (TIOCSTI and TIOCLINUX), CVE-2022-0492 (release_agent), CVE-2020-15257 (abstract
+sockets) and CVE-2014-3519 (file handles).
 """
 
 from __future__ import annotations

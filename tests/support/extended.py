@@ -1,6 +1,6 @@
 """Creates a small published target on disk, and a user's repository that extends it.
 
-Lock and digests are real. The records of layers are invented, since no test reads their bytes.
+Lock and digests are real. The records of layers are invented, because no test reads the layers.
 """
 
 from __future__ import annotations

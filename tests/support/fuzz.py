@@ -1,7 +1,7 @@
 """Generates inputs with atheris, as a pytest plugin for `make bench-fuzz`.
 
-It is loaded before all modules of imgbuild, whose code is instrumented when it is imported. Each
-reader runs in a separate process, since libFuzzer ends the process in which it is started.
+The plugin is loaded before imgbuild, whose modules are instrumented when they are imported. Each
+reader runs in a separate process, because libFuzzer ends its process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changes valid files as an attacker or a failing disk would, and calls their readers.
 
-A reader may accept a changed file or refuse it with an error of imgbuild; anything else is a fault:
-another exception, an endless loop, too much memory.
+A reader may accept a changed file or refuse it with an error of imgbuild. Other exceptions, endless
+loops and excessive memory use are faults.
 """
 
 from __future__ import annotations

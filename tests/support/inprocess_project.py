@@ -1,7 +1,7 @@
 """Creates a project whose verbs run in this process: a matrix, a lock, digests and a filled cache.
 
-The base's layer is a small one in the cache, with a matching record. Wheels are real, and the verbs
-build their layers.
+The cache has a small layer of the base with a matching record. Wheels are real, and the verbs build
+their layers.
 """
 
 from __future__ import annotations

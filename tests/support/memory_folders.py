@@ -1,7 +1,7 @@
 """Creates temporary folders of unit tests in memory, because removal is slow on disk.
 
-They are in `/dev/shm`, where that is large enough. As with pytest's own, those of failed tests
-remain until the next run.
+The folders are in `/dev/shm` if it is large enough. As with pytest, folders of failed tests are
+kept until the next run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks requirements of tests: each function returns a program or skips the test.
 
-With IMGBUILD_NO_SKIP=1 (as in .ci/run) a missing program or service is a failure. So is too little
-disk space, unless IMGBUILD_SMALL_DISK=1 is set.
+With IMGBUILD_NO_SKIP=1, as in .ci/run, a missing program or service is a failure. Insufficient disk
+space is also a failure unless IMGBUILD_SMALL_DISK=1 is set.
 """
 
 from __future__ import annotations

@@ -42,10 +42,10 @@ def nobody_home() -> Iterator[Path]:
 
 
 def nobody_python(folder: Path) -> str:
-    """A Python that nobody can start and that has the packages of this one.
+    """A Python that nobody can start, with the packages of this Python.
 
-    If this one is not readable for nobody, it is an environment of the system's Python below
-    `folder`, which nobody must be able to access.
+    If nobody cannot read this Python, it is an environment of the system's Python below `folder`,
+    which nobody must be able to access.
     """
     if _starts(sys.executable):
         return sys.executable
@@ -69,7 +69,7 @@ def nobody_python(folder: Path) -> str:
 def _starts(python: str) -> bool:
     """Whether nobody can start `python` and import the dependencies of imgbuild.
 
-    It is started through `env`, since setpriv itself may still read folders that nobody cannot.
+    `python` is started through `env`, because setpriv can read folders that nobody cannot read.
     """
     done = subprocess.run(
         [*as_nobody(), "env", python, "-B", "-c", "import imgbuild, msgspec"],

@@ -1,12 +1,12 @@
-"""Runs imgbuild's command line in a new process in which all modules are already imported.
+"""Runs the command line of imgbuild in a new process that has already imported all modules.
 
-`run_prepared` is for tests that start a command as a user does, and do not test the start. One
-process for each test process imports the modules of imgbuild and forks for each command, which
-takes a hundredth of a second instead of half a second for a new interpreter. Everything else is as
-in a new one: arguments, folder, environment, streams, umask, and the functions that run at the end.
-Only the disk is not waited for (fsync), because no test simulates a power failure.
+Tests use `run_prepared` to run a command as a user does, if they do not test the start. Each test
+process has one helper process that imports the modules of imgbuild and forks for each command. A
+fork takes a hundredth of a second, a new interpreter half a second. Arguments, folder, environment,
+streams, umask and exit functions are the same as in a new interpreter. Only fsync is disabled,
+because no test simulates a power failure.
 
-This file is also the program of that process, which does not import from `tests`.
+This file is also the program of the helper process, which does not import from `tests`.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def _umask() -> int:
 
 
 class _Process:
-    """The process that has imported the modules, which ends with this process.
+    """A process that has imported the modules and ends with this process.
 
-    For each command it receives a connection and the three streams as file descriptors.
+    For each command, it receives a connection and file descriptors of the three streams.
     """
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ def _serve(control: socket.socket) -> None:
 def _end_process(status: object) -> None:
     """End the process without freeing all modules, which takes 60 ms.
 
-    Returns where the interpreter has something to print: a status that is a text, or an error of
+    Returns if the interpreter must print something: a status that is a text, or an error of
     stdout.
     """
     if not isinstance(status, int | None):

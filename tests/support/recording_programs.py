@@ -1,7 +1,7 @@
 """Creates programs that record their arguments and variables, for scripts that a test runs.
 
-They replace srun, scontrol, scancel, apptainer, an image's entry point and imgbuild. Each call is a
-file in $RECORD. Servers (Ray, vLLM) run until they are ended.
+They replace srun, scontrol, scancel, apptainer, imgbuild and the entry point of an image. Each call
+is recorded in a file in $RECORD. Servers (Ray, vLLM) run until they are stopped.
 """
 
 from __future__ import annotations

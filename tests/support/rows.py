@@ -1,8 +1,7 @@
 """Runs a test for all rows of a table and lists all failing rows.
 
-Each case of `pytest.mark.parametrize` is a test, which takes about 4 ms of processor time where
-several processes share the tests: five of them collect it, and three reports of it are sent. A row
-takes only the time of its check.
+Each case of `pytest.mark.parametrize` is a separate test, which takes about 4 ms of processor time
+in a parallel run. A row takes only the time of its check.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ def each_row(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator like `pytest.mark.parametrize`, for rows that take a few milliseconds.
 
-    Each row has a new `tmp_path` and `monkeypatch`, and nothing in `capsys`. Other fixtures are
-    shared by the rows.
+    Each row has a new `tmp_path` and `monkeypatch`, and an empty `capsys`. The rows share all other
+    fixtures.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = list(_labelled(keys, list(rows), ids))

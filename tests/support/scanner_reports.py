@@ -1,7 +1,8 @@
 """Provides reports of scanners about the project of `advisories`, in the format of each scanner.
 
-Each has torch's and openssl's vulnerability, one of openssl without severity and fix, and a package
-that the project does not have. The formats are those of osv-scanner 2, grype 0.9x and trivy 0.6x.
+Each report has the vulnerabilities of torch and openssl, a vulnerability of openssl without
+severity and fix, and a package that is not in the project. The formats are those of osv-scanner 2,
+grype 0.9x and trivy 0.6x.
 """
 
 from __future__ import annotations

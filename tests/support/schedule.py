@@ -1,20 +1,20 @@
-"""Assigns tests to processes, and orders them, when several processes share them.
+"""Assigns tests to the processes of a parallel run and orders them.
 
-- Tests of whole images (mark `disk` of 12 GB or more) run in one process, because two such images
-  at once would fill a disk. They start first.
-- Checks of the source run in one process, which reads a thousand files once. So do unit tests with
-  properties and the other tests of their files: hypothesis reads the constants of all modules.
+- Tests of whole images (mark `disk` of 12 GB or more) run in one process and start first. Two of
+  these images at the same time would fill a disk.
+- Checks of source code run in one process, which parses each file once. Unit tests that use
+  hypothesis and the other tests of their files run in one process too, because hypothesis reads
+  the constants of all modules.
 - The other tests of a file run in one process, because they share fixtures and cached data.
-- The files of integration tests follow, those that take longest first. They wait for disks, engines
-  and Slurm, so one process at a time runs unit tests and checks of the repository, which only
-  compute. All processes do until the engines are installed, and at the end, so that they end at
-  about the same time.
+- Files of integration tests follow in descending order of duration. They often wait for disks,
+  engines and Slurm, so one process at a time runs unit tests and checks of the repository. While
+  engines are being installed, and at the end of the run, all processes run them.
 
-Each process begins to collect at another file. pytest compiles a file of tests once, with its
-assertions, and keeps the result: so each process compiles a part of the files, not all of them.
+Each process begins to collect with a different file. pytest caches a compiled test file, so each
+process compiles only a part of the files.
 
-pytest-xdist's distributor does not collect tests: the workers write the groups of the tests that
-they collected to a file, which the distributor reads.
+The distributor of pytest-xdist does not collect tests. The workers write the groups of collected
+tests to a file, which the distributor reads.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
         return self._groups[nodeid]
 
     def _assign_work_unit(self, node: Any) -> None:
-        """Assign the first group, or the first that needs no engine.
+        """Assign the first group, or the first group that requires no engine.
 
-        That is while engines are being installed, and while no other process runs such a group.
+        A group without engines is assigned while engines are being installed, and if no other
+        process runs such a group.
         """
         others = (other for other in self.assigned_work if other is not node)
         if not needs.engines_ready() or not any(map(self._computes, others)):

@@ -99,7 +99,7 @@ RAY = "2.47.1"
 def ray_project(folder: Path) -> Iterator[Project]:
     """Lock and build a target with Ray as a SIF, with wheels from the default index.
 
-    It has grpcio, which Ray's server for clients needs.
+    The target has grpcio, which the client server of Ray requires.
     """
     env = needs.require_slurm()
     needs.require_network()

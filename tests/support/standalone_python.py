@@ -1,8 +1,9 @@
-"""Creates archives of a standalone Python, laid out as those of python-build-standalone.
+"""Creates archives of a standalone Python in the layout of python-build-standalone.
 
-`pack_archive` archives a folder of files; `debian_archive` the interpreter of this machine,
-Debian's, which is not linked with a shared libpython; `pyenv_archive` a version of pyenv, whose
-interpreter contains the absolute path of its libpython, which is replaced by a relative one.
+- `pack_archive` creates an archive of given files.
+- `debian_archive` archives the interpreter of this machine, which is not linked with libpython.
+- `pyenv_archive` archives a version of pyenv, after replacing the absolute path of its libpython
+  in the interpreter with a relative path.
 """
 
 from __future__ import annotations

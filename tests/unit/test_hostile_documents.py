@@ -1,7 +1,7 @@
 """Tests that texts of a lock are escaped in every document that imgbuild writes.
 
-A parser of the language reads the output: with hostile texts, it has the same structure as with
-harmless ones with the same white space, and the texts are read back.
+A parser of the format reads the output. Hostile texts must be read back, and the structure must be
+the same as with harmless texts that have the same white space.
 """
 
 from __future__ import annotations

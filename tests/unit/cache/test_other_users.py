@@ -1,7 +1,7 @@
 """Tests that files of other users in a cache are copied and never linked or used directly.
 
-Only root can give files to another user. Races with a process of another user:
-tests/integration/test_shared_cache.py.
+Only root can give files to another user. tests/integration/test_shared_cache.py tests races with a
+process of another user.
 """
 
 from __future__ import annotations

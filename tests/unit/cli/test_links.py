@@ -1,6 +1,6 @@
 """Tests that links, pipes and devices in a checkout cause no change outside of the project.
 
-Each of them replaces a folder or file that a verb writes, at every depth of its path.
+They replace a folder or file that a verb writes, at every depth of its path.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_missing_sandbox_root_is_an_error(tmp_path):
         sandbox.run_in_sandbox(sandbox.SandboxRoot(path=tmp_path / "absent"), ["true"])
 
 
-def test_missing_sandbox_command_is_an_error(root):
+def test_missing_command_is_an_error(root):
     with pytest.raises(InputError, match="no command"):
         sandbox.run_in_sandbox(sandbox.SandboxRoot(path=root), [])
 

@@ -1,6 +1,6 @@
 """Tests that a lock reveals changes of any document or layer of an image.
 
-Changes in the registry are consistent, with new digests, as its owner could make them, or flip a
+A change in the registry either has consistent new digests, as its owner could make it, or flips a
 byte of the stored data.
 """
 

@@ -1,7 +1,7 @@
 """Tests that checks required by options of `imgbuild verify` fail if documents were deleted.
 
-Deleting a document is the simplest downgrade: a check that is required and impossible fails. Only a
-lock that was not rejected is rebuilt, since a build runs code that the lock selects.
+Deleting a document is the simplest downgrade, so a required check that is impossible fails. A lock
+that was rejected is not rebuilt, because a build runs code that the lock selects.
 """
 
 from __future__ import annotations

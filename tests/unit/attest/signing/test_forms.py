@@ -1,7 +1,7 @@
 """Tests statements, envelopes and both signature formats against files written by cosign.
 
-tests/data/signing: an image of the repository 127.0.0.1:5179/signexp(c) signed by cosign 3.1.1, as
-a bundle and as a collection.
+tests/data/signing has an image of the repository 127.0.0.1:5179/signexp(c), which cosign 3.1.1
+signed as a bundle and as a collection.
 """
 
 from __future__ import annotations

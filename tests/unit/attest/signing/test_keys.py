@@ -1,6 +1,6 @@
 """Tests key files of openssl and cosign, their passwords, and refused keys.
 
-tests/data/signing holds a key pair, password "pw", and signatures created by cosign 3.1.1.
+tests/data/signing has a key pair with password "pw", and signatures created by cosign 3.1.1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests that signatures written to a registry are read back, including damaged and moved ones.
 
-Collections, the format of cosign 1 and 2, are read: tests/data/signing contains one.
+A collection, which is the format of cosign 1 and 2, is read from tests/data/signing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compares the facts of small wheels with a golden file: a change invalidates published facts.
 
-If this test fails because a reader has a different result for the same bytes, raise `FORMAT` in
-`cache/facts_file.py`, generate the facts again with `make facts`, and update the golden file.
+If a reader gives a different result for the same bytes, raise `FORMAT` in `cache/facts_file.py`,
+generate the facts again with `make facts`, and update the golden file.
 """
 
 from __future__ import annotations
