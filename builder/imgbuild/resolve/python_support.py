@@ -129,6 +129,7 @@ def _missing_names(
         )
         if lacks_item(release_catalogue, evidence, release):
             bounds = learn.find_bounds(evidence, release_catalogue)
-            came = f", added in {bounds.came}" if bounds is not None and bounds.came else ""
-            yield f"{package} {version} has no {name}{came}"
+            came = bounds.came if bounds is not None else ""
+            added = f", which was added in {came}" if came else ""
+            yield f"{package} {version} has no {name}{added}"
             return
