@@ -75,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
         help="number of runs of each docker case; 0 omits Docker",
     )
     add("--case", action="append", choices=[*CASES], help="run only this case; repeatable")
-    add("--trl", default="0.18.1", help="version to set in the pin of trl")
+    add("--trl", default="0.18.1", help="version of trl to pin")
     add("--small", default="tqdm==4.67.0", help="second pin to change, as NAME==VERSION")
     add("--through", default="docker", help="how imgbuild runs the command: docker, podman or root")
     add("--jobs", type=int, help="maximum number of imgbuild processes (default: one per core)")

@@ -413,7 +413,9 @@ def main() -> None:
     parser.add_argument(
         "--results", type=Path, help="file of results (default: results.jsonl in the folder)"
     )
-    parser.add_argument("--draws", type=Path, help="file of results whose draws are audited again")
+    parser.add_argument(
+        "--draws", type=Path, help="for `again`: results file with the draws to audit"
+    )
     parser.add_argument(
         "--sample",
         type=float,

@@ -34,7 +34,7 @@ TargetImage = tuple[str, Arch, ImageDigests]
 
 
 def list_images(folder: Path) -> list[TargetImage]:
-    """The target, architecture and image for each image with digests below `folder`."""
+    """List (target, architecture, image) for each image whose digests are below `folder`."""
     all_digests = [
         codec.read_document(path, TargetDigests) for path in sorted(folder.glob("*/digests.json"))
     ]

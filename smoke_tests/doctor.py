@@ -384,7 +384,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--gpus", type=int, default=0, help="required number of GPUs")
     parser.add_argument("--shared", type=int, default=0, help="required free MB in /dev/shm")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON document to stdout")
     options = parser.parse_args(arguments)
     started = time.monotonic()
     findings = examine(options.gpus, options.shared << 20)

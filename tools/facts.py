@@ -481,7 +481,7 @@ def main() -> int:
         "--small", action="store_true", help="only update the small facts, with range requests"
     )
     parser.add_argument(
-        "--missing", action="store_true", help="only add missing entries, without modules"
+        "--missing", action="store_true", help="add only missing entries, and no modules"
     )
     parser.add_argument(
         "--modules", action="store_true", help="only add the modules that audits of targets read"

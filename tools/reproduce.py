@@ -121,7 +121,7 @@ def parse_arguments() -> argparse.Namespace:
         "--work",
         type=Path,
         default=None,
-        help="folder for builds, preferably on the disk of the cache; requires 15 GB",
+        help="folder for builds, preferably on the same disk as the cache; requires 15 GB",
     )
     return parser.parse_args()
 

@@ -122,7 +122,7 @@ def test_hostile_shared_objects_are_refused(tmp_path):
     hostile.attack_reader(Path("/bin/true").read_bytes(), read)
 
 
-def test_hostile_wheel_texts_are_refused(tmp_path):
+def test_corrupted_wheel_metadata_is_parsed_or_refused(tmp_path):
     texts = {
         "METADATA": wheels.minimal_metadata("demo", "1.0") + b"Requires-Dist: a>=1; extra == 'x'\n",
         "RECORD": b"demo/__init__.py,sha256=abc,10\ndemo-1.0.dist-info/RECORD,,\n",

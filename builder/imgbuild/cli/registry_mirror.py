@@ -34,10 +34,10 @@ NUMBERS = frozenset({2, 3, 4, 5})
 app = typer.Typer(
     cls=VerbGroup,
     no_args_is_help=True,
-    help="Mirror the inputs of locks in a registry.\n\nBuilds with a mirror work even if upstream "
-    "files disappear or no other server can be reached. Files (wheels, sdists, Debian "
-    "packages, base layers) are stored as blobs with the sha256 in the lock, once for all "
-    "targets. `imgbuild lock` still reads the indexes.",
+    help="Mirror the locked inputs to a registry.\n\nBuilds that use a mirror work even if "
+    "upstream files disappear or no other server can be reached. Each file (wheel, sdist, Debian "
+    "package, base layer) is stored once for all targets, as a blob identified by the sha256 in "
+    "the lock. `imgbuild lock` still reads the upstream indexes.",
 )
 
 Places = Annotated[

@@ -122,17 +122,17 @@ def run_in_sandbox(
     readonly: bool = False,
     streams: StreamMode = StreamMode.CAPTURED,
 ) -> process.ProcessResult:
-    """Run `command` with `root` as `/`, by default as root. The status is not checked.
+    """Run `command` in the image `root`, as the root user by default. The status is not checked.
 
-    If `user`, a user and a group ID, is set, the command has no capabilities; root has the
-    capabilities to install packages. If the caller is not root, there is only one user ID, and
-    files of root appear to belong to this user. With `readonly`, files of `root` are read-only,
-    except `/tmp` and writable `binds`. The command has a separate `/proc`, `/dev` and read-only
-    `/sys`, a new `/tmp` and `/dev/shm`, and only `env` as environment. Without `network`, it has
-    only a loopback interface.
+    `user` is a pair of user and group IDs. With it, the command has no capabilities; the root user
+    has those required to install packages. If the caller is not root, only one user ID exists, and
+    files owned by root appear to belong to it. With `readonly`, the image is read-only, except for
+    `/tmp` and writable `binds`. The command has its own `/proc`, `/dev` and read-only `/sys`, an
+    empty `/tmp` and `/dev/shm`, and only the environment variables in `env`. Without `network`, it
+    has only a loopback interface.
 
-    Raises ToolMissing if namespaces are not allowed on this machine, and WorkFailed if the setup
-    fails, and InputError if `root`, a bind or its path in the image cannot be used.
+    Raises ToolMissing if namespaces are not allowed on this machine, WorkFailed if the setup fails,
+    and InputError if `root`, a bind or the path of a bind in the image cannot be used.
     """
     if not command:
         message = "no command to run"

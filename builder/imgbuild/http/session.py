@@ -197,7 +197,7 @@ def convert_error(error: Exception, place: str) -> Exception:
         return FetchFailed(f"{place}: the certificate is not trusted: {reason}", hint=hint)
     if any("Tunnel connection failed: 407" in text for text in texts):
         hint = "HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
-        return FetchFailed(f"{place}: the proxy requires a user and password", hint=hint)
+        return FetchFailed(f"{place}: the proxy requires a username and password", hint=hint)
     wrong = (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema)
     if isinstance(error, (*wrong, requests.exceptions.InvalidSchema, low.LocationParseError)):
         return FetchFailed(f"{place}: not a supported URL")

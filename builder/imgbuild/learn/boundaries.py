@@ -93,9 +93,9 @@ class ReleaseCatalogue:
         return self._releases[package]
 
     def readable_releases(self, package: str) -> tuple[PackageRelease, ...]:
-        """The releases of a package; if it has no wheels, the final sdists with a known hash.
+        """The releases of a package, or if it has no wheels, its final sdists with a known hash.
 
-        Of an sdist, only the Python code is read.
+        Only the Python code of an sdist is read.
         """
         if package not in self._readable:
             self._readable[package] = self.package_releases(package) or self._sdists(package)

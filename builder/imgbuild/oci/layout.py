@@ -174,7 +174,7 @@ def refuse_others(out: Path, name: str) -> None:
 
 
 def layout_source(out: Path) -> LayoutFolder:
-    """The image in the layout `out` as an `ImageSource`. Raises the errors of `read_layout`."""
+    """The image in the layout `out`. Raises the same errors as `read_layout`."""
     read_layout(out)
     return LayoutFolder(out)
 

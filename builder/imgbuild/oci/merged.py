@@ -150,7 +150,7 @@ class MergedTree:
         kind = KINDS.get(entry.type)
         if kind is None:
             message = f"{entry.path!r} has the unknown type {entry.type!r}"
-            raise IntegrityError(message, hint="use an image for Linux")
+            raise IntegrityError(message, hint="use a Linux image")
         return TreeNode(kind, self._layers, entry, self._member)
 
     def _folder(self, parts: tuple[str, ...], entry: TarEntry) -> None:

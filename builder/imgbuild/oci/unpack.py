@@ -281,7 +281,7 @@ class _RootWriter:
             os.mknod(name, kind | entry.mode, os.makedev(*entry.device), dir_fd=parent)
         else:
             message = f"{entry.path!r} has the unknown type {entry.type!r}"
-            raise IntegrityError(message, hint="use an image for Linux")
+            raise IntegrityError(message, hint="use a Linux image")
         self._change_owner(name, parent, entry)
         if entry.type != tarfile.SYMTYPE:
             os.chmod(name, entry.mode, dir_fd=parent)

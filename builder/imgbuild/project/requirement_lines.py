@@ -209,7 +209,7 @@ def requirement_word(
     hashes: Iterable[str] = (),
     editable: bool = False,
 ) -> None:
-    """Read a requirement of pip: PEP 508, a URL, or a path relative to `folder`."""
+    """Read a requirement in pip's format: PEP 508, a URL, or a path relative to `folder`."""
     text = text.strip()
     pep508 = _parse_pep508(text)
     url = pep508.url if pep508 is not None else None

@@ -231,7 +231,7 @@ def _limits(container: ContainerSettings) -> dict[str, Any]:
             message = (
                 f"--rdma {container.rdma}: expected the resource of a device plugin, not a device"
             )
-            raise InputError(message, hint="specify, for example, --rdma rdma/ib")
+            raise InputError(message, hint="specify a resource, for example: --rdma rdma/ib")
         limits[container.rdma] = 1
     return limits
 

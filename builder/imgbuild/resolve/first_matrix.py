@@ -169,7 +169,7 @@ def matrix_text(
         parts += ["\n", LOGINS if key == "indexes" else "", _entry(0, key, table)]
     document = "".join(parts)
     if yaml.safe_load(document) != whole:
-        message = f"{extension.name} on {below.name} cannot be written as YAML: {document!r}"
+        message = f"cannot write the matrix of {extension.name} as YAML: {document!r}"
         raise InputError(message, hint="use plain names and paths")
     return document
 

@@ -235,7 +235,7 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
 
 
 def _audit_hint(demands: Sequence[VersionDemand]) -> str | None:
-    """The command that compares files of exact versions; None if a version is not exact."""
+    """A hint to audit the requested versions; None unless all of them are exact."""
     pins = conflict.exact_requests(demands)
     if len(pins) < 2 or len(pins) < len(demands):
         return None

@@ -157,11 +157,11 @@ def floor_constraints(
     cuda: str,
     torch: str,
 ) -> tuple[Constraint, ...]:
-    """Constraints that exclude old versions of requested packages with this torch.
+    """Return constraints that exclude old versions of requested packages.
 
-    A package gets a constraint if a version that is months newer does not contradict the requested
-    packages before it. Without constraints, a solver chooses an old version of the package that it
-    decides last, instead of the least important package.
+    A package gets a constraint if a version months newer than the one in `versions` is compatible
+    with `torch` and with the packages requested before it. Without constraints, the solver gives an
+    old version to whichever package it decides last.
     """
     pinned = [demand for demand in demands if demand.package in conflict.exact_requests([demand])]
     bounds = []

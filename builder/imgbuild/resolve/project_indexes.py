@@ -159,7 +159,7 @@ def find_project_indexes(
 def _assign_packages(
     indexes: Sequence[_ProjectIndex], packages: Collection[str], pages: IndexPages
 ) -> set[str]:
-    """Assign each package to the first index that has a file missing on the default index."""
+    """Assign each package to the first index with files that the default index lacks."""
     left = set(packages)
     for index in indexes:
         index.read(left)

@@ -1,4 +1,4 @@
-"""Finds frameworks that were resolved to a later release than the target's, and bounds for them."""
+"""Finds frameworks with later releases than the target has, and bounds that keep its releases."""
 
 from __future__ import annotations
 

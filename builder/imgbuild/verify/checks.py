@@ -86,7 +86,7 @@ class Checklist:
     def read(
         self, name: str, work: Callable[[], T], arch: Arch | None = None, *, option: str = ""
     ) -> T | None:
-        """The result of `work`, or None with a recorded outcome if it raises an error."""
+        """Return the result of `work`. If it fails, record the outcome and return None."""
         try:
             return work()
         except SubjectMissing as reason:

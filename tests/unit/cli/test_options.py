@@ -184,7 +184,7 @@ def test_main_help_lists_every_verb_in_its_group(imgbuild: Command) -> None:
         assert any(line.split()[:1] == [name] for line in lines) is not command.hidden, name
 
 
-def test_option_of_a_user_command_requires_two_dashes(
+def test_unknown_option_error_explains_double_dash_before_a_command(
     imgbuild: Command, sample: SampleProject
 ) -> None:
     done = imgbuild("run", TARGET, "--verson")

@@ -435,7 +435,7 @@ def test_show_compares_two_targets_side_by_side(imgbuild: Command) -> None:
     assert [each["row"]["target"] for each in both] == [TARGET, UNLOCKED]
 
 
-def test_tests_of_an_image_are_shown_as_a_table_of_cases_by_gpu(
+def test_show_tests_prints_a_table_of_results_by_gpu(
     imgbuild: Command, sample: SampleProject
 ) -> None:
     none = imgbuild("show", TARGET, "--tests")

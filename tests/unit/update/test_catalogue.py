@@ -140,7 +140,7 @@ def test_update_folder_that_is_a_link_is_refused(sample, scratch, tried, inputs,
 
 
 @pytest.mark.parametrize("name", ["matrix.yaml", "images/updates.json"])
-def test_links_in_update_outputs_are_refused_before_any_work(sample, tmp_path, name):
+def test_update_output_that_is_a_link_is_refused(sample, tmp_path, name):
     outside = tmp_path / "outside"
     shutil.copyfile(sample.matrix, outside)
     place = sample.folder / name

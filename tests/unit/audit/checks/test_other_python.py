@@ -154,7 +154,7 @@ def test_top_level_extension_module_for_another_python_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["from lib import _C\n", "import lib._C\n"])
-def test_module_for_another_python_in_another_package_is_not_reported_as_removed(tmp_path, line):
+def test_module_built_for_another_python_is_not_reported_as_removed(tmp_path, line):
     packages: dict[str, audited.Files] = {
         "user==1.0": {"user/__init__.py": line},
         "lib==2.0": {"lib/__init__.py": "", f"lib/_C.{BUILD}": b"\0"},
