@@ -178,15 +178,15 @@ def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...
     shown = base.updates if whole else security[:ROWS]
     for each in shown:
         yield _debian_update_row(each, base.date)
-    rest = [] if whole else [(len(security) - ROWS, "security updates"), (len(others), "others")]
-    words = [f"{number} {what}" for number, what in rest if number > 0]
+    rest = [] if whole else [(len(security) - ROWS, "security update"), (len(others), "other")]
+    words = [format_count(number, what) for number, what in rest if number > 0]
     if words:
         yield (
             f"base {base.base}",
             NO_VALUE,
             NO_VALUE,
             NO_VALUE,
-            f"and {' and '.join(words)}: --packages",
+            f"and {' and '.join(words)}; to list them, add --packages",
         )
 
 

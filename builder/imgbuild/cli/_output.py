@@ -104,7 +104,7 @@ def terminal_width() -> int:
 def _fold_rows(
     rows: Sequence[Sequence[str]], right: frozenset[int], width: int
 ) -> Iterator[list[str]]:
-    """The lines of each row."""
+    """Fold each row to lines of at most `width` columns."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     room = width - len(GAP) * (len(columns) - 1)

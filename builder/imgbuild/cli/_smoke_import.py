@@ -14,7 +14,7 @@ from imgbuild.system.console import console
 
 
 def record_runs(paths: Sequence[Path], project: Project) -> None:
-    """Add the runs in `paths` to images/TARGET/smoke.json. One rejected run excludes all runs."""
+    """Add the runs in `paths` to images/TARGET/smoke.json, or no run if a run is rejected."""
     runs = [each for path in paths for each in reports.image_runs(path)]
     recorded = recording.record_runs(project, runs, Store.open())
     report_changes(recorded)

@@ -56,7 +56,7 @@ class TargetOptions(OptionGroup, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> list[Arch]:
-        """The selected architectures. Empty for all."""
+        """The selected architectures. Empty if all are selected."""
         return []
 
     @property
@@ -82,7 +82,7 @@ class FilterOptions(TargetOptions, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> list[Arch]:
-        """The selected architectures. Empty for all."""
+        """The selected architectures. Empty if all are selected."""
         return self.arch or []
 
 
@@ -115,7 +115,7 @@ class BuildSelection(WholeTargets, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> list[Arch]:
-        """The selected architectures. Empty for all."""
+        """The selected architectures. Empty if all are selected."""
         return [arch for arch in self.arch or [] if arch != "all"]
 
 

@@ -278,7 +278,7 @@ def _stage_project(
 
 
 def _commit(project: Project, text: bytes, value: Extensions, planned: ProjectMove) -> list[Path]:
-    """Write the copied target, the locks and the matrix as one transaction. Returns the paths."""
+    """Write the copied target, the locks and the matrix in one transaction; return the paths."""
     folder = transaction.transaction_folder(project)
     inner = project.folder.relative_to(project.root)
     files: list[tuple[str, bytes | None]] = [

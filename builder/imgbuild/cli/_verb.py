@@ -116,7 +116,7 @@ class OutputOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class RunOutput(OutputOptions, frozen=True, kw_only=True):
-    """The options of every command, for commands in which -v means --volume."""
+    """The options of every command except -v, for commands in which -v means --volume."""
 
     verbose: Annotated[
         bool,

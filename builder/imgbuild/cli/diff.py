@@ -47,7 +47,7 @@ SHOWN_DIFFERENCES = 40  # differences that are printed; --json has all
 
 
 class ComparedImages(msgspec.Struct, frozen=True, kw_only=True):
-    """A comparison of two files, or of the images of a target on one architecture."""
+    """The comparison of two images, or of the two builds of a target on one architecture."""
 
     name: str
     arch: Arch | None

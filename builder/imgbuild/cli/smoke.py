@@ -232,8 +232,8 @@ ArbitraryUser = Annotated[
     bool,
     option(
         "--arbitrary-user",
-        "Run with a read-only file system, as a user that the image does not define, as many "
-        "clusters do. Always enabled with apptainer.",
+        "Run with a read-only file system, as a user that the image does not define, in the same "
+        "way as many clusters. Always enabled with apptainer.",
     ),
 ]
 Model = Annotated[

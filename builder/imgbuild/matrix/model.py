@@ -230,7 +230,8 @@ class Layers(StrictStruct, frozen=True):
             ge=1,
             le=16,
             description=(
-                "number of layers for all other wheels, which a fixed hash of the name assigns"
+                "number of layers for all other wheels; a fixed hash of the package name "
+                "selects the layer"
             ),
         ),
     ]

@@ -42,7 +42,7 @@ def day_of_tag(tag: str, stable: str) -> datetime.date | None:
 
 
 def is_tag_of(tag: str, target: str) -> bool:
-    """Whether `tag` has the form of a tag of `target`, for any architectures, part and date."""
+    """Whether `tag` is a possible tag of `target`, with any architectures, part and date."""
     arches = "|".join(re.escape(arch) for arch in Arch)
     form = rf"{re.escape(target)}(-{BASE})?(-({arches}))*(-[0-9]{{8}})?"
     return re.fullmatch(form, tag) is not None

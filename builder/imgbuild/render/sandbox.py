@@ -251,7 +251,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
                 )
                 raise jinja2.TemplateRuntimeError(message)
         else:
-            message = f"a {type(value).__name__} cannot be written"
+            message = f"a value of type {type(value).__name__} cannot be written"
             raise jinja2.TemplateRuntimeError(message)
         self._count_steps(len(text))
         return Markup(text)  # noqa: S704  # it was quoted, or is a plain word

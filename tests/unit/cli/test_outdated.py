@@ -171,7 +171,10 @@ def test_table_of_outdated_has_all_kinds_of_rows() -> None:
     assert "broken 1 - - not checked: 404" in text
     assert "lib7 1-1 1-2 1-2 security update of Debian (2026-11-26)" in text
     assert "lib8" not in text
-    assert "base debian-12 - - - and 2 security updates and 1 others: --packages" in text
+    assert (
+        "base debian-12 - - - and 2 security updates and 1 other; to list them, add --packages"
+        in text
+    )
     assert "advisories - - - vulnerabilities are unknown: no connection" in text
     assert "imgbuild update cu124-vllm --axis base" in text
     assert "vllm 0.33.0: cannot be solved\ntorch is pinned" in text
