@@ -1,1 +1,1 @@
-"""Contains the tests of imgbuild; integration tests declare their requirements with marks."""
+"""Contains the tests of imgbuild. Integration tests declare their requirements with marks."""

@@ -78,7 +78,7 @@ class Guard:
 
 
 def _is_local(address: object) -> bool:
-    """Whether a socket address, a host name or a Unix socket's path is on this machine."""
+    """Whether a socket address, a host name or the path of a Unix socket is on this machine."""
     host = address[0] if isinstance(address, tuple) else address
     text = host.decode() if isinstance(host, bytes) else str(host or "")
     return text in LOCAL or text.startswith(("/", "\0"))
@@ -244,7 +244,7 @@ def no_room(report: pytest.TestReport | pytest.CollectReport) -> bool:
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The reason for a skip; empty for other outcomes."""
+    """The reason for a skip. Empty for other outcomes."""
     longrepr = report.longrepr
     return longrepr[2].removeprefix("Skipped: ") if isinstance(longrepr, tuple) else ""
 
@@ -267,7 +267,7 @@ def pytest_terminal_summary(
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
-    """Compares a text with a committed file; with --renew-golden, writes the file."""
+    """Compares a text with a committed file, or writes the file with --renew-golden."""
 
     def compare(path: Path, text: str) -> None:
         if request.config.getoption("--renew-golden"):
@@ -282,7 +282,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
 def _alone(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Forbid processes and network access in a unit test, and give it an empty cache."""
+    """Forbid processes and network access in a unit test, and provide an empty cache."""
     if not request.path.is_relative_to(UNIT):
         yield
         return

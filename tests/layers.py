@@ -1,7 +1,7 @@
 """Lists the order of imgbuild's folders, and the modules allowed to use certain imports and calls.
 
-A folder imports only from levels below its own. tests/test_repository.py checks it, lazy and
-type-only imports included.
+A folder imports only from lower levels. tests/test_repository.py checks this, including lazy and
+type-only imports.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def test_modules_have_no_circular_imports():
 
 
 def test_folders_have_no_circular_imports():
-    """All depths are checked; modules directly in a folder with subfolders count as one folder."""
+    """All depths are checked. Modules directly in a folder with subfolders count as one folder."""
     graph: dict[str, set[str]] = {}
     for name in package_modules():
         for other in internal_imports(name, package_modules()):
@@ -232,7 +232,7 @@ def _is_folder(name: str) -> bool:
 
 
 def _folder(name: str) -> str:
-    """The folder of a module; a module at the root counts as a folder."""
+    """The folder of a module. A module at the root counts as a folder."""
     if _is_folder(name):
         return name
     return name.rpartition(".")[0] or name

@@ -354,7 +354,7 @@ def test_makefile_has_a_help_text():
 
 
 def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """A verb's docstring is its help text, whose length is not limited."""
+    """A verb's docstring is the help text, whose length is not limited."""
     if ast.get_docstring(node) is None:
         return 0
     return (node.body[0].end_lineno or 0) - node.body[0].lineno + 1

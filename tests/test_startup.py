@@ -1,4 +1,4 @@
-"""Tests that a command imports only what it needs, because each import delays its start."""
+"""Tests that a command imports only necessary modules, because each import delays the start."""
 
 from __future__ import annotations
 

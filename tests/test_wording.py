@@ -63,7 +63,7 @@ def _hits(path: Path, text: str, first_line: int = 1) -> list[str]:
 
 
 def _prose(path: Path) -> Iterator[tuple[str, int]]:
-    """The strings and comments of a Python file, each with its first line.
+    """The strings and comments of a Python file, each with its first line number.
 
     Comments are read only if the file has a banned word, because tokenizing is slow.
     """

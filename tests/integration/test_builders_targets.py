@@ -57,7 +57,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
 
 
 def imgbuild(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run imgbuild in `folder`; the last line of stderr is the memory used in kB."""
+    """Run imgbuild in `folder`. The last line of stderr is the memory used in kB."""
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, *words],
         cwd=folder, env=os.environ, capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""Tests the doctor script with real libraries and users: drivers, stubs, a user without a name."""
+"""Tests the doctor script with real driver libraries, stubs, and a user without a name."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ DEVCONTAINERS = "@devcontainers/cli@0.89.0"
 
 
 def container(image: str, **options: object) -> ContainerSettings:
-    """The container of the sample lock, with another image."""
+    """The container of the sample lock with another image."""
     requested = StartOptions(**{"gpus": "0", "env": (f"A={VALUE}",), **options})  # type: ignore[arg-type]
     return settings.container_settings(samples.lock(), [Arch.X86_64], image, DIGEST, requested)
 

@@ -48,7 +48,7 @@ def _registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]
 
 @pytest.fixture(name="pairs", scope="module")
 def _pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """Create pairs of key files with cosign and openssl; the password is pw."""
+    """Create pairs of key files with cosign and openssl. The password is pw."""
     folder = tmp_path_factory.mktemp("keys")
     cosign("generate-key-pair", cwd=folder)
     key_pairs = {"cosign": (folder / "cosign.key", folder / "cosign.pub")}
@@ -85,7 +85,7 @@ def cosign(*arguments: str, cwd: Path | None = None, right: bool = True) -> str:
 
 
 def push(registry: OwnRegistry, folder: Path, name: str, word: str = "hello") -> Descriptor:
-    """Push a small image for two architectures to the registry; returns its descriptor."""
+    """Push a small image for two architectures to the registry, and return its descriptor."""
     image_layout = layout.read_layout(images.write_tiny_image(folder, tuple(Arch), word))
     client, repository = RegistryClient(), Repository(registry.host, name)
     for image in image_layout.images.values():

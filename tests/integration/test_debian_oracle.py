@@ -64,7 +64,7 @@ whole = pytest.mark.parametrize("base", WHOLE, indirect=True, scope="module")
 
 
 class Facts(NamedTuple):
-    """The compared properties of a path; `names` is the number of its hard links."""
+    """The compared properties of a path. `names` is the number of hard links."""
 
     mode: int
     owner: str
@@ -181,7 +181,7 @@ def roots(base: DebianBase, ours: Path) -> Roots:
 
 
 def facts(folder: Path, user: str = "") -> dict[str, Facts]:
-    """All paths of a root; lines of `user`, which belongs to no package, are omitted."""
+    """All paths of a root, without lines of `user`, who belongs to no package."""
     rows = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):

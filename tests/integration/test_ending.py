@@ -1,4 +1,4 @@
-"""Tests that SIGTERM and SIGHUP end a command as Ctrl-C does: with one message and no leftovers."""
+"""Tests that SIGTERM and SIGHUP end a command like Ctrl-C, with one message and no leftovers."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def imgbuild(folder: Path, *arguments: str, status: int = 0) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A repository that adds einx, jq and a script; locked."""
+    """A locked repository that adds einx, jq and a script."""
     folder = tmp_path_factory.mktemp("extend")
     (folder / "train.sh").write_text(SCRIPT)
     (folder / "train.sh").chmod(0o755)

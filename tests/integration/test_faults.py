@@ -1,6 +1,6 @@
 """Tests that a command succeeds after a killed command or a disk error.
 
-Each fault is tried a few times; `make bench-faults` kills a thousand commands.
+Each fault is tried a few times. `make bench-faults` kills a thousand commands.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def family(session: int) -> list[int]:
 
 
 def killed(fault_run: FaultRun, verb: str, out: Path, seconds: float) -> bool:
-    """Start a verb and kill it after `seconds`; returns whether it was still running.
+    """Start a verb and kill it after `seconds`. Returns whether it was still running.
 
     All processes that it started also end.
     """
@@ -169,7 +169,7 @@ def emptied(fault_run: FaultRun, verb: str, out: Path, *, cold: bool) -> None:
 
 
 def timed(fault_run: FaultRun, verb: str, out: Path) -> float:
-    """Run a verb to its end; returns its duration in seconds."""
+    """Run a verb to its end, and return its duration in seconds."""
     started = time.monotonic()
     fault_run.project.run(*fault_run.words(verb, out))
     return time.monotonic() - started
@@ -305,7 +305,7 @@ def entries(fault_run: FaultRun, kind: str, out: Path) -> list[Path]:
 
 
 def harmed(fault_run: FaultRun, kind: str, path: Path, data: bytes) -> None:
-    """Write `data` to an entry in place and keep its times; a partial file gets a new name."""
+    """Write `data` to an entry in place, and keep its times. A partial file gets a new name."""
     before = path.stat()
     if kind == "partial":
         path.unlink()

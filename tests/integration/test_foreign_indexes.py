@@ -189,7 +189,7 @@ def net() -> Iterator[Net]:
 
 @pytest.fixture
 def project(net: Net, tmp_path: Path) -> Project:
-    """A project whose matrix refers to these servers; nothing is locked."""
+    """A project without locks, whose matrix refers to these servers."""
     images.python_base(tmp_path, tuple(Arch))
     base = {
         "kind": "registry",

@@ -46,7 +46,7 @@ finally:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A locked project with an incompressible wheel of 3 MB; its cache has all files."""
+    """A locked project with an incompressible wheel of 3 MB, and all files in the cache."""
     needs.require_root()
     folder = tmp_path_factory.mktemp("project")
     images.python_base(folder)
@@ -72,7 +72,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def mounted(
     project: Project, disk: Path, setup: str, *arguments: str, cache: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run imgbuild with a tmpfs at `disk`, prepared by `setup`; then list its files."""
+    """Run imgbuild with a tmpfs at `disk`, prepared by `setup`, and then list its files."""
     environment = project.environment() | ({"IMGBUILD_CACHE": str(cache)} if cache else {})
     return in_disk(disk, setup, project.command(*arguments), project.folder, environment)
 
@@ -80,7 +80,7 @@ def mounted(
 def in_disk(
     disk: Path, setup: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run `command` with a tmpfs at `disk` that has the matrix of `folder`; then list its files."""
+    """Run `command` with a tmpfs at `disk` that has the matrix of `folder`. Then list its files."""
     mount, unshare = needs.require_tool("mount"), needs.require_tool("unshare", "util-linux")
     disk.mkdir()
     script = (

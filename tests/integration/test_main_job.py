@@ -57,7 +57,7 @@ def target_digests():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The layout of the target after a real build; tests are skipped without an engine."""
+    """The layout of the target after a real build. Tests are skipped without an engine."""
     needs.require_docker()
     out = tmp_path_factory.mktemp("main") / TARGET
     imgbuild("build", TARGET, "--output", str(out))

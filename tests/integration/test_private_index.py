@@ -92,7 +92,7 @@ def hashed_folder(bundle: Path) -> Path:
 def test_custom_certificate_bundle_is_used_for_pages_and_files(
     variable: str, bundle: Path, site: FileSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The URL of the index has credentials; the URLs of files have none, as on real pages."""
+    """The URL of the index has credentials. The URLs of files have none, as on real pages."""
     folder = hashed_folder(bundle) if variable == "SSL_CERT_DIR" else bundle
     monkeypatch.setenv(variable, str(folder))
     http = impatient()

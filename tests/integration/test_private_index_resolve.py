@@ -104,7 +104,7 @@ def test_resolution_with_a_cutoff_date_and_a_cuda_release_is_deterministic(
 
 @pytest.fixture
 def private(stack, tmp_path):
-    """Serve an index with TLS and a password; returns the path of the certificate."""
+    """Serve an index with TLS and a password. Returns the path of the certificate."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)

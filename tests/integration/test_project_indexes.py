@@ -128,7 +128,7 @@ def test_index_url_is_written_to_row_without_credentials(
 
 
 def test_declared_index_is_used_for_missing_files(imgbuild: Command) -> None:
-    """The declared index may mirror the default index; it is used only for files missing there."""
+    """The declared index may mirror the default index, so it is used only for missing files."""
     copy = LocalIndex()
     copy.wheel("tool", "1.0")
     copy.wheel("transformers", "4.51.3", files={"transformers/__init__.py": b"# of the project"})

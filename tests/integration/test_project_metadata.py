@@ -53,7 +53,7 @@ SCRIPT = "import secrets; from setuptools import setup; setup(**secrets.compute(
 
 
 def project(site: PublishedSite, tmp_path: Path, version: str, row: str = "") -> Project:
-    """A project with dynamic metadata; `version` is an expression of its backend."""
+    """A project with dynamic metadata. `version` is an expression in its backend."""
     needs.user_namespaces()
     row = f"extends: {TARGET}\nrequirements: [pyproject.toml]\n{row}".strip()
     result = begin(site, tmp_path / "project", row, pyproject_toml=PYPROJECT)

@@ -109,7 +109,7 @@ def test_registry_keeps_the_digests_of_pushed_images(two, repository, tmp_path):
 
 @pytest.fixture(name="docker_image")
 def _docker_image(single_arch: Path, repository: str) -> Iterator[str]:
-    """The name of the image in the registry; Docker removes the image at the end."""
+    """The name of the image in the registry. The image is removed from Docker at the end."""
     skopeo = needs.require_tool("skopeo")
     name = f"{repository}:tiny"
     process.run_command(

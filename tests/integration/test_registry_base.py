@@ -46,7 +46,7 @@ class Pushed:
 
 
 def skopeo(*arguments: str) -> str:
-    """Run skopeo, whose registries here have no TLS."""
+    """Run skopeo with registries without TLS."""
     done = subprocess.run(
         [needs.require_tool("skopeo"), *arguments], capture_output=True, text=True, check=False
     )
@@ -55,7 +55,7 @@ def skopeo(*arguments: str) -> str:
 
 
 def push(folder: Path, *options: str) -> str:
-    """Copy a layout to the registry; returns its name there with its digest."""
+    """Copy a layout to the registry. Returns the name with the digest."""
     name = f"{needs.require_registry()}/base-{uuid.uuid4().hex[:12]}"
     note = folder.with_name(f"digest-{uuid.uuid4().hex[:12]}")
     tag = layout.read_layout(folder).name

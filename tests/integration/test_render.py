@@ -104,7 +104,7 @@ def with_pip() -> str:
 
 
 def checked(venv: Path) -> None:
-    """Check that the environment has the files of the lock, except dropped ones."""
+    """Check that the environment has the files of the lock, except for dropped files."""
     assert printed(venv / "bin/python", "-c", LOOK).strip() == f"42 {venv}"
     assert (venv / "share/tools/x.txt").read_bytes() == b"x\n"  # not the rival's
     assert (venv / "share/common.txt").read_bytes() == b"of winner\n"  # not that of tools
@@ -272,7 +272,7 @@ def test_shell_steps_create_the_files_of_the_image_layers(tmp_path):
 
 @pytest.mark.engine
 def test_docker_builds_the_online_dockerfile_from_its_folder(project, tmp_path):
-    """The base comes from a registry by digest, the wheels from the index; no step has network."""
+    """The base is from a registry by digest, and the wheels from the index. No step has network."""
     docker, registry, skopeo = (
         needs.require_buildx(),
         needs.require_registry(),

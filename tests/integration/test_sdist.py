@@ -1,4 +1,4 @@
-"""Tests building sdists with the Python of an image: reproducible bytes and refused sdists."""
+"""Tests building sdists with the Python of an image, reproducibly, and rejecting invalid sdists."""
 
 import os
 import shutil

@@ -1,8 +1,7 @@
 """Tests that another user who modifies the cache during a build cannot change the image.
 
-The attacker is a real process with user ID 65534. It repeatedly swaps a file for one of the same
-size, or writes to a file that it owns. Each build must yield the correct image, or an error
-message.
+The attacker is a real process with user ID 65534. It repeatedly swaps a file with a file of the
+same size, or writes to its own file. Each build must yield the correct image, or an error message.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def attacker(step: Callable[[], None]) -> Iterator[None]:
 
 
 def swapping(path: Path, size: int) -> Callable[[], None]:
-    """Swap the file with another one of `size` bytes and back again."""
+    """Swap the file with another file of `size` bytes, and back again."""
 
     def step() -> None:
         right, wrong = path.with_name("right"), path.with_name("wrong")

@@ -78,7 +78,7 @@ def odd_layers() -> list[bytes]:
 
 
 def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
-    """A layout of plain and compressed layers, as other builders create it."""
+    """A layout of uncompressed and compressed layers, as created by other builders."""
     import gzip
 
     stored, ids = {}, []
@@ -121,7 +121,7 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
 
 
 def check_tree(of: layout.Layout, path: Path, offset: int) -> set[str]:
-    """Check that the squashfs has every path of the image unchanged; returns all other paths."""
+    """Check that the squashfs has every path of the image unchanged. Returns all other paths."""
     expected, actual = (
         squashed.expected_entries(squashed.merged_tree(of, ARCH)),
         squashed.read_squashfs(path, offset),

@@ -280,7 +280,7 @@ def _claimed(honest: bundle.LockBundle, target_digests: TargetDigests) -> bytes:
 
 
 def test_keyless_verification_reports_a_cosign_failure(sample):
-    """Keyless signing requires a CI identity and servers of sigstore; a workflow tests it."""
+    """Keyless signing requires a CI identity and servers of sigstore. A workflow tests it."""
     nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     alone = Project(
         sample.consumer.folder, sample.consumer.index_url, sample.consumer.cache, nowhere

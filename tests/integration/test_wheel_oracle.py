@@ -1,4 +1,4 @@
-"""Compares installed wheels with those of `uv pip install`."""
+"""Compares imgbuild's installation of wheels with `uv pip install`."""
 
 from __future__ import annotations
 

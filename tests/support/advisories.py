@@ -36,7 +36,7 @@ OLD_VERSION = "3.0.14-1~deb12u1"  # of openssl, one update before the fix
 
 
 def read_advisory(name: str) -> dict[str, Any]:
-    """The advisory `name` as JSON's own types."""
+    """The advisory `name` as decoded JSON."""
     document: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
     return document
 
@@ -60,10 +60,10 @@ def advisory_names(advisories: Sequence[Advisory]) -> list[tuple[str, str]]:
 
 @dataclass
 class OsvSite:
-    """The responses of the server. `about` has the advisory IDs for (ecosystem, name, version).
+    """The responses of the server. `about` contains advisory IDs by (ecosystem, name, version).
 
-    A response has up to `page` ids. `raw` replaces the body of a response by path. `asked` has the
-    path of each request, `refusals` are statuses of the first responses.
+    A response contains up to `page` IDs. `raw` replaces the body of a response by path. `asked`
+    contains the path of each request, and `refusals` the statuses of the first responses.
     """
 
     about: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
@@ -154,9 +154,9 @@ def advisory_site(names: Sequence[str] = ALL_ADVISORIES) -> OsvSite:
 
 
 def write_project(folder: Path, accepted: str = "", vllm: str = "0.8.5.post1") -> None:
-    """A matrix and a lock in `folder`: torch 2.5.1+cu124, vllm, an openssl before its update.
+    """Write a matrix and a lock in `folder`, with torch 2.5.1+cu124, vllm and an old openssl.
 
-    `accepted` are lines of the target's `accept_cves`, `vllm` is its version in the lock.
+    `accepted` contains lines of the target's `accept_cves`. `vllm` is the locked version of vllm.
     """
     text = VALID_MATRIX.replace('torch: "2.6.0"', 'torch: "2.5.1"', 1)
     (folder / "matrix.yaml").write_text(text + accepted, encoding="utf-8")

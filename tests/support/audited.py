@@ -1,4 +1,4 @@
-"""Creates small package sets for tests of the audit: real wheels with sources from a table."""
+"""Creates small package sets for tests of the audit, as real wheels with given sources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Files = Mapping[str, str | bytes]
 def wheel(
     folder: Path, package: str, version: str, files: Files, *, metadata: str = ""
 ) -> tuple[Wheel, Path]:
-    """A wheel of `package` on disk; `metadata` is added to its METADATA."""
+    """A wheel of `package` on disk. `metadata` is added to its METADATA."""
     folder.mkdir(parents=True, exist_ok=True)
     name = package.replace("-", "_")
     contents = {

@@ -1,4 +1,4 @@
-"""Provides a package set of a trainer and its base, and audits a user's files against it."""
+"""Provides a small package set with a trainer, and audits a user's files against these packages."""
 
 from __future__ import annotations
 

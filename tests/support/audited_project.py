@@ -18,7 +18,7 @@ TARGET = "cu124-vllm"
 
 
 class Project:
-    """A matrix and a lock in the folder of the test, wheels in the cache."""
+    """A project with a matrix and a lock in the test's folder, and wheels in the cache."""
 
     def __init__(self, folder: Path, packages: Mapping[str, Mapping[str, str]]) -> None:
         self.folder = folder

@@ -1,7 +1,7 @@
 """Drives Debian's Chromium over WebDriver (https://www.w3.org/TR/webdriver2/) to test pages.
 
-chromedriver is started on a free port and ended with the browser. `run` executes JavaScript in the
-page, `log` has what the page wrote to its console.
+chromedriver runs on a free port until the browser is closed. `run` executes JavaScript in the page.
+`log` returns the messages in the page's console.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Browser:
         return value
 
     def open(self, page: Path | str) -> None:
-        """Load a page given by a path, or by a text with a fragment."""
+        """Load a page, specified by a path or by a text with a fragment."""
         place = page.as_uri() if isinstance(page, Path) else page
         self._ask("POST", "/url", {"url": "about:blank"})
         self._ask("POST", "/url", {"url": place})
 
     def run(self, script: str, *values: object) -> Any:
-        """The result of a function body with `values` as `arguments`; promises are awaited."""
+        """The result of a function body with `values` as `arguments`. Promises are awaited."""
         return self._ask("POST", "/execute/sync", {"script": script, "args": values})
 
     def devtools(self, command: str, **parameters: object) -> Any:
@@ -65,7 +65,7 @@ class Browser:
         self.devtools("Emulation.setEmulatedMedia", features=features)
 
     def type(self, selector: str, text: str) -> None:
-        """Replace the text of a field, with the event that a key press would fire."""
+        """Replace the text of a field, and fire the event of a key press."""
         script = """
             const field = document.querySelector(arguments[0]);
             field.value = arguments[1];
@@ -97,7 +97,7 @@ class Browser:
 
 
 def axe() -> str:
-    """The source of axe-core; the test is skipped if it is not installed."""
+    """The source of axe-core. Skips the test if axe-core is not installed."""
     if not AXE.is_file():
         needs.skip_or_fail("axe-core is not installed", needs.INSTALL)
     return AXE.read_text(encoding="utf-8")
@@ -105,7 +105,7 @@ def axe() -> str:
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    """Start Chromium; the test is skipped if it is not installed."""
+    """Start Chromium. Skips the test if Chromium is not installed."""
     program = needs.require_tool("chromedriver", "chromium-driver")
     chromium = needs.require_tool("chromium")
     driver = subprocess.Popen(

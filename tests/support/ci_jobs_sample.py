@@ -1,4 +1,4 @@
-"""Provides a small project for tests of CI jobs: its settings, jobs and results."""
+"""Provides a small project for tests of CI jobs, with settings, jobs and results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read_settings(sample: SampleProject, text: str = "") -> CiSettings:
 def job_script(
     sample: SampleProject, target: TargetJobs, text: str = RUNNERS, **more: object
 ) -> str:
-    """The script that runs the jobs of `target`; `more` are fields of `ScriptOptions`."""
+    """The script that runs the jobs of `target`. `more` are fields of `ScriptOptions`."""
     fixed = {"registry": "registry.example/rl", "results": sample.folder / "build/ci"}
     options = ScriptOptions(**{**fixed, **more})  # type: ignore[arg-type]
     project = Project(matrix=sample.matrix)
@@ -92,6 +92,6 @@ def write_ended_step(
 
 
 def write_passed_job(folder: Path, job: CiJob) -> None:
-    """Write that all steps of `job` have passed."""
+    """Write the results of `job` with all steps passed."""
     for step in (*job.steps, "job"):
         write_ended_step(folder, job, step)

@@ -1,6 +1,6 @@
-"""Creates a project for a CI: three targets in a git repository, one of which can be broken.
+"""Creates a project for a CI, with three targets in a git repository, one of which can be broken.
 
-Its images pass the static tier of the smoke tests, on a Debian without a compiler.
+The images are based on a Debian without a compiler, and pass the static tier of the smoke tests.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def commit_all(folder: Path, words: str) -> str:
-    """Commit all files; returns the hash of the commit."""
+    """Commit all files, and return the hash of the commit."""
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", words)
     return git(folder, "rev-parse", "HEAD")
@@ -121,9 +121,9 @@ class JobOutput:
 def run_job(
     project: Project, workflow: str, job: str, env: dict[str, str], folder: Path
 ) -> JobOutput:
-    """Run the scripts of a job of this repository's own workflows, as a CI runs them.
+    """Run the scripts of a job in this repository's workflows, as a CI runs them.
 
-    `env` has a value for each `${{ }}` in a step's environment. Steps that use an action are
+    `env` contains a value for each `${{ }}` in a step's environment. Steps that use an action are
     omitted. As in a CI, a script that fails ends the job, except for steps with `if: always()`.
     """
     steps = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][job]["steps"]
@@ -158,7 +158,7 @@ def run_job(
 
 
 def path_with_programs(folder: Path) -> str:
-    """The PATH in which the programs of `folder` are first."""
+    """The PATH with `folder` as the first entry."""
     return f"{folder}:{os.environ['PATH']}"
 
 
@@ -207,7 +207,7 @@ def ci_script(sample: Sample, *words: str) -> Path:
 
 
 def run_script(sample: Sample, path: Path, status: int = 0) -> str:
-    """Run a script that must end with exit status `status`; returns its messages."""
+    """Run a script that must end with exit status `status`, and return its messages."""
     done = subprocess.run(
         ["bash", str(path)], cwd="/", env=sample.project.environment(), capture_output=True,
         text=True, check=False,

@@ -1,9 +1,9 @@
-"""Audits broken combinations of packages, and similar valid ones, against the real index.
+"""Audits broken combinations of packages, and similar valid combinations, against the real index.
 
 The records are in tests/data/combinations. `audit_all` audits the broken combination and the
-neighbour of each record and compares the findings with the record. Wheels are not downloaded
-completely: Python code and METADATA are read by ranges, and only the compiled members that the
-record names; only facts about them are stored.
+neighbour of each record, and compares the findings with the record. Wheels are not downloaded
+completely. Range requests read Python code, METADATA, and the compiled members listed in the
+record, and only facts about these files are stored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ExpectedFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One record; the header of the data files explains the fields."""
+    """One record. The header of the data files explains the fields."""
 
     id: str
     check: Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]
@@ -130,7 +130,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Laboratory:
-    """Audits package sets without downloading them; facts are stored in `store`."""
+    """Audits package sets without downloading them. Facts are stored in `store`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -223,7 +223,7 @@ class Laboratory:
 
     @property
     def store_of_the_machine(self) -> Store:
-        """The user's cache, whose files are not downloaded."""
+        """The user's cache, whose files need not be downloaded."""
         return Store.open()
 
     def _download(self, url: str, member: WheelMember, path: Path) -> None:
@@ -262,7 +262,7 @@ def _script(folder: Path, text: str) -> tuple[Wheel, Path]:
 def audit_all(
     records: Sequence[Combination], cache: Path, *, processes: int | None = None
 ) -> dict[str, Outcome]:
-    """The outcome of each record, by its id; facts are stored below `cache`.
+    """The outcome of each record, by ID. Facts are stored below `cache`.
 
     Combinations that share large wheels are audited in one process, one after another.
     """

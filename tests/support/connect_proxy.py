@@ -15,7 +15,7 @@ from tests.support.servers import serve_requests
 
 @dataclass
 class ConnectProxy:
-    """A proxy. `routes` maps HOST:PORT to a local port; `tunnels` has the requests so far."""
+    """A proxy. `routes` maps HOST:PORT to a local port. `tunnels` lists the requests so far."""
 
     routes: dict[str, int]
     login: tuple[str, str] | None = None

@@ -24,7 +24,7 @@ def required_packages(version: str) -> set[str]:
 
 
 def targets_without_dashboard() -> dict[str, tuple[str, list[str]]]:
-    """The version of Ray in each locked target, and the packages that its dashboard lacks."""
+    """The version of Ray in each locked target, and the missing packages of its dashboard."""
     rows: dict[str, tuple[str, list[str]]] = {}
     for path in sorted(ROOT.glob("images/*/lock.json")):
         lock = read_lock(ROOT / "images", path.parent.name)

@@ -1,6 +1,6 @@
 """Lists accepted differences between an assembled and an installed Debian root, with reasons.
 
-The names in `_OF` have the differences of one suite, by its code name.
+Names with `_OF` contain the differences of one suite, by code name.
 """
 
 from __future__ import annotations

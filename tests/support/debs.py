@@ -1,4 +1,4 @@
-"""Creates Debian packages with any control text, any members and any fault."""
+"""Creates Debian packages with arbitrary control texts, members and faults."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def write_deb(
     packing: str = ".xz",
     **fields: str,
 ) -> Deb:
-    """Write a package; `control` contains its scripts and other control files."""
+    """Write a package. `control` contains scripts and other control files."""
     texts = {"control": control_text(package, version, **fields), **(control or {})}
     parts = {
         "debian-binary": b"2.0\n",

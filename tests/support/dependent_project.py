@@ -1,4 +1,4 @@
-"""Creates the small project of `inprocess_project` with wheels that depend on each other."""
+"""Creates the project of `inprocess_project` with wheels that depend on each other."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Command:
 
 
 def small_documents() -> list[Path]:
-    """Every file with tested blocks, which excludes docs/images."""
+    """All files with tested blocks. Files in docs/images are excluded."""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     tested = [path for path in pages if path.parent != ROOT / "docs/images"]
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *tested]
@@ -106,7 +106,7 @@ def read_blocks(path: Path, text: str | None = None) -> list[CodeBlock]:
 
 
 def read_mark(comment: str) -> BlockMark | None:
-    """The mark in a comment; None if the comment has none."""
+    """The mark in a comment, or None if there is no mark."""
     match = MARK.fullmatch(comment)
     if match is None:
         return None
@@ -121,7 +121,7 @@ def read_mark(comment: str) -> BlockMark | None:
 
 
 def block_commands(block: CodeBlock) -> list[Command]:
-    """The commands of a block, whose lines count in its file.
+    """The commands of a block, with line numbers in the file.
 
     In a console block, a command begins with `$ ` and continues after a backslash and within
     quotes. A block in another language is one command.
@@ -163,7 +163,7 @@ def _is_incomplete(words: str) -> bool:
 
 
 def output_matches(expected: tuple[str, ...], printed: str, *, whole: bool) -> bool:
-    """Whether `printed` matches `expected`; `…` matches any text, or any lines if it is alone.
+    """Whether `printed` matches `expected`. `…` matches any text, or any lines if it is alone.
 
     If not `whole`, other lines may precede and follow.
     """

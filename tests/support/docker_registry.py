@@ -1,6 +1,6 @@
 """Runs Debian's docker-registry on a free port, with a separate folder and log.
 
-For slow or broken registries see `memory_registry`.
+`memory_registry` provides slow and broken registries.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class ReceivedRequest:
 
 @dataclass(frozen=True)
 class OwnRegistry:
-    """A running registry. Docker uses plain HTTP with its `host`."""
+    """A running registry. Docker uses plain HTTP with `host`."""
 
     host: str
     folder: Path
 
     @property
     def storage(self) -> Path:
-        """The folder of its files."""
+        """The folder with the files of the registry."""
         return self.folder / "storage"
 
     def blobs(self) -> dict[str, int]:
@@ -69,7 +69,7 @@ class OwnRegistry:
         ]
 
     def writes(self, since: int = 0) -> list[ReceivedRequest]:
-        """The requests that changed the registry, starting at number `since`."""
+        """The requests that changed the registry, starting at index `since`."""
         return [
             request
             for request in self.received_requests()[since:]
@@ -90,7 +90,7 @@ def serve_registry(
 ) -> Iterator[OwnRegistry]:
     """Run a registry that stores its files in `folder`, which is removed at the end.
 
-    `settings` are REGISTRY_… variables, which override its configuration.
+    `settings` contains REGISTRY_… variables, which override the configuration.
     """
     folder.mkdir(parents=True)
     with socket.socket() as free:

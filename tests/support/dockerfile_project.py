@@ -1,4 +1,4 @@
-"""Creates a small project that other builders can build, with Debian's Python, uv and few wheels.
+"""Creates a small project for other builders, with Debian's Python, uv and a few wheels.
 
 The wheel of uv, which a Dockerfile needs, is created from the program in this environment.
 """

@@ -107,7 +107,7 @@ MODULES = {
 
 
 def docs_index() -> LocalIndex:
-    """The packages that the docs name, with only the modules that smoke tests import."""
+    """The packages in the docs, with only the modules that smoke tests import."""
     index = LocalIndex()
     for number, requires in TOOLKITS:
         index.wheel("cuda-toolkit", number, requires, uploaded="2026-01-01")
@@ -159,7 +159,7 @@ class DocsShell:
         self.type("set -o pipefail")
 
     def type(self, words: str) -> tuple[int, str, str]:
-        """Run `words`; returns the exit status, stdout and stderr, with the names of the docs."""
+        """Run `words`. Returns the exit status, stdout and stderr, with the names of the docs."""
         assert self._bash.stdin is not None
         self._count += 1
         out, err, end = (self.spool / f"{self._count}.{kind}" for kind in ("out", "err", "end"))
@@ -203,7 +203,7 @@ class DocsShell:
             assert shown, f"{transcript}\nbut the docs show:\n{result}"
 
     def write(self, block: CodeBlock) -> None:
-        """Write or merge a block into the file that its mark names."""
+        """Write or merge a block into the file in its mark."""
         assert block.mark is not None
         path = self.cwd() / self.with_local_names(block.mark.file.replace("~/", "/home/me/"))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,7 @@ class DocsShell:
 
 
 def _merge_values(whole: object, part: object) -> object:
-    """`whole` with the values of `part`; maps are merged key by key."""
+    """`whole` with the values of `part`. Maps are merged by key."""
     if isinstance(whole, dict) and isinstance(part, dict):
         return whole | {name: _merge_values(whole.get(name), value) for name, value in part.items()}
     return part
@@ -242,7 +242,7 @@ class Environments:
 
     @contextlib.contextmanager
     def shell(self, name: str) -> Iterator[DocsShell]:
-        """A shell in a new environment of that name."""
+        """A shell in a new environment with the given name."""
         self.count += 1
         place = self.folder / f"{name}{self.count}"
         home = place / "home/me"

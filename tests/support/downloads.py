@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def index_words() -> list[str]:
-    """The options of uv and pip that name that index."""
+    """The options of uv and pip for the default index."""
     command = [find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--emit-index-url", "-"]
     done = subprocess.run(command, input=b"", capture_output=True, check=True)
     return done.stdout.decode().split()
@@ -44,8 +44,8 @@ def download_wheels(folder: Path, packages: Iterable[str], *options: str) -> lis
 def download_locked_wheels(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
     """A committed lock, the user's cache, and the cached inputs of its x86_64 image by hash.
 
-    Files that the cache lacks are downloaded into it, as by `imgbuild build`. Keep a reference to
-    the store: as long as it exists, other processes do not prune these files.
+    Missing files are downloaded into the cache, as by `imgbuild build`. Keep a reference to the
+    store, because other processes do not prune these files while the store exists.
     """
     lock, store = lock_file.read_lock(ROOT / "images", target), Store.open()
     layers = create_plan(lock, Arch.X86_64).layers

@@ -45,13 +45,13 @@ class StoppedError(Exception):
 
 
 def register_escape(function: Callable[[], object]) -> Callable[[], object]:
-    """Register an escape, which has succeeded if the function returns."""
+    """Register an escape. If the function returns, the escape has succeeded."""
     WAYS[function.__name__] = function
     return function
 
 
 def system_call(name: str, *arguments: object) -> int:
-    """Make a system call; OSError if it fails."""
+    """Make a system call. Raises OSError if it fails."""
     result = libc.syscall(NUMBERS[name][ROW], *arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), name)
@@ -59,7 +59,7 @@ def system_call(name: str, *arguments: object) -> int:
 
 
 def read_secret(root: str) -> None:
-    """Read the secret below `root`; StoppedError if it is missing or another file."""
+    """Read the secret below `root`. Raises StoppedError if it is missing or another file."""
     try:
         text = Path(root + SECRET).read_text(encoding="utf-8")
     except OSError as error:
@@ -340,7 +340,7 @@ def unfiltered_process() -> None:
 
 
 def try_escape(function: Callable[[], object]) -> str:
-    """The result of an escape in a new process, because some change the root or the user."""
+    """Try an escape in a new process, because some escapes change the root or the user."""
     reading, writing = os.pipe()
     if os.fork() == 0:
         try:

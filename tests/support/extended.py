@@ -64,7 +64,7 @@ def published_lock(*wheels: Wheel) -> Lock:
 
 
 def invented_records(planned: Iterable[Plan]) -> dict[Digest, LayerRecord]:
-    """A record for each layer, derived from its id."""
+    """A record for each layer, derived from the layer's ID."""
     return {
         layer.id: LayerRecord(
             digest=f"sha256:{sha256(layer.id.encode())}",
@@ -87,7 +87,7 @@ def publish_target(folder: Path, lock: Lock) -> None:
 
 
 def create_repository(folder: Path, text: str = MATRIX, lock: Lock | None = None) -> Path:
-    """Create a user's repository; returns the path of its matrix."""
+    """Create a user's repository, and return the path of its matrix."""
     publish_target(folder / "published/small", lock or published_lock())
     (folder / "train.sh").write_bytes(SCRIPT)
     (folder / "matrix.yaml").write_text(text, encoding="utf-8")

@@ -22,7 +22,7 @@ OLD_PYTHON = "cp310-cp310-manylinux_2_17_x86_64"
 
 
 def write_index(index: LocalIndex, folder: Path) -> str:
-    """Write the files of `index` below `folder`; returns the URL of the index."""
+    """Write the files of `index` below `folder`, and return the URL of the index."""
     for item in index.published:
         path = folder / item.package / item.file
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ HOOK.__enter__()
 
 
 def fuzz_reader(seed: bytes, read: Callable[[bytes], object], seconds: int) -> int:
-    """Call `read` with mutations of `seed` for `seconds`; returns their number.
+    """Call `read` with mutations of `seed` for `seconds`. Returns the number of mutations.
 
     Raises AssertionError if a mutation is neither accepted nor refused with an error.
     """

@@ -69,7 +69,7 @@ class GitRepository:
         links: Mapping[str, str] | None = None,
         tag: str = "",
     ) -> str:
-        """Write files and links, and commit them; returns the commit's id."""
+        """Write files and links, and commit them. Returns the commit's ID."""
         for path, content in files.items():
             place = self.folder / path
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -122,7 +122,7 @@ def several_edits(edit: st.SearchStrategy[Edit]) -> st.SearchStrategy[Edit]:
 
 
 def attack_reader(seed: bytes, read: Callable[[bytes], object], *, document: bool = False) -> int:
-    """Call `read` with changes of `seed`, a JSON `document` or any bytes; returns how many passed.
+    """Call `read` with changes of `seed`, a JSON `document` or any bytes. Count the accepted ones.
 
     Raises AssertionError if a change is neither accepted nor refused with an error.
     """

@@ -1,4 +1,4 @@
-"""Lists texts that end a word, line, comment or section in a language and start a command.
+"""Lists texts that end a word, line, comment or section of a language and start a command.
 
 The command creates the file $CANARY.
 """

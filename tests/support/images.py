@@ -1,4 +1,4 @@
-"""Creates small real images for tests with imgbuild's own layer writer and image module."""
+"""Creates small real images for tests, with imgbuild's layer writer and image module."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def shell_layer(folder: Path) -> WrittenLayer:
 
 
 def create_plan(arch: Arch = Arch.X86_64, names: Sequence[str] = ("os", "hello")) -> Plan:
-    """A plan of layers with these names; no test uses their recipes."""
+    """A plan of layers with these names. No test uses their recipes."""
     recipe = VenvRecipe(prefix="/opt", python="3.11", interpreter="/usr/bin/python3.11")
     layers = tuple(Layer(name=name, id=f"sha256:{'0' * 64}", recipe=recipe) for name in names)
     config = RuntimeConfig(
@@ -89,7 +89,7 @@ def create_plan(arch: Arch = Arch.X86_64, names: Sequence[str] = ("os", "hello")
 
 
 def image_files(layers: Sequence[WrittenLayer], arch: Arch = Arch.X86_64) -> layout.ImageFiles:
-    """The image of `layers`, bottom first."""
+    """The image of `layers`, bottom layer first."""
     records = [record for record, _ in layers]
     names = [f"layer-{number}" for number in range(len(layers))]
     config = image_documents.image_configuration(

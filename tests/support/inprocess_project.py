@@ -186,14 +186,14 @@ def unwrap_text(text: str) -> str:
 
 
 class Command:
-    """Runs imgbuild's `main` in this process, which does not end."""
+    """Runs imgbuild's `main` in this process."""
 
     def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
         self._patch = patch
         self._capture = capture
 
     def __call__(self, *arguments: str) -> Answer:
-        """Run `imgbuild ARGUMENTS`; returns its status and output."""
+        """Run `imgbuild ARGUMENTS`, and return the status and output."""
         self._patch.setattr(sys, "argv", ["imgbuild", *arguments])
         # Its state of the terminal is only for this command.
         with contextlib.suppress(AttributeError):

@@ -20,7 +20,7 @@ FALSE_DIGEST = f"sha256:{'f' * 64}"
 def layer_file(path: Path, part: tuple[int, int] | None = None) -> LayerFile:
     """The layer at `path`, or the layer at `part` (offset, length) of the archive at `path`.
 
-    A layer that cannot be inflated has the diff id of an empty tar.
+    A layer that cannot be decompressed has the diff ID of an empty tar.
     """
     hashed = hashlib.sha256()
     if path.is_file():
@@ -39,5 +39,5 @@ def layer_file(path: Path, part: tuple[int, int] | None = None) -> LayerFile:
 
 
 def unpack_layer_files(blobs: Iterable[Path], root: Path) -> None:
-    """Unpack the layers at `blobs`, bottom first, to the folder `root`."""
+    """Unpack the layers at `blobs`, bottom layer first, to the folder `root`."""
     unpack_layers([layer_file(blob) for blob in blobs], root)

@@ -1,4 +1,4 @@
-"""Creates links, pipes and devices as a checkout or shared folder may have in place of a file."""
+"""Creates links, pipes and devices that a checkout or shared folder can have instead of files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def _device(path: Path) -> None:
-    """A device with endless content; for an ordinary user, a pipe."""
+    """A device with endless content, or a pipe for an ordinary user."""
     os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))
 
 

@@ -1,7 +1,7 @@
 """Creates a package index of small real wheels, for a server on this machine.
 
-`site_files` returns PEP 503 pages like those of plain mirrors, with the JSON API; other methods
-return pages like those of PyTorch and FlashInfer.
+`site_files` returns PEP 503 pages as on plain mirrors, with the JSON API. Other methods return
+pages in the formats of PyTorch and FlashInfer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def wheel_bytes(
     files: Mapping[str, bytes] | None = None,
     tag: str = "py3-none-any",
 ) -> bytes:
-    """A wheel with one module; `requires` become Requires-Dist."""
+    """A wheel with one module. `requires` is written to Requires-Dist."""
     plain = name.replace("-", "_")
     info = f"{plain}-{version}.dist-info"
     extras = sorted(
@@ -76,7 +76,7 @@ class PublishedFile:
 
 @dataclass
 class LocalIndex:
-    """Files to publish, which `site_files` returns in the form for a server."""
+    """Files to publish, which `site_files` returns in the format of a server."""
 
     published: list[PublishedFile] = field(default_factory=list)
 
@@ -137,7 +137,7 @@ class LocalIndex:
     def pytorch_files(self, tag: str) -> dict[str, bytes]:
         """The pages and files of an index like PyTorch's, with absolute links and hashes.
 
-        METADATA is next to each wheel and has two attributes; a comment ends the page.
+        METADATA is next to each wheel and has two attributes. A comment ends the page.
         """
         files = {f"whl/{tag}/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
@@ -170,8 +170,8 @@ class LocalIndex:
         """The pages of an index like FlashInfer's, whose files are releases on another server.
 
         `folder` is cu124/torch2.6 for wheels of one torch, cu130 for a cache of compiled kernels,
-        and empty for cubins; URLs have an unescaped `+`, and a hash. This is the format written by
-        FlashInfer's scripts/update_whl_index.py, read on 2026-11-25.
+        and empty for cubins. URLs contain an unescaped `+`, and a hash. This is the format of
+        FlashInfer's scripts/update_whl_index.py, as of 2026-11-25.
         """
         pages = {}
         for package in {item.package for item in self.published}:

@@ -80,7 +80,7 @@ def break_matrix(old: str, new: str) -> tuple[str, int, int]:
 
 
 def find_problems(text: str | bytes) -> tuple[InputProblem, ...]:
-    """All problems of a matrix that is refused."""
+    """All problems of a rejected matrix."""
     data = text.encode() if isinstance(text, str) else text
     with pytest.raises(InputError) as caught:
         parse_matrix(data, FILE)

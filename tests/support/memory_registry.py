@@ -1,7 +1,7 @@
 """Provides a registry in memory that follows the distribution specification 1.1, with faults.
 
-The fields of `Registry` turn features off and add faults; `requests` has the received requests. For
-a real registry see `docker_registry`.
+The fields of `Registry` disable features and add faults. `requests` contains the received requests.
+`docker_registry` provides a real registry.
 
     with memory_registry.serve(Registry(referrers_api=False)) as registry:
         registry.faults.append(Fault("PUT .*/uploads/", cut_request=1000))
@@ -109,7 +109,7 @@ class Registry:
     # -- responses
 
     def fault(self, request: ReceivedRequest) -> Fault | None:
-        """The fault for a request, if any; each fault applies `times` times."""
+        """The fault for a request, if any. Each fault applies `times` times."""
         with self.lock:
             for fault in self.faults:
                 if fault.times and re.search(fault.where, f"{request.method} {request.path}"):

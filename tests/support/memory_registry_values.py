@@ -87,7 +87,7 @@ def referrer_entry(data: bytes, kind: str, digest: str, subject: str) -> dict[st
 def required_permissions(
     method: str, names: dict[str, str], query: dict[str, str]
 ) -> set[tuple[str, str]]:
-    """The permissions that a request needs: (resource, action)."""
+    """The permissions that a request requires, as (resource, action)."""
     if "name" not in names:
         return {("registry:catalog", "*")}
     action = {"GET": "pull", "HEAD": "pull", "DELETE": "delete"}.get(method, "push")

@@ -49,7 +49,7 @@ def skip_or_fail(what: str, remedy: str) -> NoReturn:
 
 
 def engines_ready() -> bool:
-    """Whether .ci/run has installed the engines; True outside of it."""
+    """Whether .ci/run has installed the engines. True if .ci/run is not used."""
     ready = os.environ.get("IMGBUILD_ENGINES_READY")
     return not ready or Path(ready).exists()
 
@@ -81,7 +81,7 @@ def require_root() -> None:
 
 
 def user_namespaces() -> str:
-    """The `unshare` command; the kernel allows this user to create user namespaces."""
+    """The `unshare` command. Requires that this user can create user namespaces."""
     unshare = require_tool("unshare", "util-linux")
     if not _answers(unshare, "--user", "--map-root-user", "--mount", "true"):
         skip_or_fail(
@@ -92,7 +92,7 @@ def user_namespaces() -> str:
 
 
 def require_docker() -> str:
-    """The `docker` command; its engine responds and uses the containerd image store."""
+    """The `docker` command. Requires an engine that uses the containerd image store."""
     path = require_tool("docker", "docker.io docker-cli")
     if not _answers(path, "info"):
         skip_or_fail("no Docker Engine responds", INSTALL)
@@ -102,7 +102,7 @@ def require_docker() -> str:
 
 
 def require_buildx() -> str:
-    """The `docker` command; its engine responds, and buildx is installed."""
+    """The `docker` command. Requires a running engine and buildx."""
     path = require_docker()
     if not _answers(path, "buildx", "version"):
         skip_or_fail("buildx is not installed", f"apt-get install docker-buildx, or {INSTALL}")

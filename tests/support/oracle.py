@@ -1,7 +1,7 @@
-"""Compares imgbuild's installed wheels with those of `uv pip install`.
+"""Compares imgbuild's installation of wheels with `uv pip install`.
 
-`compare_with_uv` installs each wheel with uv into a virtual environment and compares it with
-`install.installed_members`: the same paths, contents and modes, except for what `ACCEPTED` lists.
+`compare_with_uv` installs each wheel with uv into a virtual environment, and compares paths,
+contents and modes with `install.installed_members`. `ACCEPTED` lists the accepted differences.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ACCEPTED_OF = {
 
 
 def compare_with_uv(wheels: Sequence[Path], folder: Path) -> list[str]:
-    """Compare `wheels` in `folder`; returns every difference that is not accepted."""
+    """Compare `wheels` in `folder`, and return every difference that is not accepted."""
     return [fault for wheel in wheels for fault in _compare(wheel, folder / "oracle")]
 
 
@@ -65,7 +65,7 @@ def _compare(wheel: Path, folder: Path) -> list[str]:
 
 
 def _install(wheel: Path, folder: Path, venv: Path) -> set[str]:
-    """Create a venv and install `wheel` into it; returns the paths before the installation."""
+    """Create a venv and install `wheel` into it. Returns the paths before the installation."""
     _uv("venv", "--python", sys.executable, str(venv), cache=folder / "cache")
     before = set(_walk(venv))
     # Hard links halve the disk that this takes; the content and modes are those of copies.

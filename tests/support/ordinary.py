@@ -1,6 +1,6 @@
 """Runs commands as an unprivileged user (nobody), with a Python that this user can start.
 
-Root's Python may be in a folder that no other user can read (pyenv below a home of mode 700).
+Root's Python can be in a folder that no other user can read, such as pyenv's in /root.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def nobody_python(folder: Path) -> str:
 
 
 def _starts(python: str) -> bool:
-    """Whether nobody can start `python` and import the dependencies of imgbuild.
+    """Whether the user nobody can start `python` and import the dependencies of imgbuild.
 
     `python` is started through `env`, because setpriv can read folders that nobody cannot read.
     """

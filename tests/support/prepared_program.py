@@ -42,7 +42,7 @@ LIBRARIES = (
 def run_prepared(
     arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `imgbuild ARGUMENTS`; returns its exit status, negative after a signal, and output."""
+    """Run `imgbuild ARGUMENTS`. Returns the output and the exit status, negative after a signal."""
     if _at_start(env) != _at_start(os.environ):
         command = [sys.executable, "-m", "imgbuild", *arguments]
         return subprocess.run(
@@ -152,7 +152,7 @@ def _prepare() -> None:
 
 
 def _serve(control: socket.socket) -> None:
-    """Fork for each command; returns in the new process, after setting up what it received."""
+    """Fork for each command. Returns in the new process, after setting up its state."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 8, 4)
         if not message:  # the tests have ended

@@ -85,7 +85,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Programs:
-    """The programs in `folder`/bin; `canary` is the file that hostile texts would create."""
+    """The programs in `folder`/bin. `canary` is the file that hostile texts would create."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,7 +121,7 @@ class Programs:
         return done
 
     def calls(self, program: str) -> list[Call]:
-        """The calls, in order of time."""
+        """The calls in chronological order."""
         paths = sorted(path for path in self.record.iterdir() if not path.suffix)
         calls = [msgspec.convert(json.loads(path.read_text()), Call) for path in paths]
         return [call for call in calls if call.program == program]
@@ -137,7 +137,7 @@ def slurm_variables(nodes: int) -> dict[str, str]:
 
 
 def sbatch_options(script: str) -> list[str]:
-    """The words of the #SBATCH lines that sbatch reads: those before the first command."""
+    """The words of the #SBATCH lines that sbatch reads, which precede the first command."""
     found = []
     for line in script.split("\n"):
         if line.strip() and not line.startswith("#"):

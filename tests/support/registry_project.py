@@ -91,7 +91,7 @@ class Place:
         ]
 
     def forget(self, monkeypatch: pytest.MonkeyPatch, *packages: str) -> Store:
-        """Switch to an empty cache with the wheels of `packages`."""
+        """Switch to a cache with only the wheels of `packages`."""
         old, place = Store.open(), self.sample.folder.parent / "another-cache"
         monkeypatch.setenv("IMGBUILD_CACHE", str(place))
         new = Store.open()

@@ -1,4 +1,4 @@
-"""Creates images whose documents a test changes, with matching digests."""
+"""Creates images with documents that a test changes, and matching digests."""
 
 from __future__ import annotations
 

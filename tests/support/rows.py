@@ -60,7 +60,7 @@ def each_row(
 def _labelled(
     keys: list[str], rows: list[Any], ids: Callable[[Any], Any] | Iterable[Any] | None
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The label and the values of each row; a row of `pytest.param` may have its own label."""
+    """The label and the values of each row. A row from `pytest.param` can have a label."""
     labels = [None] * len(rows) if ids is None or callable(ids) else list(ids)
     for row, label in zip(rows, labels, strict=True):
         given = getattr(row, "id", None) if isinstance(row, PARAMETERS) else label
@@ -88,7 +88,7 @@ def _renewed(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any]]:
 
 
 def _raise(failed: list[tuple[str, BaseException]], count: int) -> None:
-    """Raise the only failure with its row, or one error that lists all."""
+    """Raise the only failure with its row, or an error that lists all failures."""
     if len(failed) == 1:
         label, error = failed[0]
         error.add_note(f"row: {label}")

@@ -55,7 +55,7 @@ targets:
 
 
 def sample_index() -> LocalIndex:
-    """An index with a torch of a few kilobytes and two versions of a wheel with a dependency."""
+    """An index with a small torch and two versions of a wheel with a dependency."""
     index = LocalIndex()
     index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
     index.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"])
@@ -70,7 +70,7 @@ def sample_index() -> LocalIndex:
 
 @dataclass
 class Project:
-    """A folder with a matrix; `cache` is its cache folder, or None for that of the user.
+    """A folder with a matrix. `cache` is the cache folder, or None for the user's cache.
 
     Without `index_url`, the index configured on this machine is used.
     """
@@ -145,7 +145,7 @@ class Project:
 
 
 def serve_image(site: FileSite, folder: Path, name: str) -> str:
-    """Serve the layout at `folder` from `site` as a registry; returns the name with the digest."""
+    """Serve the layout at `folder` from `site` as a registry. Returns the name with the digest."""
     image_layout = layout.read_layout(folder)
     for blob in (folder / "blobs/sha256").iterdir():
         data = blob.read_bytes()

@@ -34,7 +34,7 @@ USER = User(name="imgbuild", uid=1000, gid=1000, home="/home/imgbuild")
 
 
 def matrix(**changes: object) -> Matrix:
-    """A matrix with one target, `small`; `changes` replace fields of the target."""
+    """A matrix with one target, `small`. `changes` replaces fields of the target."""
     target = {
         "summary": "a small image",
         "base": "debian-12",
@@ -81,7 +81,7 @@ def matrix_with_tools(*tools: str, **changes: object) -> Matrix:
 
 
 def lock_with_tools(*wheels: Wheel, of: Matrix | None = None) -> Lock:
-    """The lock of `matrix_with_tools("htop")`; htop needs libnl, which the base lacks."""
+    """The lock of `matrix_with_tools("htop")`. htop requires libnl, which the base lacks."""
     source = of or matrix_with_tools("htop")
     resolutions = {}
     for arch in source.targets["small"].arch:
@@ -107,7 +107,7 @@ def wheel(package: str, version: str = "1.0", size: int = 100) -> Wheel:
 
 
 def with_current_labels(lock: Lock) -> Lock:
-    """`lock` with the labels that imgbuild sets from the lock's other fields, after a change."""
+    """`lock` with the labels that imgbuild computes from the other fields."""
     labels = {
         **lock.settings.labels,
         "org.opencontainers.image.title": lock.target,
@@ -157,7 +157,7 @@ def write_wheel(
     files: dict[str, bytes] | None = None,
     requires: Sequence[str] = (),
 ) -> Path:
-    """Write a pure-Python wheel with `files`, or by default a module of its name."""
+    """Write a pure-Python wheel with `files` (default: a module with the name of the wheel)."""
     needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     name = package.replace("-", "_")
     info = f"{name}-{version}.dist-info"
@@ -176,7 +176,7 @@ def write_wheel(
 
 
 def add_to_store(store: Store, path: Path, package: str, version: str = "1.0") -> Wheel:
-    """Move the wheel file at `path` into the store; returns it as a wheel of a lock."""
+    """Move the wheel file at `path` into the store, and return it as a wheel of a lock."""
     data = path.read_bytes()
     sha256 = hashlib.sha256(data).hexdigest()
     size = len(data)
@@ -192,6 +192,6 @@ def _hash(data: bytes) -> str:
 
 
 def elf_header(machine: int = 62) -> bytes:
-    """The ELF header of a library without sections; machine 62 is x86_64."""
+    """The ELF header of a library without sections. Machine 62 is x86_64."""
     numbers = (3, machine, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
     return b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", *numbers)

@@ -40,7 +40,7 @@ def resolution(arch: Arch) -> Resolution:
 
 
 def invented_digests(of: Lock) -> TargetDigests:
-    """The digests of `of`, with layers whose bytes are derived from their ids."""
+    """The digests of `of`, with layers whose bytes are derived from their IDs."""
     records = {
         layer.id: LayerRecord(
             digest=f"sha256:{sha256(layer.id.encode())}",

@@ -104,7 +104,7 @@ _with_properties: set[Path] = set()  # files of unit tests, when `sort_tests` ha
 def sort_tests(items: list[pytest.Item]) -> None:
     """Put whole images first, then integration tests by the duration of their files.
 
-    Every process must have the same order, regardless of its first file.
+    All processes must have the same order, regardless of the file at which they start.
     """
     _with_properties.update(
         item.path
@@ -124,7 +124,7 @@ def sort_tests(items: list[pytest.Item]) -> None:
 
 
 def group_name(item: pytest.Item) -> str:
-    """The name of the group of a test, which runs in one process."""
+    """The name of the group of a test. A group runs in one process."""
     sizes = [float(mark.args[0]) for mark in item.iter_markers("disk") if mark.args]
     if max(sizes, default=0) >= WHOLE_IMAGE:
         return IMAGES
@@ -148,7 +148,7 @@ def write_groups(file: Path, items: Sequence[pytest.Item], left_out: int) -> Non
 
 
 def read_groups(file: Path) -> dict[str, Any]:
-    """The data written by `write_groups`; empty if no worker has collected tests."""
+    """The data written by `write_groups`. Empty if no worker has collected tests."""
     if not file.exists():
         return {"groups": {}, "left_out": 0}
     document: dict[str, Any] = json.loads(file.read_text())

@@ -148,9 +148,9 @@ def serve_requests(
     port: int = 0,
     **attributes: object,
 ) -> Iterator[int]:
-    """Serve requests with `handler`, with `attributes`, on `port` or a free one; yields the port.
+    """Serve requests with `handler` and `attributes` on `port` or a free port. Yields the port.
 
-    With TLS if `context` is given.
+    TLS is used if `context` is given.
     """
     kind = type("Handler", (handler,), attributes)
     with _Server(("127.0.0.1", port), kind) as server:
@@ -169,7 +169,7 @@ def serve_requests(
 
 @contextlib.contextmanager
 def serve_site(site: FileSite, context: ssl.SSLContext | None = None) -> Iterator[FileSite]:
-    """Serve `site` on its port, or on a free one if it is 0, with TLS if `context` is given."""
+    """Serve `site` on its port, or on a free port for 0, with TLS if `context` is given."""
     with serve_requests(_Handler, context, site.port, site=site) as site.port:
         site.scheme = "https" if context is not None else site.scheme
         yield site

@@ -15,7 +15,7 @@ from imgbuild.values import Arch
 
 
 def shared_library(file: str, *, defines: Sequence[str] = (), **facts: Any) -> ElfFacts:
-    """A shared object; its soname is its file name unless it is a Python module."""
+    """A shared object. Its soname is the file name, except for Python modules."""
     name = file.rpartition("/")[2]
     numbers = sorted(int.from_bytes(symbol_hash(symbol.encode()), "little") for symbol in defines)
     given = {"soname": "" if facts.get("python") else name, "machine": "x86_64", **facts}
@@ -40,9 +40,9 @@ BASE = (LIBC, LIBSTDCXX, PYTHON)
 
 
 class SharedObjects(PackageSet):
-    """A package set from {"torch 2.6.0": [facts, …]}; `sources` are Python files by path.
+    """A package set from {"torch 2.6.0": [facts, …]}. `sources` contains Python files by path.
 
-    `unread` are files of packages without facts.
+    `unread` contains files of packages without facts.
     """
 
     def __init__(

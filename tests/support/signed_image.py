@@ -148,7 +148,7 @@ class Sample:
         artifact_store.attach_artifact(self.client, self.repository, subject, kind, parts)
 
     def unsign(self, *subjects: Descriptor, kinds: tuple[str, ...]) -> None:
-        """Remove the signed statements of some kinds in both formats."""
+        """Remove the signed statements of the given kinds in both formats."""
         registry = self.place.registry
         for subject in subjects:
             registry.tags.pop(

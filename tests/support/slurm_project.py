@@ -1,6 +1,6 @@
 """Creates small projects for Slurm arrays on the Slurm of tools/engines.
 
-The projects are locked and have Slurm's configuration in their environment.
+The projects are locked, and their environment contains Slurm's configuration.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def queued_jobs(project: Project) -> list[str]:
 
 
 def wait_until(true: object, what: str) -> None:
-    """Wait until `true()` returns a true value."""
+    """Wait until `true` returns a true value."""
     assert callable(true)
     end = time.monotonic() + PATIENCE
     while not true():
@@ -75,9 +75,9 @@ def array_folders(project: Project, verb: str) -> list[Path]:
 
 
 def run_job(project: Project, script: Path) -> tuple[int, str]:
-    """Run a job script to its end; returns its exit status and its log.
+    """Run a job script to its end. Returns the exit status and the log.
 
-    `sbatch --wait` polls less and less often.
+    `sbatch --wait` is not used, because it polls at growing intervals.
     """
     log = script.with_suffix(".log")
     command = ("sbatch", "--parsable", f"--output={log}", str(script))

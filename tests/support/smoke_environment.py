@@ -1,4 +1,4 @@
-"""Creates small wheels with dependencies in an environment or an image, for smoke tests."""
+"""Creates environments and images with small wheels that have dependencies, for smoke tests."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def make_venv(folder: Path, files: Iterable[Path]) -> Path:
 
 
 def make_lock_of(files: Iterable[Path]) -> Lock:
-    """A lock that names `files`, on the sample matrix."""
+    """A lock of `files` on the sample matrix."""
     locked = [
         Wheel(
             file=path.name,

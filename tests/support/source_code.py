@@ -28,7 +28,7 @@ def tracked_files(*patterns: str) -> list[Path]:
 def parse_file(path: Path) -> ast.Module:
     """The syntax tree of a file, parsed once for all tests.
 
-    All trees together have 1.5 million nodes, so they are excluded from garbage collection, which
+    All trees together have 1.5 million nodes. They are excluded from garbage collection, which
     would take four times as long as parsing.
     """
     gc.disable()
@@ -65,7 +65,7 @@ def package_modules() -> dict[str, ast.Module]:
 def module_imports(tree: ast.Module) -> list[tuple[str, int]]:
     """The dotted name and line of every import in a module, also in functions.
 
-    `from a import b` yields "a.b", since b may be a module.
+    `from a import b` yields "a.b", because b can be a module.
     """
     names = []
     for node in all_nodes(tree):

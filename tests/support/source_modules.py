@@ -1,4 +1,4 @@
-"""Creates packages of Python source that a test defines and the real reader reads."""
+"""Creates packages from Python source in tests, for the real reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imgbuild.audit.source.module import read_module
 
 
 class SourceModules:
-    """A package set from {"trl 0.21.0": {"trl/__init__.py": source}}; other modules are missing."""
+    """A package set from {"trl 0.21.0": {"trl/__init__.py": source}}. Other modules are missing."""
 
     def __init__(
         self,

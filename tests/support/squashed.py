@@ -28,7 +28,7 @@ Facts = tuple[str, int, tuple[int, int], object, int]
 
 
 def read_squashfs(path: Path, offset: int = 0) -> dict[str, Facts]:
-    """Every path except the root; each hard link has an entry."""
+    """Every path except the root. Each hard link has an entry."""
     unsquashfs = needs.require_tool("unsquashfs", "squashfs-tools")
     with tempfile.TemporaryDirectory() as folder:
         pipe = Path(folder, "pipe")

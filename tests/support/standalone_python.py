@@ -22,7 +22,7 @@ Entry = bytes | str | tarfile.TarInfo  # content, link target, or another member
 
 
 def sample_entries(python: str = "3.12", patch: str = "3.12.11") -> dict[str, Entry]:
-    """A minimal archive; its program does not run."""
+    """A minimal archive. Its program cannot run."""
     lib = f"python/lib/python{python}"
     variables = {
         "prefix": "/install", "BINDIR": "/install/bin", "CC": "/tools/llvm/bin/clang -pthread",
@@ -53,7 +53,7 @@ def sample_entries(python: str = "3.12", patch: str = "3.12.11") -> dict[str, En
 
 
 def pack_archive(entries: Mapping[str, Entry], *, executable: str = "/bin/") -> bytes:
-    """The archive of `entries`, in their order, by path."""
+    """The archive of `entries` in the given order. Entries are by path."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=1) as stream,

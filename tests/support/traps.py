@@ -36,7 +36,7 @@ class Traps:
         return {path.name: path.read_text() for path in paths}
 
     def script(self, path: Path, name: str = "") -> Path:
-        """Write a program to `path` that writes a flag, and fails."""
+        """Write a program to `path` that writes a flag and fails."""
         path.parent.mkdir(parents=True, exist_ok=True)
         flag = f"${{TRAP_FLAGS:-{self.flags}}}/{name or f'program {path.name}'}"
         path.write_text(f'#!/bin/sh\nPATH=/usr/bin:/bin\necho "$0 $*" >>"{flag}"\nexit 97\n')
@@ -51,7 +51,7 @@ class Traps:
         path.write_text(f"import os\nopen({flags} + '/{name}', 'a').close()\nos._exit(96)\n")
 
     def plant(self, folder: Path) -> None:
-        """Plant programs, modules and settings of tools in `folder`."""
+        """Create programs, modules and settings of tools in `folder`."""
         for name in PROGRAMS:
             self.script(folder / name)
         for name in MODULES:
@@ -77,7 +77,7 @@ class Traps:
         (folder / "compose.yaml").write_text("services: {trap: {image: trap, build: .}}\n")
 
     def repository(self, folder: Path, files: Iterable[str]) -> None:
-        """Make `folder` a checkout with `files` committed, whose configuration names traps."""
+        """Make `folder` a checkout with `files` committed and traps in the configuration."""
         git(folder, "init", "--quiet", "--initial-branch=main")
         (folder / ".gitattributes").write_text("* filter=trap diff=trap\n")
         for number in range(2):
@@ -100,7 +100,7 @@ class Traps:
         git(folder, "update-ref", "HEAD", commit.strip())
 
     def configure(self, config: Path) -> None:
-        """Add settings to a configuration of git that name a trap for each kind of command."""
+        """Add settings with a trap for each kind of command to a configuration of git."""
         program = self.script(self.flags.parent / "trap", "git configuration")
         with config.open("a") as file:
             file.write(f"""
@@ -137,7 +137,7 @@ class Traps:
 """)
 
     def bare(self, folder: Path) -> None:
-        """Make `folder` a bare repository that is also its checkout, without a `.git`."""
+        """Make `folder` a bare repository that is also its own checkout, without a `.git`."""
         for name in ("objects", "refs"):
             (folder / name).mkdir()
         (folder / "HEAD").write_text("ref: refs/heads/main\n")

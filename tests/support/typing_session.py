@@ -28,7 +28,7 @@ class TypingSession:
         self._master, self._slave = master, slave
 
     def type(self, text: str) -> None:
-        """Press keys; "\\x03" is Ctrl-C, "\\x1a" is Ctrl-Z."""
+        """Press keys. "\\x03" is Ctrl-C, and "\\x1a" is Ctrl-Z."""
         os.write(self._master, text.encode())
 
     def resize(self, rows: int, columns: int) -> None:
@@ -51,7 +51,7 @@ class TypingSession:
     _seen = 0
 
     def status(self) -> int:
-        """Wait for the end of the command; returns its exit status."""
+        """Wait for the end of the command, and return its exit status."""
         end = time.monotonic() + LIMIT
         while self.process.poll() is None:
             assert time.monotonic() < end, f"the command did not end: {self.text!r}"
@@ -71,7 +71,7 @@ class TypingSession:
 def typing_session(
     command: Sequence[str], *, cwd: Path, env: Mapping[str, str], stderr: int | None = None
 ) -> Iterator[TypingSession]:
-    """Run `command` on a new terminal of 24 rows and 80 columns; it is killed at the end."""
+    """Run `command` on a new terminal of 24 rows and 80 columns. It is killed at the end."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Creates small user projects, one for each type of file, and reads them."""
+"""Creates small user projects with files of each type, and reads them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def unread_reasons(result: Declarations) -> dict[str, str]:
 
 
 def golden_text(result: Declarations) -> str:
-    """The declarations in the form of a golden file, with locations as FILE:LINE."""
+    """The declarations in the format of a golden file, with locations as FILE:LINE."""
     return codec.encode(_brief(msgspec.to_builtins(result))).decode()
 
 

@@ -1,4 +1,4 @@
-"""Creates wheels for tests: valid ones from a table of files, and invalid ones byte by byte."""
+"""Creates wheels for tests: valid wheels from a table of files, and invalid wheels by byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINK = 0o120777
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """A zip member with values to write, which may be wrong."""
+    """A zip member with the values to write, which can be wrong."""
 
     name: bytes
     data: bytes = b""

@@ -1,4 +1,4 @@
-"""Tests that tables in the docs match data and locks; --renew-golden writes them."""
+"""Tests that tables in the docs match data and locks. --renew-golden writes the tables."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_test_named_for_a_code_block_contains_its_verb_and_options() -> None:
 
 
 def _verb_and_options(command: Command) -> list[str]:
-    """The verb of imgbuild and its long options; other programs are ignored."""
+    """The verb of imgbuild and its long options. Other programs are ignored."""
     program, *words = shlex.split(command.words, comments=True)
     if program != "imgbuild":
         return []

@@ -48,7 +48,7 @@ Reader = Callable[[Path, Registry], object]
 
 
 def _verify(source: image.ImageSource) -> None:
-    """The checks of `verify --blobs` without a lock; IntegrityError with the failed checks."""
+    """The checks of `verify --blobs` without a lock. Raises IntegrityError if checks fail."""
     checklist = Checklist()
     verified.check_alone(source, checklist)
     failed = [each.detail for each in checklist.checks if each.outcome is CheckOutcome.FAILED]

@@ -1,4 +1,4 @@
-"""Tests all readers of untrusted bytes with changed bytes; `make bench-hostile` tries many more."""
+"""Tests all readers of untrusted bytes with changed bytes. `make bench-hostile` runs longer."""
 
 from __future__ import annotations
 

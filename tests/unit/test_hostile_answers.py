@@ -135,7 +135,7 @@ class Served:
 
 @pytest.fixture(name="served")
 def _served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], Served]]:
-    """The registry of this process: the threads of a server do not survive a fork."""
+    """A registry for each process, because the threads of a server do not survive a fork."""
     memory_registry.isolate_logins(monkeypatch, tmp_path)
     servers: dict[int, Served] = {}
     with contextlib.ExitStack() as stack:

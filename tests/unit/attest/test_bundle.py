@@ -1,4 +1,4 @@
-"""Tests the content of lock bundles, and which bundles are refused."""
+"""Tests the content of lock bundles, and that invalid bundles are refused."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def flipped(path: Path) -> None:
 
 
 def swapped(path: Path) -> None:
-    """Replace the file with another one of the same size and age."""
+    """Replace the file with another file of the same size and age."""
     before = path.stat()
     other = path.with_name("other")
     other.write_bytes(bytes(len(DATA)))

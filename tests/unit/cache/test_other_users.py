@@ -362,7 +362,7 @@ def test_user_folder_created_by_another_user_is_refused(shared, tmp_path, kind):
 @needs_root
 @pytest.mark.parametrize("mode", [0o777, 0o1777])
 def test_shared_cache_folder_must_belong_to_root_or_this_user(shared, mode):
-    """The owner of the folder could rename its entries; without the sticky bit, any user could."""
+    """The owner of the folder could rename its entries. Without the sticky bit, any user could."""
     shared.chmod(mode)
     if mode == 0o1777:
         given(shared)

@@ -334,7 +334,7 @@ def test_trim_removes_leftovers_without_marking_entries_as_used(
 
 @pytest.fixture(name="folder_of_all")
 def _folder_of_all() -> Iterator[Path]:
-    """A folder writable by every user; as root, the rest of the test runs as another user."""
+    """A folder writable by every user. If the test runs as root, it continues as another user."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o777)

@@ -32,7 +32,7 @@ BUILD = ("build", "--offline", "--jobs", "1", TARGET)
 
 
 def linked(path: Path, target: Path) -> None:
-    """Create a link to `target` at `path`; an existing file is moved away."""
+    """Create a link to `target` at `path`, after moving an existing file away."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         path.rename(path.with_name("moved"))

@@ -1,4 +1,4 @@
-"""Tests that a repeated option keeps all values or is refused; a setting uses the last value."""
+"""Tests that repeated options keep all values or are refused, and settings keep the last value."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_repeated_option_is_accepted_or_refused_but_never_ignored_silently(
 
 
 def test_options_whose_last_value_applies_do_not_name_inputs_or_outputs() -> None:
-    """The list is complete: a new option is a setting only if it is listed here."""
+    """The list is complete, so a new option is a setting only if it is listed here."""
     flags = {flag for flag in SETTINGS if flag.startswith("--")}
     assert flags <= {
         "--account", "--compress", "--cool-down", "--cpus-per-task", "--depth", "--gpus", "--jobs",

@@ -34,7 +34,7 @@ def verbs(of: Any, above: str = "") -> dict[str, Any]:
 
 
 def shared(verb: str) -> dict[str, tuple[str, ...]]:
-    """The flags of the options that all verbs share; `run -v` is --volume, as in Docker."""
+    """The flags of the options that all verbs share. `run -v` is --volume, as in Docker."""
     return SHARED | {"verbose": ("--verbose",)} if verb in ("run", "shell") else SHARED
 
 

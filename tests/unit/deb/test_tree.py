@@ -42,7 +42,7 @@ def test_merged_usr_has_links_for_the_used_folders() -> None:
 
 
 def test_package_can_contain_the_links_of_merged_usr() -> None:
-    """base-files of Debian 13 ships such links; a link with another target is refused."""
+    """base-files of Debian 13 contains such links. A link with another target is refused."""
     tree = DebTree()
     tree.add(LayerMember(path="bin", kind=MemberKind.LINK, target="usr/bin"), "base-files")
     tree.add(LayerMember(path="usr/bin", kind=MemberKind.FOLDER), "base-files")

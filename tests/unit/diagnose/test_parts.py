@@ -15,7 +15,7 @@ SITE = "/opt/venv/lib/python3.12/site-packages/"
 
 
 def first(*frames: str, exception: str) -> LogFinding:
-    """The first finding of a traceback; a frame is FILE:FUNCTION:CODE below site-packages or /."""
+    """The first finding of a traceback. A frame is FILE:FUNCTION:CODE below site-packages or /."""
     text = "Traceback (most recent call last):\n"
     for number, frame in enumerate(frames, 1):
         file, name, code = frame.split(":", 2)

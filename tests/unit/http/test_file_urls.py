@@ -1,4 +1,4 @@
-"""Tests a local folder as an index: its page, complete files and ranges."""
+"""Tests that a local folder works as an index, with a page, complete files and ranges."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Source(io.RawIOBase):
 
 
 def waited(source: Source) -> float:
-    """The seconds after which an endless response of `source` is aborted; at most two days."""
+    """The seconds after which an endless response of `source` is aborted, at most two days."""
     reader = session._WatchedStream(source)
     while source.now < 48 * 3600:
         try:

@@ -169,7 +169,7 @@ def _tree(node: yaml.Node | None) -> object:
 
 
 def _assert_same(text: str) -> bool:
-    """Check that libyaml and Python read `text` as the same nodes; False for a problem."""
+    """Check that libyaml and Python read `text` as the same nodes. Returns False for a problem."""
     root = yaml_nodes._read_by_libyaml(text)
     if root is not None:
         loader = yaml_nodes._StrictLoader(text)

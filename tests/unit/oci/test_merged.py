@@ -72,7 +72,7 @@ def merged(*stack: list[Given]) -> MergedTree:
 
 
 def facts(tree: MergedTree) -> dict[str, tuple[object, ...]]:
-    """The compared attributes of each path; of a file with several names the first."""
+    """The compared attributes of each path, and the first name of files with several names."""
     first: dict[int, str] = {}
     rows: dict[str, tuple[object, ...]] = {}
     for path, node in tree.iterate_paths():

@@ -331,7 +331,7 @@ def test_dropped_connection_in_blob_upload_is_resumed(place):
 
 @pytest.mark.parametrize("number", [1, 4, 7])
 def test_interrupted_push_is_resumed(place, number, monkeypatch):
-    """Ctrl-C stops the push after some blobs; the next push sends only the others."""
+    """Ctrl-C stops the push after some blobs. The next push sends only the remaining blobs."""
     upload, lock, count = push._upload_blob, threading.Lock(), itertools.count(1)
 
     def _stopped(*arguments):

@@ -55,7 +55,7 @@ def expanded(text: str) -> str:
 
 
 def interpolated(text: str) -> str:
-    """A value as Compose interpolates it; no variable may be left."""
+    """A value as Compose interpolates it. No variable may remain."""
     assert not re.search(r"\$(?!\$)", text.replace("$$", "")), text
     return text.replace("$$", "$")
 

@@ -20,7 +20,7 @@ PACKAGES = ("alpha", "pip", "torch")
 
 
 class Sample:
-    """A lock whose wheels are all in the cache, and a folder for them."""
+    """A lock with all wheels in the cache, and a folder for the wheels."""
 
     def __init__(self, folder: Path) -> None:
         store = Store.open(folder / "cache")
@@ -46,7 +46,7 @@ class Sample:
         )
 
     def names(self) -> list[str]:
-        """The files in the folder except its lock."""
+        """The files in the folder, except for the lock file."""
         return sorted(path.name for path in self.folder.iterdir() if path.name != contexts.LOCK)
 
 

@@ -1,4 +1,4 @@
-"""Tests what templates of a checkout can read, what they cannot do, and their errors."""
+"""Tests the values, restrictions and errors of templates from a checkout."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_online_dockerfile_has_url_of_every_file():
 
 
 def _needing(*wheels: Wheel) -> Lock:
-    """The sample's lock; `wheels` are the build requirements of packages without a wheel."""
+    """The sample's lock. `wheels` are the build requirements of packages without a wheel."""
     lock = render_sample.lock()
     built = msgspec.structs.replace(render_sample.BUILT, requires=wheels)
     arches = {

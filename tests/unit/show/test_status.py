@@ -29,7 +29,7 @@ FAR = {"torch": "pytorch", "triton": "pytorch"}
 
 
 def matrix(tmp_path: Path, **assigned: str) -> Matrix:
-    """A matrix with one target, whose packages come from the indexes given."""
+    """A matrix with one target, whose packages are from the given indexes."""
     indexes = {
         "pypi": PackageIndex(),
         "pytorch": PackageIndex(url="https://example.org/whl/{cuda_tag}", upload_times="none"),

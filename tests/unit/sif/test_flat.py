@@ -22,7 +22,7 @@ Facts = tuple[object, ...]
 
 
 def facts(tree: MergedTree) -> dict[str, Facts]:
-    """The visible attributes of every path; of files with several names the first."""
+    """The visible attributes of every path, and the first name of files with several names."""
     rows: dict[str, Facts] = {}
     first: dict[int, str] = {}
     for path, node in tree.iterate_paths():

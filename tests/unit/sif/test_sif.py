@@ -27,7 +27,7 @@ TIME = 1750377600
 
 
 def summary(**settings: object) -> image.SifSource:
-    """An image with the given settings, named as in image-spec."""
+    """An image with the given settings, with names from the OCI image specification."""
     return image.SifSource(
         name="small",
         arch=Arch.X86_64,
@@ -167,7 +167,7 @@ def test_sif_hides_python_variables_of_the_caller():
 
 
 def test_sif_uses_the_home_folder_of_the_caller():
-    """Apptainer mounts the home of the caller, because that of the image may be read-only."""
+    """Apptainer mounts the caller's home, because the home of the image can be read-only."""
     assert "HOME" not in files.environment_script(summary(Env=["HOME=/root", "PATH=/bin"]))
 
 

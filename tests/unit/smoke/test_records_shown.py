@@ -1,4 +1,4 @@
-"""Tests that test records are shown in the README, and that committed ones are valid."""
+"""Tests that test records are shown in the README, and that committed records are valid."""
 
 from __future__ import annotations
 

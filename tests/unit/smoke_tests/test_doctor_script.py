@@ -59,7 +59,7 @@ def test_folder_that_precedes_the_image_packages_is_a_warning(doctor, tmp_path, 
 
 
 def test_packages_in_the_user_folder_are_a_note(doctor, tmp_path, monkeypatch):
-    """User packages come after those of the image; links to the image's metadata do not count."""
+    """User packages follow the image's packages. Links to the image's metadata do not count."""
     image, user = tmp_path / "image", tmp_path / "user"
     for place in (image / "a-1.dist-info", user / "a-1.dist-info", user / "emoji-2.1.dist-info"):
         place.mkdir(parents=True)

@@ -60,7 +60,7 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def renamed(name: str, numpy: str, as_of: str = "2026-01-01", cuda: str = "12.8") -> Lock:
-    """A published lock `name` with another numpy."""
+    """A published lock `name` with another version of numpy."""
     lock = samples.lock(samples.wheel("numpy", numpy, 5000))
     settings = msgspec.structs.replace(
         lock.settings,

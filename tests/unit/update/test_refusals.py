@@ -1,4 +1,4 @@
-"""Tests which refusals are still valid."""
+"""Tests that recorded refusals of updates expire when their reasons no longer apply."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def content(project: Project) -> dict[str, bytes]:
 
 
 def interrupted(project: Project, patch: pytest.MonkeyPatch, after: int) -> bool:
-    """Commit the change, interrupted before step `after`; returns whether it was interrupted."""
+    """Commit the change, interrupted before step `after`. Returns whether it was interrupted."""
     steps = itertools.count()
 
     def _counting(step: object) -> object:

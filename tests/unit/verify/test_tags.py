@@ -102,7 +102,7 @@ def test_tags_of_an_image_with_another_lock_cannot_be_verified():
 
 
 def test_verify_accepts_only_tags_that_push_sets(tmp_path, monkeypatch):
-    """The tags of each push plan pass for its digest, and for no other plan's."""
+    """The tags of each push plan are accepted for its digest, and rejected for other digests."""
     for place in registry_project.place(tmp_path, monkeypatch):
         plans = [place.plan(), place.both(), *(place.both(arch) for arch in Arch)]
         for plan in plans:

@@ -343,7 +343,7 @@ def test_different_unsigned_lock_of_an_image_is_refused(sample):
 
 
 def test_wrong_attached_lock_does_not_hide_the_correct_lock(sample):
-    """Two other locks are attached: one of another image, and an unsigned one of this image."""
+    """Two other locks are attached: a lock of another image, and an unsigned lock of this image."""
     settings = msgspec.structs.replace(sample.lock.settings, labels={})
     for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):
         lock = msgspec.structs.replace(sample.lock, **changed)

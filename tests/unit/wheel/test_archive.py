@@ -1,4 +1,4 @@
-"""Tests reading valid wheels, and that each invalid one is refused with its name and a hint."""
+"""Tests reading valid wheels, and that invalid wheels are refused with their name and a hint."""
 
 from __future__ import annotations
 

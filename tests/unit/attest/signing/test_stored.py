@@ -76,7 +76,7 @@ def put_collection(registry, tag, manifest, *contents):
 
 
 def put_older(registry, manifest=None):
-    """Store the signature of the image OLDER in tests/data/signing; returns its key."""
+    """Store the signature of the image OLDER in tests/data/signing, and return its key."""
     data = (DATA / "collection.json").read_bytes() if manifest is None else manifest
     put_collection(registry, TAG, data, (DATA / "claim.json").read_bytes())
     return keys.load_private(DATA / "cosign.key", lambda _: b"pw").public
@@ -241,7 +241,7 @@ def test_missing_bundle_is_damaged(registry, key):
 
 
 def test_moved_signature_is_reported_with_its_original_image(registry, key):
-    """A signature of another image is not valid for this one, wherever it is stored."""
+    """A signature of another image is not valid for this image, wherever it is stored."""
     sign(registry, key, data=OTHER)
     client, repository = RegistryClient(first_wait=0.001), registry.repository(NAME)
     client.put_manifest(repository, IMAGE, MANIFEST)

@@ -148,7 +148,7 @@ def test_corrupt_elf_header_bytes_raise_no_error() -> None:
 
 
 def entry(kind: int, arch: int, *, flags: int = 0x11, ptx: tuple[int, int] = (8, 4)) -> bytes:
-    """An entry of a fat binary, in which kind 1 is PTX and kind 2 machine code."""
+    """An entry of a fat binary. Kind 1 is PTX, and kind 2 is machine code."""
     payload = bytes(24)
     major, minor = ptx
     head = struct.pack("<HHIQIIHHI", kind, 0x101, 64, len(payload), 0, 0, minor, major, arch)

@@ -20,7 +20,7 @@ GUARDED = "try:\n    from user.part import run\nexcept ImportError:\n    run = N
 
 
 def package(**sources: str) -> dict[str, audited.Files]:
-    """The package `user` with `user.part._C` for Python 3.12; "__" in a keyword is a slash."""
+    """The package `user` with `user.part._C` for Python 3.12. "__" in a keyword is a slash."""
     files: dict[str, str | bytes] = {f"user/part/_C.{BUILD}": b"\0"}
     files |= {"user/__init__.py": "", "user/part/__init__.py": "def run(): ...\n"}
     files |= {f"user/{name.replace('__', '/')}.py": text for name, text in sources.items()}

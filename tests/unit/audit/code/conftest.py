@@ -13,5 +13,5 @@ from tests.support.audited_code import Findings
 
 @pytest.fixture
 def audit(tmp_path: Path) -> Findings:
-    """A function that audits a user's files, by path, with packages; returns the shown findings."""
+    """A function that audits a user's files, by path, with packages, and returns the findings."""
     return partial(audited_code.audit_files, tmp_path)

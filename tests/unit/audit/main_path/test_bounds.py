@@ -1,4 +1,4 @@
-"""Tests evaluation of functions that are easily evaluated incorrectly, and of hostile input."""
+"""Tests the evaluation of functions that are easily evaluated incorrectly, and of hostile input."""
 
 from __future__ import annotations
 

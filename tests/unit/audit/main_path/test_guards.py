@@ -153,7 +153,7 @@ class Version(NamedTuple):
 
 
 def guard_verdict(test: str, python: str) -> bool | None:
-    """The value of a condition in a package set with a Python version; None if unknown."""
+    """The value of a condition in a package set with a Python version, or None if unknown."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     package_set = SourceModules({"m 1": {"m.py": source}}, python=python)

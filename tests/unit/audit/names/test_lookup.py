@@ -57,7 +57,7 @@ PACKAGES = {"hub", "table", "pkg", "lazy", "lazy.models", "six", "named"}
 
 
 class Modules:
-    """The modules of the table above, of which `native` is compiled."""
+    """The modules of the table above. The module `native` is compiled."""
 
     def __init__(self) -> None:
         self.read: list[str] = []

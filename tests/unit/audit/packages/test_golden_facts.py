@@ -1,4 +1,4 @@
-"""Compares the facts of small wheels with a golden file: a change invalidates published facts.
+"""Compares the facts of small wheels with a golden file: changes invalidate published facts.
 
 If a reader gives a different result for the same bytes, raise `FORMAT` in `cache/facts_file.py`,
 generate the facts again with `make facts`, and update the golden file.

@@ -30,7 +30,7 @@ def name_availability(names: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def imported(module: str) -> object | None:
-    """Import a module; None if it cannot be imported."""
+    """Import a module. Returns None if it cannot be imported."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
