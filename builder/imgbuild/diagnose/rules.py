@@ -130,12 +130,13 @@ def derived_kinds() -> Mapping[str, FindingKind]:
 
 
 @lru_cache(maxsize=1)
-def _searched_patterns() -> tuple[
-    tuple[tuple[FailureRule, re.Pattern[str]], ...], literals.WordIndex
-]:
-    """The patterns of all rules, each with its rule, and the index of their words."""
-    rows = tuple((rule, pattern) for rule in load_rules() for pattern in rule.compiled_patterns)
-    return rows, literals.WordIndex(pattern.pattern for _, pattern in rows)
+def _searched_patterns() -> tuple[tuple[tuple[FailureRule, str], ...], literals.WordIndex]:
+    """The patterns of all rules, each with its rule, and the index of their words.
+
+    They are compiled when a text has their words, since a log has the words of few.
+    """
+    rows = tuple((rule, pattern) for rule in load_rules() for pattern in rule.match)
+    return rows, literals.WordIndex(pattern for _, pattern in rows)
 
 
 @lru_cache(maxsize=1024)  # logs repeat their failures, on all ranks
@@ -153,7 +154,10 @@ def _iterate_matches(
     matched = None
     for number in index.candidate_patterns(text):
         rule, pattern = rows[number]
-        if rule is matched or (match := pattern.search(text)) is None:
+        if rule is matched:
+            continue
+        match = _compile_patterns((pattern,))[0].search(text)
+        if match is None:
             continue
         matched = rule
         if rule.frames and not any(re.search(rule.frames, frame) for frame in frames):
