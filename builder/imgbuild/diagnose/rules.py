@@ -29,10 +29,11 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     The rule applies to an event that one of the patterns `match` matches, if the log meets these
     conditions. Each pattern in `also`, and none in `unless`, matches some event. The pattern
-    `frames` matches a frame of the exception (PACKAGE:FILE:FUNCTION:CODE). Versions named in the
-    log are in the ranges `packages`. The machine is arm64, or is not, as `arm` requires. With
-    `failed`, the log shows a failure elsewhere, because the matched text does not. With `last`, one
-    of the last lines matches, because programs also print the text and continue.
+    `frames` matches a frame of the exception (PACKAGE:FILE:FUNCTION:CODE), or
+    "" if it has none. Versions named in the log are in the ranges `packages`. The machine is arm64,
+    or is not, as `arm` requires. With `failed`, the log shows a failure elsewhere, because the
+    matched text does not. With `last`, one of the last lines matches, because programs also print
+    the text and continue.
 
     With `warns`, an event that is a warning is sufficient. With `follows`, the failure is a
     consequence if an exception of the program precedes it. For one event, the rule with the highest
@@ -160,7 +161,7 @@ def _iterate_matches(
         if match is None:
             continue
         matched = rule
-        if rule.frames and not any(re.search(rule.frames, frame) for frame in frames):
+        if rule.frames and not any(re.search(rule.frames, frame) for frame in frames or ("",)):
             continue
         found = {name: value for name, value in match.groupdict().items() if value}
         yield rule, {**rule.empty_groups, **found}
