@@ -8,7 +8,6 @@ from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.diagnose.finding import LogFinding
 from tests.support.rows import each_row
 
-
 # sglang calls vllm.
 CALL = """Traceback (most recent call last):
   File "/v/site-packages/sglang/fan.py", line 3, in fan
