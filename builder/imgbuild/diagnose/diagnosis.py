@@ -347,7 +347,8 @@ def _line_reason(value: ParsedLog, event: LogEvent, *, failed: bool) -> Reason |
     """The reason for a line that is not an exception."""
     text = event.text
     if not failed and (not value.is_excerpt or event.level in ("I", "W")):
-        return binary_reasons.binary_reason(text, value.facts) if value.is_single_message else None
+        explained = value.is_single_message and event.level != "I"
+        return binary_reasons.binary_reason(text, value.facts) if explained else None
     stated = _stated_reason(text, value.facts)
     if stated is not None:
         return msgspec.structs.replace(stated, weak=event.level in ("I", "W"))

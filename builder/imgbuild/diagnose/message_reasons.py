@@ -176,8 +176,18 @@ def _user(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
 def _message_meaning(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
     """What a message of Python or torch reports, in parentheses; "" for others."""
     at = f"{owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
-    remedy = remedies.find_remedy(exception.text, package, at)
+    remedy = _find_remedy(exception, package, at)
     return f" ({remedy.means})" if remedy and remedy.means else ""
+
+
+def _find_remedy(
+    exception: LoggedException, package: str, at: str
+) -> remedies.MessageRemedy | None:
+    """The remedy for a message, or for the condition of an assertion without one."""
+    if exception.name != "AssertionError" or exception.message:
+        return remedies.find_remedy(exception.text, package, at)
+    remedy = remedies.find_remedy(f"{exception.text}: {exception.condition}", package, at)
+    return remedy if remedy and remedy.first else None
 
 
 def _patched_code_cure(exception: LoggedException) -> str:
@@ -433,7 +443,6 @@ def _cure(
     part: PackagePart | None = None,
 ) -> str:
     at = f"the call at {owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
-    silent = exception.name == "AssertionError" and not exception.message
     if exception.name == "ZeroDivisionError":
         return f"check that {at} gets data: an empty dataset, or one that is smaller than a batch"
     if BUG.search(exception.message):
@@ -447,7 +456,7 @@ def _cure(
         return value_reasons.value_advice(
             value_reasons.rejected_value(exception.message, allowed), allowed, at
         )
-    remedy = None if silent else remedies.find_remedy(exception.text, package, at)
+    remedy = _find_remedy(exception, package, at)
     kind = remedy.cure if remedy else ""
     useful = remedy is not None and not remedy.weak
     if advice and not (remedy and remedy.first):

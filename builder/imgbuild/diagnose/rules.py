@@ -29,10 +29,11 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     The rule applies to an event that one of the patterns `match` matches, if the log meets these
     conditions. Each pattern in `also`, and none in `unless`, matches some event. The pattern
-    `frames` matches a frame of the exception (PACKAGE:FILE:FUNCTION:CODE). Versions named in the
-    log are in the ranges `packages`. The machine is arm64, or is not, as `arm` requires. With
-    `failed`, the log shows a failure elsewhere, because the matched text does not. With `last`, one
-    of the last lines matches, because programs also print the text and continue.
+    `frames` matches a frame of the exception (PACKAGE:FILE:FUNCTION:CODE), or
+    "" if it has none. Versions named in the log are in the ranges `packages`. The machine is arm64,
+    or is not, as `arm` requires. With `failed`, the log shows a failure elsewhere, because the
+    matched text does not. With `last`, one of the last lines matches, because programs also print
+    the text and continue.
 
     With `warns`, an event that is a warning is sufficient. With `follows`, the failure is a
     consequence if an exception of the program precedes it. For one event, the rule with the highest
@@ -130,12 +131,13 @@ def derived_kinds() -> Mapping[str, FindingKind]:
 
 
 @lru_cache(maxsize=1)
-def _searched_patterns() -> tuple[
-    tuple[tuple[FailureRule, re.Pattern[str]], ...], literals.WordIndex
-]:
-    """The patterns of all rules, each with its rule, and the index of their words."""
-    rows = tuple((rule, pattern) for rule in load_rules() for pattern in rule.compiled_patterns)
-    return rows, literals.WordIndex(pattern.pattern for _, pattern in rows)
+def _searched_patterns() -> tuple[tuple[tuple[FailureRule, str], ...], literals.WordIndex]:
+    """The patterns of all rules, each with its rule, and the index of their words.
+
+    They are compiled when a text has their words, since a log has the words of few.
+    """
+    rows = tuple((rule, pattern) for rule in load_rules() for pattern in rule.match)
+    return rows, literals.WordIndex(pattern for _, pattern in rows)
 
 
 @lru_cache(maxsize=1024)  # logs repeat their failures, on all ranks
@@ -153,10 +155,13 @@ def _iterate_matches(
     matched = None
     for number in index.candidate_patterns(text):
         rule, pattern = rows[number]
-        if rule is matched or (match := pattern.search(text)) is None:
+        if rule is matched:
+            continue
+        match = _compile_patterns((pattern,))[0].search(text)
+        if match is None:
             continue
         matched = rule
-        if rule.frames and not any(re.search(rule.frames, frame) for frame in frames):
+        if rule.frames and not any(re.search(rule.frames, frame) for frame in frames or ("",)):
             continue
         found = {name: value for name, value in match.groupdict().items() if value}
         yield rule, {**rule.empty_groups, **found}

@@ -8,6 +8,13 @@ from imgbuild.diagnose.diagnosis import diagnose_log
 from imgbuild.diagnose.finding import LogFinding
 from tests.support.rows import each_row
 
+# sglang calls vllm.
+CALL = """Traceback (most recent call last):
+  File "/v/site-packages/sglang/fan.py", line 3, in fan
+    pump()
+  File "/v/site-packages/vllm/pump.py", line 7, in pump
+"""
+
 
 def first_finding(text: str) -> LogFinding:
     """The first finding of a log."""
@@ -212,3 +219,54 @@ def test_cause_names_the_package_whose_own_file_is_missing() -> None:
 def test_missing_package_metadata_is_explained_by_the_name_on_the_index() -> None:
     finding = first_finding("PackageNotFoundError: No package metadata was found for flashinfer")
     assert "its name on the index is flashinfer-python" in finding.cause
+
+
+@each_row(
+    "text,cause,cure",
+    [
+        # A message of one line, without a traceback or a level.
+        ("[PUMP][FATAL] turbine.cu(7): row check FAILED", "turbine.cu(7)", "doctor --collect"),
+        (
+            "WARNING 01-02 03:04:05 pump.py:7] libcudart.so.13: cannot open shared object file",
+            "built for CUDA 13",
+            "for the CUDA of torch",
+        ),
+        ('{"success":false,"message":"LoRA is not enabled!"}', "without LoRA", "--enable-lora"),
+        # Errors of CUDA, whose number torch does not print.
+        ("RuntimeError: CUDA error: invalid resource handle", "error 400", "set_device"),
+        ("RuntimeError: CUDA driver error: named symbol not found", "error 500", "driver update"),
+        (
+            "RuntimeError: CUDA driver initialization failed: CUDA driver is a stub library",
+            "error 34",
+            "LD_LIBRARY_PATH",
+        ),
+        # The packages that use the one with another version are known.
+        (
+            "ImportError: cannot import name 'Pump' from 'compressed_tensors' (/v/q.py)",
+            "compressed-tensors",
+            "pip install -U vllm 'compressed-tensors==",
+        ),
+        (
+            "ImportError: cannot import name 'Pump' from 'typing_extensions' (/v/t.py)",
+            "typing-extensions",
+            "pip install -U typing-extensions",
+        ),
+        # Weights without a frame that loads them.
+        ("KeyError: 'model.layers.0.pump.weight'", "the model's class does not have", "--quant"),
+        # The condition of an assertion, and the package that called another one.
+        (
+            f"{CALL}    assert self.num_heads % tp_size == 0\nAssertionError",
+            "not a multiple of the parallel size",
+            "tensor_parallel_size",
+        ),
+        (
+            f"{CALL}    rows = settings.pop('rows')\nKeyError: 'rows'",
+            "which sglang calls",
+            "sglang may be for another vllm",
+        ),
+    ],
+)
+def test_a_short_message_is_explained(text: str, cause: str, cure: str) -> None:
+    finding = first_finding(text)
+    assert cause in finding.cause
+    assert cure in finding.cure
