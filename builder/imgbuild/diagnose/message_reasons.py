@@ -219,6 +219,9 @@ def _program_cure(exception: LoggedException, raised: TraceFrame) -> str:
         return f'follow the message: "{advice}" ({at})'
     if kind:
         return kind if at in kind else f"{kind} ({at})"
+    if not exception.message and exception.condition:
+        test = exception.condition.removeprefix("assert ")[:MOST_SHOWN]
+        return f"print the values of {test} at {at}, and correct the data or options they are from"
     return f"check the values at {at}; the message names what is wrong with them"
 
 

@@ -53,8 +53,8 @@ OPENINGS = (
     r"If (?:you|this|the|that|your)\b.{1,120}?(?=,)",
 )
 ADVICE = re.compile(
-    r"(?:^|(?<=[.!?;:)\]'\"`])\s{1,9}|(?<=\))\.(?=--\w)|\n\s{0,9}|, (?=please|try|consider|use|set|run)|"
-    r"\s?(?:=>|->|;|—)\s?)"
+    r"(?:^|(?<=[.!?;:)\]'\"`])\s{1,9}|(?<=\))\.(?=--\w)|\n\s{0,9}|"
+    r", (?=please|try|consider|use|set|run)|\s?(?:=>|->|;|—)\s?)"
     rf"(?P<advice>(?:{'|'.join(OPENINGS)})(?!\w)[^\n]{{6,}}?)(?=[.!?](?:\s|$)|\n|$)"
 )
 # Advice without use here: reports to maintainers, places of logs, options of debuggers.
