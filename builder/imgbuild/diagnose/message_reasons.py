@@ -436,11 +436,11 @@ def _cure(
         )
     advice = remedies.message_advice(exception.message)
     allowed = value_reasons.allowed_values(exception.message)
-    if len(allowed) > 1 and not advice:
+    remedy = None if silent else remedies.find_remedy(exception.text, package, at)
+    if len(allowed) > 1 and not advice and not (remedy and remedy.first):
         return value_reasons.value_advice(
             value_reasons.rejected_value(exception.message, allowed), allowed, at
         )
-    remedy = None if silent else remedies.find_remedy(exception.text, package, at)
     kind = remedy.cure if remedy else ""
     useful = remedy is not None and not remedy.weak
     if advice and not (remedy and remedy.first):
