@@ -229,6 +229,9 @@ def _program_cure(exception: LoggedException, raised: TraceFrame) -> str:
         return f'follow the message: "{advice}" ({at})'
     if kind:
         return kind if at in kind else f"{kind} ({at})"
+    if not exception.message and exception.condition:
+        test = exception.condition.removeprefix("assert ")[:MOST_SHOWN]
+        return f"print the values of {test} at {at}, and correct the data or options they are from"
     return f"check the values at {at}; the message names what is wrong with them"
 
 
@@ -452,11 +455,11 @@ def _cure(
         )
     advice = remedies.message_advice(exception.message)
     allowed = value_reasons.allowed_values(exception.message)
-    if len(allowed) > 1 and not advice:
+    remedy = _find_remedy(exception, package, at)
+    if len(allowed) > 1 and not advice and not (remedy and remedy.first):
         return value_reasons.value_advice(
             value_reasons.rejected_value(exception.message, allowed), allowed, at
         )
-    remedy = _find_remedy(exception, package, at)
     kind = remedy.cure if remedy else ""
     useful = remedy is not None and not remedy.weak
     if advice and not (remedy and remedy.first):

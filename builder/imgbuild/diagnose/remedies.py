@@ -53,8 +53,8 @@ OPENINGS = (
     r"If (?:you|this|the|that|your)\b.{1,120}?(?=,)",
 )
 ADVICE = re.compile(
-    r"(?:^|(?<=[.!?;:)\]'\"`])\s+|(?<=\))\.(?=--\w)|\n\s*|, (?=please|try|consider|use|set|run)|"
-    r"\s?(?:=>|->|;|—)\s?)"
+    r"(?:^|(?<=[.!?;:)\]'\"`])\s{1,9}|(?<=\))\.(?=--\w)|\n\s{0,9}|"
+    r", (?=please|try|consider|use|set|run)|\s?(?:=>|->|;|—)\s?)"
     rf"(?P<advice>(?:{'|'.join(OPENINGS)})(?!\w)[^\n]{{6,}}?)(?=[.!?](?:\s|$)|\n|$)"
 )
 # Advice without use here: reports to maintainers, places of logs, options of debuggers.
@@ -80,14 +80,23 @@ class MessageRemedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     weak: bool = False
     first: bool = False
 
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """`match`, compiled when it is used, as most messages need few of them."""
+        return _compile_pattern(self.match)
+
+
+@lru_cache(maxsize=1024)
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
 
 @lru_cache(maxsize=1)
-def load_remedies() -> tuple[tuple[re.Pattern[str], MessageRemedy], ...]:
+def load_remedies() -> tuple[MessageRemedy, ...]:
     """The types of messages with their cures, in their order."""
-    rows = yaml_data.load_yaml_data(
+    return yaml_data.load_yaml_data(
         files.data("diagnose/facts/remedies.yaml"), tuple[MessageRemedy, ...]
     )
-    return tuple((re.compile(row.match), row) for row in rows)
 
 
 # Advice that names no action: what to compare or verify.
@@ -122,8 +131,8 @@ def is_vague(advice: str) -> bool:
 
 def find_remedy(message: str, package: str, call: str) -> MessageRemedy | None:
     """The remedy for an exception with this message, filled; None if it is of no known type."""
-    for pattern, row in load_remedies():
-        if match := pattern.search(message[:1000]):
+    for row in load_remedies():
+        if match := row.pattern.search(message[:1000]):
             groups = {name: value or "" for name, value in match.groupdict().items()}
             groups |= {"package": package, "call": call}
             return msgspec.structs.replace(

@@ -172,5 +172,5 @@ def fill_placeholders(text: str, groups: Mapping[str, str]) -> str:
     full = PLACEHOLDER.sub(lambda match: groups.get(match[1], match[0]), text)
     if "" not in groups.values():
         return full
-    full = re.sub(r" {2,}", " ", re.sub(r" ?\( ?\)", "", full))
+    full = re.sub(r" {2,}", " ", re.sub(r" \( ?\)", "", full))
     return re.sub(r":? +$", "", re.sub(r" +(?=[,:;])", "", full))

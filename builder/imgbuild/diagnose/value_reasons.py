@@ -46,7 +46,9 @@ ONE_OF = re.compile(
     r"expected one of|\bonly(?= [\[({'\"`])|choose (?:from|one of)|"
     r"(?:valid|available|allowed|supported|possible|known) (?:\w+ )?"
     r"(?:values|options|choices|ones|names|methods|types|backends|modes|keys)? ?"
-    r"(?:are|is|include)):? ?"
+    r"(?:are|is|include)|"
+    r"(?:valid|available|allowed|supported|registered|example) (?:\w+ ){0,2}"
+    r"(?:values|options|choices|names|methods|types|models|strategies)(?=: ?[\[('\"`\w])):? ?"
     r"(?P<allowed>[\[({'\"`\w][^\n]{2,1500})"
 )
 QUOTED = re.compile(r"['\"`]([^'\"`\n]{1,80})['\"`]")

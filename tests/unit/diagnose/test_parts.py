@@ -137,7 +137,7 @@ def test_cause_names_a_hydra_key_with_its_parents() -> None:
 
 def test_every_component_has_a_cure_and_every_meaning_has_a_sentence() -> None:
     assert all(part.part and len(part.cure) > 40 for _, part in parts.load_parts())
-    assert all(len(row.means) > 20 for _, row in remedies.load_remedies() if row.means)
+    assert all(len(row.means) > 20 for row in remedies.load_remedies() if row.means)
 
 
 def test_specific_remedy_replaces_the_general_remedy() -> None:

@@ -96,8 +96,8 @@ def test_message_of_an_unknown_kind_gets_the_general_cure() -> None:
 
 
 def test_placeholders_in_cures_are_valid() -> None:
-    for pattern, remedy in remedies.load_remedies():
-        names = {*pattern.groupindex, "package", "call"}
+    for remedy in remedies.load_remedies():
+        names = {*remedy.pattern.groupindex, "package", "call"}
         assert set(rules.PLACEHOLDER.findall(remedy.cure + remedy.means)) <= names
 
 
