@@ -17,9 +17,14 @@ from packaging.version import Version
 from imgbuild.audit.binaries import gpus
 from imgbuild.cache.context import Context
 from imgbuild.matrix.model import Matrix
-from imgbuild.matrix.project_paths import Project
+from imgbuild.matrix.project_paths import MATRIX, Project
 from imgbuild.pipeline import source_packages
-from imgbuild.pipeline.target_facts import ChoiceRequest, select_facts, target_facts
+from imgbuild.pipeline.target_facts import (
+    ChoiceRequest,
+    add_learned_constraints,
+    select_facts,
+    target_facts,
+)
 from imgbuild.project.model import Declarations
 from imgbuild.resolve import (
     choose,
@@ -179,6 +184,7 @@ class TargetChooser:
     def choose_target(self, folder: Path) -> TargetChoice:
         """The nearest target. The imports in the project's `folder` are read."""
         facts = target_facts(self._project, self._matrix, self._request)
+        facts = add_learned_constraints(facts, Project(matrix=folder / MATRIX))
         self._read_indexes({name for each in facts for name in each.versions}, folder)
         facts = select_facts(facts, self._request, self._matrix)
         facts = url_wheels.most_compatible(facts, self.demands, self._tags)

@@ -50,6 +50,15 @@ def target_facts(project: Project, matrix: Matrix, request: ChoiceRequest) -> li
     return facts
 
 
+def add_learned_constraints(facts: Sequence[LockedFacts], project: Project) -> list[LockedFacts]:
+    """`facts` with the constraints that earlier locks of the user's `project` learned."""
+    own = constraints.read_constraints(project.images)
+    return [
+        msgspec.structs.replace(each, learned=constraints.merge_constraints(each.learned, own))
+        for each in facts
+    ]
+
+
 def _facts(project: Project, matrix: Matrix, lock: Lock, request: ChoiceRequest) -> LockedFacts:
     target, needs = matrix.targets[lock.target], target_needs(project.images, lock)
     floors, resolution = needs.floors[request.arch], lock.arch[request.arch]

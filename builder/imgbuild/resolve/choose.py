@@ -229,7 +229,8 @@ def rank_candidates(
     """The candidates, nearest first. `demands` depend on Python; `cuda` are CUDA releases.
 
     `conflicts` finds the packages of a target that contradict its additions. It is called for the
-    `first` targets, which are then sorted again.
+    `first` targets, which are then sorted again, and for further targets while one of them could be
+    the nearest.
     """
     facts = list(targets)
     classes: dict[int, list[LockedFacts]] = {}
@@ -243,16 +244,20 @@ def rank_candidates(
     )
     if conflicts is None:
         return candidates
-    nearest = [
-        create_candidate(
-            by_name[each.target],
-            demands(each.python),
-            declared,
-            conflicts(by_name[each.target], demands(each.python)),
+    examined: list[TargetCandidate] = []
+    while candidates and (not examined or order.key(candidates[0]) < order.key(examined[0])):
+        examined += (
+            create_candidate(
+                by_name[each.target],
+                demands(each.python),
+                declared,
+                conflicts(by_name[each.target], demands(each.python)),
+            )
+            for each in candidates[:first]
         )
-        for each in candidates[:first]
-    ]
-    return [*sorted(nearest, key=order.key), *candidates[first:]]
+        examined.sort(key=order.key)
+        candidates = candidates[first:]
+    return [*examined, *candidates]
 
 
 class _CandidateOrder:

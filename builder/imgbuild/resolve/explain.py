@@ -70,6 +70,8 @@ def _extension_error(
         f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"
         " versions again"
     )
+    if problem.row is not None and problem.row.row.requirements:
+        hint += "; to choose a target with what was learned: rm matrix.yaml && imgbuild init"
     plain = NoSolution(error.message, reasons=error.reasons, hint=hint)
     arch, cuda = problem.arch, problem.target.cuda
     demands = _demands(base_target, problem)

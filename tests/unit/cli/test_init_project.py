@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from imgbuild.cache.store import Store
 from imgbuild.cli import _project_report
 from imgbuild.cli import init as verb
 from imgbuild.errors import LockStale
+from imgbuild.learn.loop import add_constraints
 from imgbuild.lock import published
 from imgbuild.matrix import project_paths
+from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve.choose import TargetCandidate
 from tests.support import folder_index
 from tests.support.inprocess_project import Command, enter_folder, unwrap_text
@@ -268,6 +271,24 @@ def test_target_without_a_compatible_version_of_an_addition_is_not_extended(
     assert done.status == 0, done.stderr
     assert "like" in row()
     assert "-> >=5 (painter 2.1)" in done.stdout
+
+
+def test_constraint_learned_by_an_earlier_lock_is_considered(
+    imgbuild: Command, index: LocalIndex, tmp_path: Path
+) -> None:
+    index.wheel("extra", "1.0")
+    require(f"{MET}extra==1.0\n")
+    assert imgbuild("init").status == 0
+    assert row()["extends"] == TARGET
+    Path("matrix.yaml").unlink()
+    learned = Constraint(
+        package="extra", versions="==1.0", needs="transformers>=4.52", check="imports"
+    )
+    images = Path(".imgbuild/images")
+    add_constraints(images, [learned], Store.open(tmp_path / "cache"))
+    done = imgbuild("init")
+    assert row()["like"] == TARGET
+    assert "changed: transformers 4.51.3 -> >=4.52 (extra 1.0)" in done.stdout
 
 
 def test_target_compatible_with_an_older_addition_is_extended(

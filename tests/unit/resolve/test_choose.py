@@ -193,6 +193,9 @@ def test_conflicts_of_added_packages_are_looked_up_for_the_nearest_targets() -> 
     order = choose.rank_candidates(targets, NONE, lambda _: wanted, conflicts, first=2)
     assert (asked, names(order)) == (["a", "b"], ["b", "a", "c"])
     assert order[1].form == "like"
+    asked.clear()
+    order = choose.rank_candidates(targets, NONE, lambda _: wanted, conflicts, first=1)
+    assert (asked, names(order)) == (["a", "b"], ["b", "a", "c"])  # b could be nearer than a
 
 
 def test_learned_constraints_apply_to_added_packages() -> None:
