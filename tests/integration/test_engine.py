@@ -250,7 +250,7 @@ def test_unreachable_engine_is_reported_with_remedy(monkeypatch):
 def test_no_engine_is_found_without_installation(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert engine.find_engine() is None
-    with pytest.raises(ToolMissing, match="no container engine found"):
+    with pytest.raises(ToolMissing, match="no container engine is running"):
         engine.require_engine()
 
 

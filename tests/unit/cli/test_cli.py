@@ -305,7 +305,7 @@ def test_invalid_command_line_is_refused(
 @pytest.mark.usefixtures("sample")
 def test_missing_engine_is_reported(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    error(imgbuild, ["load", TARGET], 6, "no container engine found", "start Docker or podman")
+    error(imgbuild, ["load", TARGET], 6, "no container engine is running", "start Docker or podman")
     error(imgbuild, ["load", TARGET, "--through", "podman"], 6, "cannot connect to podman")
 
 
