@@ -116,7 +116,7 @@ def apptainer_command(request: ContainerRequest, program: str, image: Path) -> E
 
 
 def ignored_options(request: ContainerRequest, through: str) -> list[str]:
-    """The messages on options in `request` that the engine `through` ignores."""
+    """The messages about options in `request` that the engine `through` ignores."""
     if through in ("docker", "podman"):
         return []
     name = {"apptainer": "Apptainer", "root": "a root folder"}[through]

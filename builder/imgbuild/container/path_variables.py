@@ -45,7 +45,7 @@ class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """The variables to pass to a container, mounts, and messages on omitted variables.
+    """The variables to pass to a container, mounts, and messages about omitted variables.
 
     In `env`, None stands for the value in this process.
     """
@@ -140,7 +140,7 @@ def passed_paths(
 def unmounted_paths(
     env: Mapping[str, str], targets: Collection[str], option: str = "-v {0}:{0}"
 ) -> list[str]:
-    """The warnings on variables in `env` whose paths are not below a mount in `targets`.
+    """Warnings about variables in `env` whose paths are not below a mount in `targets`.
 
     Paths in folders of the image are allowed. `option` is the option that mounts a path.
     """
@@ -178,7 +178,7 @@ def split_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount,
 
 
 def _omission_message(values: Mapping[str, str], reason: str) -> str:
-    """The message on variables that are not passed for `reason`."""
+    """The message about variables that are not passed, with the reason."""
     name, value = next(iter(values.items()))
     path = local_path(value) or value
     shown = ", ".join(f"{name}={value}" for name, value in values.items())

@@ -31,7 +31,7 @@ def join_first(texts: Sequence[str], most: int, separator: str = ", ") -> str:
 
 
 def wrap_paragraph(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    """Wrap `text` at `width` columns; lines begin with `first`, then with `others`.
+    """Wrap `text` at `width` columns. The first line begins with `first`, others with `others`.
 
     Words are not broken.
     """

@@ -41,7 +41,7 @@ def data(name: str) -> Path:
 
 
 def home_folder() -> Path:
-    """The user's home folder; InputError without HOME and without an entry in /etc/passwd."""
+    """The user's home folder. Raises InputError if neither HOME nor /etc/passwd has one."""
     try:
         return Path.home()
     except RuntimeError as error:
@@ -57,7 +57,9 @@ def expand_home(path: str | Path) -> Path:
 
 
 def xdg_folder(variable: str, default: str) -> Path:
-    """The XDG folder of $`variable`, else `default` in the home folder; InputError without one.
+    """The XDG folder in $`variable`, or `default` in the home folder.
+
+    Raises InputError if there is no home folder.
 
     Relative paths in the variable are ignored, as the XDG specification requires.
     """
