@@ -128,7 +128,7 @@ def test_failed_docker_build_is_an_error_and_leaves_no_files(with_step):
     assert "[venv-amd64 " in done.stderr
     assert "exit code: 3" in done.stderr
     assert "the cause" in done.stderr
-    assert "to run the build again: docker buildx bake" in done.stderr
+    assert "to repeat the build, run: docker buildx bake" in done.stderr
     assert not out.exists()
     assert leftovers(with_step) == []
 

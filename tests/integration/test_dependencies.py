@@ -57,6 +57,6 @@ def test_metadata_is_read_from_index_with_progress_bar(
             done = Command(monkeypatch, capsys)("why", "torch", TARGET)
     assert done.status == 0, drawn.lines[-3:]
     assert ["trl", "0.18.2", ">=2.5"] in [line.split() for line in done.stdout.splitlines()]
-    assert f"reading requirements of 6 packages of {TARGET}" in "".join(drawn.lines)
+    assert f"reading the requirements of 6 packages of {TARGET}" in "".join(drawn.lines)
     # It is cached now.
     assert Command(monkeypatch, capsys)("why", "torch", TARGET, "--offline").status == 0

@@ -252,7 +252,7 @@ def test_unreachable_engine_is_reported_with_remedy(monkeypatch):
 def test_missing_container_engine_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert engine.find_engine() is None
-    with pytest.raises(ToolMissing, match="no container engine found"):
+    with pytest.raises(ToolMissing, match="no container engine is running"):
         engine.require_engine()
 
 

@@ -158,7 +158,7 @@ def test_lock_on_full_disk_fails_early(project, tmp_path):
     done = mounted(project, disk, fill, "lock", TARGET)
     assert done.returncode == 1
     assert f"error: no space left for {disk}/images: No space left on device" in done.stderr
-    assert "hint: free some space on that file system" in done.stderr
+    assert "hint: free some space on this file system" in done.stderr
     assert "resolving" not in done.stderr
     assert ".tmp" not in done.stdout + done.stderr
 

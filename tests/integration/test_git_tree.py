@@ -107,7 +107,7 @@ def test_cached_commit_is_not_fetched_again(repository, context):
     tree = fetch(f"{repository.url}@{commit}", context)
     repository.folder.rename(repository.folder.parent / "gone")
     assert fetch(f"{repository.url}@{commit}", context) == tree
-    with pytest.raises(FetchFailed, match="git cannot fetch it"):
+    with pytest.raises(FetchFailed, match="git cannot access the repository"):
         fetch(f"{repository.url}@main", context)
 
 
@@ -221,12 +221,12 @@ def test_git_redirect_to_local_file_is_not_followed(repository, context, site):
     repository.commit(project_files())
     site.redirects["/demo.git/info/refs"] = f"file://{repository.folder}/.git/info/refs"
     repository.git("update-server-info")
-    with pytest.raises(FetchFailed, match="git cannot fetch it"):
+    with pytest.raises(FetchFailed, match="git cannot access the repository"):
         fetch(f"git+{site.url('demo.git')}", context)
 
 
 def test_git_does_not_prompt_for_missing_credentials(context, site):
     site.login = ("me", "secret")
-    with pytest.raises(FetchFailed, match="git cannot fetch it") as caught:
+    with pytest.raises(FetchFailed, match="git cannot access the repository") as caught:
         fetch(f"git+{site.url('demo.git')}", context)
     assert "git ls-remote" in str(caught.value.hint)

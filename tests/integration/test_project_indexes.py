@@ -255,9 +255,9 @@ def test_init_lists_all_causes_together(imgbuild: Command) -> None:
     assert done.status == 8
     text = " ".join(done.stderr.split())
     for cause in (
-        f"requirements.txt:1: {UNREACHABLE}/unnamed.git: git cannot fetch it",
-        f"requirements.txt:2: named: {UNREACHABLE}/named.git: git cannot fetch it",
-        f"requirements.txt:3: pinned: {UNREACHABLE}/pinned.git: git cannot fetch it",
+        f"requirements.txt:1: {UNREACHABLE}/unnamed.git: git cannot access the repository",
+        f"requirements.txt:2: named: {UNREACHABLE}/named.git: git cannot access the repository",
+        f"requirements.txt:3: pinned: {UNREACHABLE}/pinned.git: git cannot access the repository",
         "requirements.txt:4: nosuch: the index has no such package",
         f"team-rewards>=1: the index {UNREACHABLE}/simple cannot be read",
     ):

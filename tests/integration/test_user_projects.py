@@ -247,7 +247,7 @@ def test_failed_fetch_is_reported_with_git_message(tmp_path, repository):
             fetch.parse_revision_address(f"file://{repository}@v9"), tmp_path / "a"
         )
     assert error.value.hint == "specify a branch or tag of the repository, such as HEAD, main, v1"
-    with pytest.raises(FetchFailed, match="git cannot fetch it"):
+    with pytest.raises(FetchFailed, match="git cannot access the repository"):
         fetch.clone_repository(
             fetch.parse_revision_address(f"file://{tmp_path}/absent@{'0' * 40}"), tmp_path / "c"
         )

@@ -49,7 +49,7 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
 def complete_lock(lock: Lock, inputs: Inputs) -> Lock:
     """Add the base folders of added files that have a non-default mode or owner to `lock`.
 
-    Inputs of the base are fetched if no facts on them are stored. Raises InputError if a file or
+    Inputs of the base are fetched if no facts about them are stored. Raises InputError if a file or
     link would replace a folder, or if a parent is not a folder or is a setgid folder.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):

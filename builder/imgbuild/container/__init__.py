@@ -1,1 +1,1 @@
-"""Runs containers with docker, podman, buildx, Apptainer or a sandbox."""
+"""Runs containers with Docker, podman, Apptainer or a sandbox, and builds images with buildx."""

@@ -1,7 +1,7 @@
 """Runs commands in a SIF file with Apptainer, as on a cluster.
 
-The root is read-only and the user is the caller, but the home folder and environment of the caller
-are not passed.
+The root is read-only, and the command runs as the caller, but without the caller's home folder and
+environment.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ REMEDY = "install Apptainer 1.4 or newer (https://apptainer.org), or omit --thro
 
 
 class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for running a command in a SIF file.
+    """Options to run a command in a SIF file.
 
     `binds` maps paths in the container to folders of this machine, which are mounted read-only.
     `work` is mounted as /tmp and as the home folder, because Apptainer's default is a memory file
-    system of 64 MB. If the caller is root, the command runs as `user`, a user and a group ID. `env`
-    are variables in addition to those of the image. `options` are further options for Apptainer.
+    system of 64 MB. If the caller is root, the command runs as `user` (user and group ID). `env`
+    are additional environment variables. `options` are additional options for Apptainer.
     """
 
     binds: Mapping[str, Path] = {}
@@ -43,20 +43,26 @@ def require_apptainer() -> str:
 def run_in_sif(
     program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
 ) -> process.ProcessResult:
-    """Run `command` with the entry point of `image`. The status is not checked."""
+    """Run `command` with the entry point of `image`. The exit status is not checked."""
     words = command_line(program, image, command, settings)
     return process.run_command(words, env=apptainer_variables(settings), check=False)
 
 
 def apptainer_variables(settings: ApptainerOptions) -> dict[str, str]:
-    """Variables that pass `settings.env` to Apptainer, unlike --env also with commas."""
+    """The variables that pass `settings.env` to Apptainer.
+
+    Unlike --env, values can contain commas.
+    """
     return {f"APPTAINERENV_{name}": value for name, value in settings.env.items()}
 
 
 def command_line(
     program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
 ) -> list[str]:
-    """The command line for `run_in_sif`. The environment is `apptainer_variables(settings)`."""
+    """The command line for `run_in_sif`.
+
+    Run it with the environment `apptainer_variables(settings)`.
+    """
     # Without --no-eval, in a SIF built by Apptainer, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--containall", "--no-eval", "--no-privs"]
     words += ["--workdir", str(settings.work), "--pwd", settings.workdir]

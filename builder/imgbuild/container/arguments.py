@@ -1,4 +1,4 @@
-"""Writes command lines for `docker run`, `podman run` and `apptainer run`.
+"""Creates command lines for `docker run`, `podman run` and `apptainer run`.
 
 Options: docs.docker.com/reference/cli/docker/container/run, docs.podman.io (podman-run),
 apptainer.org/docs/user (apptainer run). NVIDIA's documentation of its PyTorch image recommends
@@ -25,8 +25,8 @@ PREFIX = "APPTAINERENV_"  # Apptainer sets variables of the container from those
 class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A command line and its environment variables.
 
-    `env` maps names to values. `env_from` maps names to the variables of this process with their
-    values.
+    `env` maps names to values. `env_from` maps names to variables of this process whose values are
+    used.
     """
 
     command: tuple[str, ...]
@@ -34,7 +34,7 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
     env_from: Mapping[str, str] = {}
 
     def text(self) -> str:
-        """The command in the form for pasting into a shell."""
+        """The command as text that can be pasted into a shell."""
         plain, word = quoting.require_plain_word, partial(quoting.quote_word, lines=True)
         given = [f"{plain(name)}={word(value)}" for name, value in self.env.items()]
         given += [f'{plain(name)}="${plain(source)}"' for name, source in self.env_from.items()]
@@ -42,7 +42,7 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def variables_from_process(env_from: Mapping[str, str]) -> dict[str, str]:
-    """The variables in `EngineCommand.env_from` with their values, if they are set."""
+    """The variables in `EngineCommand.env_from` that are set, with their values."""
     values = {name: os.environ.get(source) for name, source in env_from.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -58,8 +58,8 @@ def engine_command(
 ) -> EngineCommand:
     """The command line for Docker or podman. With `rootless`, root in the container is the caller.
 
-    With `init`, --init is used, because process 1 ignores signals that it does not handle, such as
-    that of Ctrl-C, and must wait for orphaned processes.
+    With `init`, --init is added: process 1 ignores signals that it does not handle, such as SIGINT
+    from Ctrl-C, and must wait for orphaned processes.
     """
     ids = (0, 0) if rootless and kind == "docker" else request.caller
     user = f"--user={request.user or '{}:{}'.format(*ids)}"
@@ -116,7 +116,7 @@ def apptainer_command(request: ContainerRequest, program: str, image: Path) -> E
 
 
 def ignored_options(request: ContainerRequest, through: str) -> list[str]:
-    """Messages on options in `request` that the engine `through` ignores."""
+    """The messages about options in `request` that the engine `through` ignores."""
     if through in ("docker", "podman"):
         return []
     name = {"apptainer": "Apptainer", "root": "a root folder"}[through]

@@ -1,6 +1,6 @@
 """Runs `docker buildx bake` with the current builder or $BUILDX_BUILDER.
 
-On a terminal, buildx draws the progress. Otherwise, its output lines are passed on.
+On a terminal, buildx draws the progress. Otherwise, imgbuild reports the lines that buildx prints.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ REMEDY = "install Docker's buildx plugin (Debian: docker-buildx), or use the emb
 # Files in the matrix folder are read and written, even through links, without a prompt.
 SETTINGS = {"BUILDX_BAKE_ENTITLEMENTS_FS": "0"}
 STORE = (
-    "let Docker use the containerd image store, or create a builder in a container:"
-    " docker buildx create --use"
+    "configure Docker to use the containerd image store, or create a builder in a container: "
+    "docker buildx create --use"
 )
 # Output of buildx, class of the error, and remedy.
 CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
@@ -44,7 +44,10 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
     (
         r"no space left on device",
         WorkFailed,
-        "free three times the size of the image: docker buildx prune, docker image prune",
+        (
+            "free three times the size of the image with `docker buildx prune` and `docker image "
+            "prune`"
+        ),
     ),
 )
 
@@ -52,7 +55,7 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
 def find_buildx() -> tuple[str, ...]:
     """Find the command for buildx, which is a plugin of docker or a separate program.
 
-    Raises ToolMissing if it is not installed or older than `MINIMUM_VERSION`.
+    Raises ToolMissing if buildx is not installed or older than `MINIMUM_VERSION`.
     """
     for command in (("docker", "buildx"), ("docker-buildx",), ("buildx",)):
         if programs.find_on_path(command[0]) is None:
@@ -62,8 +65,8 @@ def find_buildx() -> tuple[str, ...]:
         if answer.status == 0 and version:
             if (int(version[1]), int(version[2])) < MINIMUM_VERSION:
                 message = (
-                    f"buildx {version[0]} is too old: {MINIMUM_VERSION[0]}.{MINIMUM_VERSION[1]} or"
-                    " newer is required"
+                    f"buildx {version[0]} is too old; "
+                    f"{MINIMUM_VERSION[0]}.{MINIMUM_VERSION[1]} or newer is required"
                 )
                 raise ToolMissing(message, hint=REMEDY)
             return command
@@ -108,4 +111,4 @@ def _error(target: str, last: Iterable[str], words: list[str]) -> ImgbuildError:
     for pattern, kind, remedy in CAUSES:
         if re.search(pattern, output):
             return kind(message, hint=remedy)
-    return WorkFailed(message, hint=f"to run the build again: {process.shell_command(words)}")
+    return WorkFailed(message, hint=f"to repeat the build, run: {process.shell_command(words)}")

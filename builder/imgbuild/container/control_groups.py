@@ -1,6 +1,7 @@
 """Limits memory and processes of a command with control groups (separate: a kernel interface).
 
-Like the other modules of the enclosure, this one uses only the standard library (see `enclosure`).
+Like the other modules of the enclosure, this module imports only the standard library (see
+`enclosure`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 
 
 def write_kernel_file(path: str, text: str) -> None:
-    """Write `text` in one call, as kernel files require."""
+    """Write `text` to a kernel file in a single call."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
@@ -46,7 +47,7 @@ def control_groups(limits: dict[str, int], process: int) -> list[str]:
 
 
 def abandoned_groups(base: str) -> list[str]:
-    """The groups in `base` that killed processes left behind."""
+    """The control groups in `base` that killed processes did not remove."""
     owners = {name: name.partition("-")[2] for name in os.listdir(base)}
     return [
         f"{base}/{name}"
@@ -56,7 +57,7 @@ def abandoned_groups(base: str) -> list[str]:
 
 
 def group_places(limits: dict[str, int]) -> list[tuple[str, dict[str, int]]]:
-    """Parent folders for control groups, and files for limits, of version 2 or else 1."""
+    """The parent folders for control groups and the files for limits (version 2, or else 1)."""
     with open("/proc/self/cgroup", encoding="utf-8") as file:
         memberships = {line.split(":", 2)[1]: line.rstrip("\n").split(":", 2)[2] for line in file}
     memory, processes = limits["memory"], limits["processes"]

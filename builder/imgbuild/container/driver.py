@@ -1,8 +1,7 @@
 """Finds GPUs, and the libraries of the NVIDIA driver for use in a root folder.
 
-Engines mount the driver into containers. For a root folder, imgbuild mounts the folder of
-libcuda.so.1 on the host, a folder with links to other files of the driver, and the GPU devices,
-which a sandbox lacks.
+Engines mount the driver into containers. For a root folder, imgbuild mounts the host's folder with
+libcuda.so.1, a folder with links to other files of the driver, and the GPU devices.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ REMEDY = "install the driver, or choose another tier"
 
 
 class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The mounts of the driver, and variables with library paths for the loader."""
+    """The mounts of the driver, and the variables with library paths for the loader."""
 
     binds: tuple[BindMount, ...]
     env: dict[str, str]
 
 
 def chosen_gpus() -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES of this process, if it is set, for example by Slurm."""
+    """CUDA_VISIBLE_DEVICES of this process, if set (for example by Slurm)."""
     value = os.environ.get(VISIBLE_VARIABLE)
     return {} if value is None else {VISIBLE_VARIABLE: value}
 
 
 def gpu_variables() -> dict[str, str]:
-    """Variables for the selected GPUs and for communication between GPUs (NCCL_NVLS_ENABLE, …)."""
+    """The variables for GPU selection and communication between GPUs (NCCL_NVLS_ENABLE, …)."""
     shared = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
     return {**chosen_gpus(), **shared}
 
 
 def count_gpus() -> int:
-    """The number of usable NVIDIA GPUs: GPUs in /dev, limited by CUDA_VISIBLE_DEVICES."""
+    """The number of usable NVIDIA GPUs: the GPUs in /dev, limited by CUDA_VISIBLE_DEVICES."""
     device_count = sum(
         bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*")
     )
@@ -61,9 +60,9 @@ def count_gpus() -> int:
 
 
 def driver_files(scratch: Path) -> DriverFiles:
-    """The driver of this machine for a root folder. Links are created in the folder `scratch`.
+    """Find this machine's driver for a root folder. Links are created in the folder `scratch`.
 
-    Raises WorkFailed if there is no driver.
+    Raises WorkFailed if this machine has no driver.
     """
     folder = driver_library_folder()
     if folder is None:
@@ -91,7 +90,7 @@ def driver_files(scratch: Path) -> DriverFiles:
 
 
 def driver_library_folder() -> Path | None:
-    """The folder of the driver's libraries, found in the loader's cache or in `PLACES`."""
+    """Find the folder of the driver's libraries in the loader's cache or in `PLACES`."""
     answer = process.run_command(["/sbin/ldconfig", "-p"], check=False)
     return _first_with_library(
         [*_listed_folders(answer.stdout), *(Path(place) for place in PLACES)]
@@ -99,13 +98,13 @@ def driver_library_folder() -> Path | None:
 
 
 def _listed_folders(text: str) -> list[Path]:
-    """The folders of the 64-bit library in the output of `ldconfig -p`."""
+    """The folders with the 64-bit library, according to the output of `ldconfig -p`."""
     rows = [row for row in text.splitlines() if row.strip().startswith(f"{LIBRARY} (libc6,")]
     return [Path(row.rpartition("=> ")[2].strip()).parent for row in rows]
 
 
 def _first_with_library(folders: Iterable[Path]) -> Path | None:
-    """The first of `folders` that contains the library, with resolved links."""
+    """The first of `folders` that contains the library. Links in its path are resolved."""
     for folder in folders:
         path = folder / LIBRARY
         if path.exists():

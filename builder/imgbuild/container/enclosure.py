@@ -1,10 +1,10 @@
 """Sets up a sandbox (namespaces, user IDs, privileges, limits, terminal) and runs a command.
 
-There are four processes. The first stays outside, maps user IDs and waits. The second creates the
-namespaces and waits. The third, which is process 1 of the namespaces, sets up the root, drops all
-privileges and waits. The fourth executes the command. Nothing is imported after the change of the
-root, because modules would be loaded from the image. To start fast, this module, `enclosure_root`,
-`kernel_calls` and `control_groups` import only the standard library.
+Four processes are used. The first stays outside of the sandbox, maps user IDs and waits. The second
+creates the namespaces and waits. The third, which is process 1 of the namespaces, sets up the root,
+drops all privileges and waits. The fourth executes the command. No module is imported after the
+change of the root, because it would be loaded from the image. To start fast, this module,
+`enclosure_root`, `kernel_calls` and `control_groups` import only the standard library.
 """
 
 from __future__ import annotations
@@ -59,32 +59,35 @@ INTERPRETERS = 5  # limit of nested script interpreters in the kernel
 
 
 class HelperPipes:
-    """Sends requests of the second and third process to the first process over two pipes."""
+    """Sends requests of the second and third process to the first process through two pipes."""
 
     def __init__(self) -> None:
         self.asked, self._ask = os.pipe()
         self._answer, self.answered = os.pipe()
 
     def close_first_process_ends(self) -> None:
-        """Close the ends used only by the first process. Called by the second process."""
+        """Close the ends that only the first process uses. Called by the second process."""
         os.close(self.asked)
         os.close(self.answered)
 
     def close_write_end(self) -> None:
-        """Close the write end to detect the end of requests. Called by the first process."""
+        """Close the write end, so that the end of requests is detected.
+
+        Called by the first process.
+        """
         os.close(self._ask)
 
     def name(self, process: int) -> None:
-        """Send the ID of the process for which `map_ids` requests a mapping of user IDs."""
+        """Send the ID of the process whose user IDs `map_ids` requests to map."""
         os.write(self._ask, MESSAGE.pack(b"p", process))
 
     def map_ids(self) -> None:
-        """Wait until the IDs of the process's new user namespace are mapped."""
+        """Wait until the IDs of the new user namespace of the process are mapped."""
         os.write(self._ask, MESSAGE.pack(b"u", 0))
         self.wait()
 
     def wait(self) -> bytes:
-        """Read the next response of one byte. Exits if the first process has ended."""
+        """Read the next response, which is one byte. Exits if the first process has ended."""
         answer = os.read(self._answer, 1)
         if not answer:
             os._exit(FAILED)
@@ -98,7 +101,7 @@ class HelperPipes:
 
 
 def serve_requests(helper: HelperPipes, job: EnclosureJob) -> None:
-    """Map IDs on request in the first process until the other processes have ended."""
+    """Map IDs on request in the first process, until the other processes have ended."""
     process, is_requested = 0, False
     while message := os.read(helper.asked, MESSAGE.size):
         kind, number = MESSAGE.unpack(message)
@@ -116,7 +119,7 @@ def serve_requests(helper: HelperPipes, job: EnclosureJob) -> None:
 
 
 def id_map(name: str, index: int, job: EnclosureJob) -> str:
-    """The text for `uid_map` or `gid_map`: one ID for a user, and for root all IDs or `host_id`."""
+    """The text for `uid_map` or `gid_map`: one ID for a user, or all IDs or `host_id` for root."""
     inside = job.user[index]
     if os.geteuid() != 0:
         return f"{inside} {(os.geteuid, os.getegid)[index]()} 1\n"
@@ -128,7 +131,7 @@ def id_map(name: str, index: int, job: EnclosureJob) -> str:
 
 
 def main(job: EnclosureJob) -> int:
-    """Run the first process, which starts the others and returns the status of the command."""
+    """Run the first process. It starts the others, and returns the exit status of the command."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the command handles these
     prctl(PDEATHSIG, signal.SIGKILL)
@@ -147,7 +150,7 @@ def main(job: EnclosureJob) -> int:
 
 
 def exit_with_result(function: Callable[[], int]) -> None:
-    """Exit with the status that `function` returns, or with the status of its error."""
+    """Exit with the status that `function` returns, or with the status of the error it raises."""
     status = FAILED
     try:
         status = function()
@@ -158,7 +161,10 @@ def exit_with_result(function: Callable[[], int]) -> None:
 
 
 def wait_for(process: int) -> int:
-    """Wait for the status of a child, as in a shell. Other children that end are also reaped."""
+    """Wait for a child.
+
+    Returns its exit status as in a shell. Other ended children are reaped, too.
+    """
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == process:
@@ -167,7 +173,7 @@ def wait_for(process: int) -> int:
 
 
 def isolate_process(helper: HelperPipes, job: EnclosureJob) -> int:
-    """Run the second process, which creates the namespaces and waits for the third process."""
+    """Run the second process. It creates the namespaces, and waits for the third process."""
     helper.close_first_process_ends()
     prctl(PDEATHSIG, signal.SIGKILL)
     grouped = helper.wait() == b"g"
@@ -186,7 +192,7 @@ def isolate_process(helper: HelperPipes, job: EnclosureJob) -> int:
 
 
 def process_one(helper: HelperPipes, job: EnclosureJob, *, grouped: bool) -> int:
-    """Run process 1 of the namespaces, which sets up the root and starts the command."""
+    """Run process 1 of the namespaces. It sets up the root, and starts the command."""
     sys.path.clear()
     sys.meta_path.clear()
     umask = os.umask(0o022)
@@ -227,7 +233,7 @@ def process_one(helper: HelperPipes, job: EnclosureJob, *, grouped: bool) -> int
 def start_network() -> None:
     """Start the loopback interface of the new network.
 
-    Allow ping and low ports for any user, as in Docker.
+    All users can use ping and low ports, as in Docker.
     """
     datagram_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     fcntl.ioctl(
@@ -242,7 +248,7 @@ def start_network() -> None:
 
 
 def set_limits(limits: dict[str, int], *, grouped: bool) -> None:
-    """Set limits for processes. Without control groups, includes memory and number of processes."""
+    """Set resource limits. Without control groups, memory and processes are limited here, too."""
     # 1: no program of the host receives a core dump
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     if limits and not grouped:
@@ -256,7 +262,8 @@ def set_limits(limits: dict[str, int], *, grouped: bool) -> None:
 def open_terminal(console: int) -> bool:
     """Open a new terminal as stdin, stdout and stderr, and send its main side to `console`.
 
-    Returns False if the kernel does not allow it. stderr is not changed unless it is a terminal.
+    stderr is changed only if it is a terminal. Returns False if the kernel does not allow a new
+    terminal.
     """
     try:
         master, terminal = os.openpty()
@@ -272,7 +279,7 @@ def open_terminal(console: int) -> bool:
 def start_command(
     job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled: bool
 ) -> None:
-    """Execute the command in the fourth process, or exit with a status as in a shell."""
+    """Execute the command in the fourth process. On failure, exit with a status as in a shell."""
     command, cwd = job.command, job.cwd
     status, text = NOT_STARTED, f"cannot change to the folder {cwd}"
     try:
@@ -287,7 +294,7 @@ def start_command(
                 os.close(descriptor)  # a folder of the host
         os.chdir(cwd)
         if not os.getcwd().startswith("/"):
-            message = "the folder is outside of the image"
+            message = "the working folder is outside of the image"
             raise EnclosureError(message)
         text, status = f"cannot start {command[0]}", NOT_FOUND
         execute_command(command, job.env, interpreter)
@@ -315,9 +322,10 @@ def file_identity(path: str) -> tuple[int, int, bytes]:
 
 
 def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
-    """Raise EnclosureError if `path` resolves to the Python of the host through /proc/self/exe.
+    """Raise EnclosureError if `path` leads to the Python of the host through /proc/self/exe.
 
-    A command could open this file, and write to it when it is no longer in use (CVE-2019-5736).
+    A command could open this file, and write to it as soon as it is no longer in use
+    (CVE-2019-5736).
     """
     for _ in range(INTERPRETERS + 1):
         path_identity = file_identity(path)
@@ -335,7 +343,7 @@ def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
 def execute_command(
     command: list[str], env: dict[str, str], interpreter: tuple[int, int, bytes]
 ) -> None:
-    """Replace this process by the command. A program without a slash is searched in $PATH."""
+    """Replace this process by the command. A program without a slash is looked up in $PATH."""
     name = command[0]
     places = (
         [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in env["PATH"].split(":")]
@@ -356,7 +364,7 @@ def execute_command(
 
 
 def run_job() -> None:
-    """Run the job in the file descriptor that is the argument, and exit."""
+    """Read the job from the file descriptor in the argument, run it, and exit."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         job = EnclosureJob(json.loads(file.read()))
     exit_with_result(lambda: main(job))

@@ -1,6 +1,7 @@
 """Mounts the files of a command in the sandbox: root, /dev, /proc, /sys, /tmp and binds.
 
-Like the other modules of the enclosure, this one uses only the standard library (see `enclosure`).
+Like the other modules of the enclosure, this module imports only the standard library (see
+`enclosure`).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def mount_point(root: str, path: str, *, folder: bool) -> str:
     """Create `path` in the image at `root` if it is missing. Returns the location on the host.
 
     The location is always inside the image, because the kernel resolves links below `root`. If the
-    last part is a link, it is followed to a folder, or replaced by a file.
+    last part is a link, a link to a folder is followed, and any other link is replaced by a file.
     """
     outside = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -115,8 +116,8 @@ def make_devices(dev: str, *, terminal: bool) -> None:
 def make_proc(proc: str, job: EnclosureJob) -> None:
     """Create a /proc for the new processes, without parts that modify or expose the machine.
 
-    In a container, /proc is partly hidden, and the kernel does not allow a new one. In this case,
-    the existing /proc is bound, which is safe only in a separate user namespace.
+    In a container, /proc is partly hidden, and the kernel does not allow a new /proc. Then the
+    existing /proc is bound. This is safe only in a separate user namespace.
     """
     if mount("proc", proc, "proc", NOSUID | NODEV | NOEXEC) != 0:
         job.outer_proc = True
@@ -137,7 +138,7 @@ def make_proc(proc: str, job: EnclosureJob) -> None:
 
 
 def make_sys(sys_: str) -> None:
-    """Create a read-only /sys, or bind the existing one if the kernel does not allow a new one."""
+    """Create a read-only /sys, or bind the existing /sys if the kernel does not allow a new one."""
     flags = RDONLY | NOSUID | NODEV | NOEXEC
     if mount("sysfs", sys_, "sysfs", flags) != 0:
         bind_mount("/sys", sys_, "/sys")
@@ -145,9 +146,9 @@ def make_sys(sys_: str) -> None:
 
 
 def mount_overlay(job: EnclosureJob) -> bool:
-    """Make mounts private to the namespace, and mount an overlay over the root, if requested.
+    """Make mounts private to the namespace, and mount an overlay over the root if requested.
 
-    Returns whether changes are kept in memory, because the disk does not support overlays.
+    Returns True if changes are kept in memory because the disk does not support overlays.
     """
     check_result(mount(None, "/", None, REC | PRIVATE), "make mounts private")
     if not job.changes:
@@ -168,7 +169,7 @@ def mount_overlay(job: EnclosureJob) -> bool:
 
 
 def make_root(job: EnclosureJob) -> None:
-    """Mount all files visible to the command below job.root."""
+    """Mount below job.root all files that are visible to the command."""
     root = job.root
     bind_mount(root, root, root)
     restrict_mounts(root, NOSUID | NODEV)

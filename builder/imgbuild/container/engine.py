@@ -1,6 +1,6 @@
 """Finds Docker and podman, and creates, starts and removes containers.
 
-Data passes through the streams of the engine's command, and not through shared folders, so that an
+Data is passed through the streams of the engine's command instead of shared folders, because the
 engine can be on another machine (DOCKER_HOST, CONTAINER_HOST).
 """
 
@@ -34,7 +34,7 @@ REMEDY = (
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """A running container engine: path of the command, and version of the server.
 
-    In a `rootless` engine, root is the user who started it.
+    In containers of a `rootless` engine, root is the user who started the engine.
     """
 
     kind: EngineKind
@@ -48,17 +48,17 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an engine: ID, and diff IDs of layers, or () if unknown."""
+    """An image in an engine: the ID, and the diff IDs of layers, or () if they are unknown."""
 
     id: Digest
     diff_ids: tuple[Digest, ...]
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a container for tests. `options` are further options for `create_container`.
+    """Options of a container for tests. `options` are additional options of the engine.
 
     Without `network`, the container has only a loopback interface. `gpus` is a number of GPUs, or
-    True for all.
+    True for all GPUs.
     """
 
     env: Mapping[str, str] = {}
@@ -80,10 +80,11 @@ class _InspectedJson(msgspec.Struct, frozen=True, rename="pascal"):
 def find_engine(
     prefer: str | None = None, *, reporter: Reporter = SILENT_REPORTER
 ) -> Engine | None:
-    """A running engine, or None. If `prefer` is set, only "docker" or "podman".
+    """Find a running engine. Returns None if no engine is running.
 
-    Docker is tried before podman, unless only CONTAINER_HOST is set. Raises ToolMissing if the
-    engine in DOCKER_HOST or CONTAINER_HOST does not respond.
+    If `prefer` is set, only this engine ("docker" or "podman") is tried. Otherwise, Docker is tried
+    before podman, unless only CONTAINER_HOST is set. Raises ToolMissing if the engine in
+    DOCKER_HOST or CONTAINER_HOST does not respond.
     """
     if prefer is not None:
         order: tuple[EngineKind, ...] = ("podman",) if prefer == "podman" else ("docker",)
@@ -110,22 +111,22 @@ def find_engine(
 
 
 def require_engine(prefer: str | None = None, *, reporter: Reporter = SILENT_REPORTER) -> Engine:
-    """Find a running engine as in `find_engine`. Raises ToolMissing if there is none."""
+    """Find a running engine, like `find_engine`. Raises ToolMissing if no engine is running."""
     engine = find_engine(prefer, reporter=reporter)
     if engine is None:
-        message = f"cannot connect to {prefer}" if prefer else "no container engine found"
+        message = f"cannot connect to {prefer}" if prefer else "no container engine is running"
         raise ToolMissing(message, hint=REMEDY)
     return engine
 
 
 def is_local(engine: Engine) -> bool:
-    """Whether neither DOCKER_HOST nor CONTAINER_HOST is set to an engine on another machine."""
+    """Whether the engine is on this machine, according to DOCKER_HOST or CONTAINER_HOST."""
     host = os.environ.get(HOSTS[engine.kind], "")
     return not host or host.startswith(("unix:", "npipe:"))
 
 
 def inspect_image(engine: Engine, reference: str) -> InspectedImage | None:
-    """The image `reference` in `engine`. None if it is missing."""
+    """The image `reference` in `engine`, or None if it is missing."""
     answer = process.run_command(engine.command("image", "inspect", reference), check=False)
     if answer.status != 0:
         return None
@@ -151,7 +152,7 @@ def diff_ids(engine: Engine) -> frozenset[Digest]:
 
 
 def remove_image(engine: Engine, reference: str) -> None:
-    """Remove the name `reference`, if it exists, and the image if it has no other name."""
+    """Remove the name `reference`, if it exists. An image without other names is removed, too."""
     if inspect_image(engine, reference) is not None:
         process.run_command(engine.command("image", "rm", reference))
 
@@ -159,7 +160,7 @@ def remove_image(engine: Engine, reference: str) -> None:
 def create_container(
     engine: Engine, reference: str, command: Sequence[str], settings: ContainerOptions | None = None
 ) -> str:
-    """Create a container without starting it. Returns the ID."""
+    """Create a container without starting it. Returns its ID."""
     flags = _flags(engine, settings or ContainerOptions())
     return process.run_command(engine.command("create", *flags, reference, *command)).stdout.strip()
 
@@ -167,24 +168,24 @@ def create_container(
 def copy_into_container(
     engine: Engine, container: str, tar: Iterable[bytes], folder: str = "/"
 ) -> None:
-    """Unpack a tar stream into `folder` of a container, with the owners in the tar."""
+    """Unpack a tar stream into `folder` of a container. Owners are taken from the tar."""
     # podman's archive mode changes the owner to the container's user.
     owners = ("--archive=false",) if engine.kind == "podman" else ()
     process.feed_command(engine.command("cp", *owners, "-", f"{container}:{folder}"), tar)
 
 
 def start_container(engine: Engine, container: str) -> process.ProcessResult:
-    """Start a container, and wait for its end. The status is not checked."""
+    """Start a container, and wait for its end. The exit status is not checked."""
     return process.run_command(engine.command("start", "--attach", container), check=False)
 
 
 def remove_container(engine: Engine, container: str) -> None:
-    """Remove a container, if it exists, and its anonymous volumes, even if it is running."""
+    """Remove a container, if it exists, with its anonymous volumes, even if it is running."""
     process.run_command(engine.command("rm", "--force", "--volumes", container), check=False)
 
 
 def gpu_options(kind: EngineKind, gpus: bool | int) -> tuple[str, ...]:
-    """The options for `gpus` GPUs (True for all)."""
+    """The engine's options for `gpus` GPUs (True for all)."""
     if gpus is True:
         return GPUS[kind]
     if kind == "docker":

@@ -1,6 +1,6 @@
-"""Makes system calls for the sandbox through ctypes, such as mounts and the system call filter.
+"""Makes system calls for the sandbox through ctypes, for example for mounts and the filter.
 
-Only the standard library is imported, as explained in `enclosure`.
+Only the standard library is imported, for the reasons in `enclosure`.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def system_call(name: str, *arguments: object) -> int:
 
 
 def bind_mount(source: str, target: str, what: str) -> None:
-    """Mount `source`, with the mounts below it, at `target`. `what` is the name in errors."""
+    """Mount `source`, with the mounts below it, at `target`. Errors contain the name `what`."""
     check_result(mount(source, target, None, BIND | REC), f"bind {what}")
 
 
 def add_mount_flags(place: str, flags: int) -> None:
-    """Add `flags` to a mount, keeping other flags, which can be locked by the kernel."""
+    """Add `flags` to a mount. Other flags are kept, because the kernel can have locked them."""
     current = os.statvfs(place).f_flag
     retained = sum(mount_flag for bit, mount_flag in KEPT_MOUNT_FLAGS.items() if current & bit)
     check_result(
@@ -122,7 +122,7 @@ def change_user(user: tuple[int, int], capabilities: tuple[int, ...]) -> None:
 def load_filter(program: bytes) -> None:
     """Apply a filter of system calls to this process.
 
-    `program` is BPF, 8 bytes for each instruction.
+    `program` is BPF code, with 8 bytes for each instruction.
     """
     buffer = ctypes.create_string_buffer(program, len(program))
     descriptor = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))

@@ -31,10 +31,10 @@ def load_image(
     *,
     reporter: Reporter = SILENT_REPORTER,
 ) -> EngineImage:
-    """Load the image for `arch` into an engine as `tag`, unless it already exists.
+    """Load the image for `arch` into an engine as `tag`, unless the engine already has the image.
 
-    Raises WorkFailed if the loaded image differs from the layout, and IntegrityError if the
-    content of a layer does not match its diff ID.
+    Raises WorkFailed if the loaded image differs from the layout, and IntegrityError if the content
+    of a layer does not match the diff ID.
     """
     stored = layout.image(arch)
     if container_engine.kind == "podman":  # Docker checks the diff IDs

@@ -1,7 +1,7 @@
 """Serves an image from a registry on 127.0.0.1 to an engine (separate: a protocol).
 
-The registry implements the part of the OCI distribution API for pulls: GET and HEAD of manifests
-and blobs, with ranges. Engines request only missing layers.
+The registry implements the part of the OCI distribution API that pulls use: GET and HEAD requests
+for manifests and blobs, with ranges. Engines request only missing layers.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class _LoopbackHandler(LocalHandler):
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Send an HTTP response, also to an unreadable request.
+        """Send an HTTP response, even to an unreadable request.
 
-        containerd tries TLS first, and continues without it only after a response in HTTP.
+        containerd tries TLS first, and continues without TLS only after an HTTP response.
         """
         del message, explain
         self.close_connection = True

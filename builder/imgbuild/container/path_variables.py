@@ -1,8 +1,8 @@
-"""Passes variables with paths (HF_HOME, …) to containers, with mounts for the paths.
+"""Passes variables with paths (HF_HOME, …) to containers, and mounts the paths.
 
-The rules are the table `paths` in data/variables.yaml. `passed_paths` applies the table for `run`
-and `smoke`. Job scripts for Slurm contain the table (images/templates/slurm/paths.j2), because the
-values are those of the job.
+The rules are in the table `paths` of data/variables.yaml. `passed_paths` applies the table for
+`run` and `smoke`. Job scripts for Slurm contain the table (images/templates/slurm/paths.j2),
+because values are only known when a job runs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ADDRESSES = ("file:", DATABASE)  # values that contain a path as a URL
 
 
 class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of the table, with variables that have the same rules.
+    """A row of the table: variables with the same rules.
 
-    `holds` is the type of data at the path. A new file is written by a program.
+    `holds` is the type of data at the path. A "new file" is a file that a program writes.
     """
 
     names: tuple[str, ...]
@@ -45,9 +45,9 @@ class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Variables to pass to a container, mounts, and reasons for omitted variables.
+    """The variables to pass to a container, mounts, and messages about omitted variables.
 
-    In `env`, None means the value of this process.
+    In `env`, None stands for the value in this process.
     """
 
     env: Mapping[str, str | None]
@@ -70,7 +70,7 @@ def variable_names(use: VariableUse | None = None) -> frozenset[str]:
 
 
 def image_folders(env: Iterable[str]) -> tuple[str, ...]:
-    """The folders of an image, including folders in the variables `env` (NAME=VALUE)."""
+    """The folders of an image, including folders in the image's variables `env` (NAME=VALUE)."""
     values = (path for line in env for path in line.partition("=")[2].split(":"))
     return tuple(sorted({*IMAGE_FOLDERS, *(path for path in values if path.startswith("/"))}))
 
@@ -81,9 +81,9 @@ def apptainer_folders() -> tuple[str, ...]:
 
 
 def local_path(value: str) -> Path | None:
-    """The absolute path in `value`. None for a URL such as https://….
+    """The absolute path in `value`, or None for a URL such as https://….
 
-    For file:/PATH, it is /PATH, and for sqlite:////PATH/FILE, it is the folder of the database.
+    The result is /PATH for file:/PATH, and the folder of the database for sqlite:////PATH/FILE.
     Relative URLs are not changed, because the program starts in the same folder.
     """
     if value.startswith("file:/"):
@@ -104,10 +104,10 @@ def passed_paths(
     without: Collection[str] = (),
     hf_cache: bool = True,
 ) -> PassedPaths:
-    """The path variables in `environ` to pass to a container with other `mounts`.
+    """Select the path variables in `environ` to pass to a container that also has `mounts`.
 
-    `folders` are those of the image. Variables in `without`, and without `hf_cache` also the
-    Hugging Face cache, are omitted without a message.
+    `folders` are the folders of the image. Variables in `without` are omitted without a message. So
+    is the Hugging Face cache, unless `hf_cache` is set.
     """
     env: dict[str, str | None] = {}
     more: list[Mount] = []
@@ -140,7 +140,7 @@ def passed_paths(
 def unmounted_paths(
     env: Mapping[str, str], targets: Collection[str], option: str = "-v {0}:{0}"
 ) -> list[str]:
-    """Warnings on path variables in `env` with paths outside of the mounts at `targets`.
+    """Warnings about variables in `env` whose paths are not below a mount in `targets`.
 
     Paths in folders of the image are allowed. `option` is the option that mounts a path.
     """
@@ -163,7 +163,7 @@ def unmounted_paths(
 
 
 def split_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """Omit path variables without an existing file from `env`, for a command that only reads."""
+    """Omit path variables whose file does not exist from `env`, for a command that only reads."""
     read = passed_paths(
         {
             name: env[name]
@@ -178,7 +178,7 @@ def split_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount,
 
 
 def _omission_message(values: Mapping[str, str], reason: str) -> str:
-    """The message on variables that are omitted for `reason`."""
+    """The message about variables that are not passed, with the reason."""
     name, value = next(iter(values.items()))
     path = local_path(value) or value
     shown = ", ".join(f"{name}={value}" for name, value in values.items())
@@ -197,7 +197,7 @@ def _obstacle(
     mounts: Iterable[Mount],
     folders: Iterable[str],
 ) -> str | None:
-    """The reason if `path` in the variable `name` cannot be mounted at the same path."""
+    """The reason why `path` in the variable `name` cannot be mounted at the same path, or ""."""
     if not _path_exists(path):
         remedy = f"correct or unset {name}" if row.holds == "file" else f"mkdir -p {path}"
         return f"{name}={value} is not passed: {path} does not exist; {remedy}"
@@ -236,5 +236,5 @@ def _path_exists(path: Path) -> bool:
 
 
 def _is_below(path: Path | str, folders: Iterable[Path | str]) -> bool:
-    """Whether `path` is one of `folders` or below one."""
+    """Whether `path` is one of `folders` or below one of them."""
     return any(f"{path}/".startswith(f"{folder}".rstrip("/") + "/") for folder in folders)

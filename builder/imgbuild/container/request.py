@@ -25,18 +25,19 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A command, and settings of its container.
+    """A command, and the settings of its container.
 
-    `name` is the name of the container, or None to let the engine choose. An empty `command` means
-    the image's default. In `env`, None means the value of this process, which is passed by name, so
-    that it is not visible in a command line. `env_files` are files of variables with their
-    contents. `ports` are as in `docker run --publish`.
+    `name` is the name of the container; if it is None, the engine chooses a name. If `command` is
+    empty, the image's default command runs. In `env`, None stands for the value in this process.
+    Such a variable is passed by name, so that its value is not visible in command lines.
+    `env_files` are files of variables with their contents. `ports` have the format of `docker run
+    --publish`.
 
-    `user` is "UID[:GID]", or a name for Docker and podman. None means `caller`, so that new files
-    in `mounts` belong to the caller. `home` is the value of HOME, or None for the container's
-    default. `gpus` is a number of GPUs, or True for all. Without `shm_size` (as in `docker run`),
-    the container uses the shared memory of the host. `selinux` is set on a machine with SELinux,
-    whose labels would deny access to mounts.
+    `user` is "UID[:GID]" or, for Docker and podman, a name. None stands for `caller`, so that new
+    files in `mounts` belong to the caller. `home` is the value of HOME, or None for the container's
+    default. `gpus` is a number of GPUs, or True for all GPUs. `shm_size` has the format of `docker
+    run`; if it is unset, the container uses the shared memory of the host. `selinux` is set on a
+    machine with SELinux, because labels would deny access to mounts.
     """
 
     name: str | None = None
@@ -57,7 +58,7 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     tty: bool = False
 
     def all_variables(self) -> dict[str, str]:
-        """All variables with values, except unset variables that are passed by name."""
+        """All variables with values. Variables that are passed by name but not set are omitted."""
         variables: dict[str, str] = {}
         for values in self.env_files.values():
             variables |= values
@@ -68,7 +69,7 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
         return variables
 
     def user_ids(self) -> tuple[int, int] | None:
-        """The user and group ID of the command. None if `user` is a name."""
+        """The user and group ID of the command, or None if `user` is a name."""
         if self.user is None:
             return self.caller
         uid, _, gid = self.user.partition(":")

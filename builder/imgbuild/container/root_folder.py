@@ -1,7 +1,7 @@
 """Unpacks images as root folders in the cache, for commands without an engine.
 
-Layers are unpacked once and kept in the cache. The tree of an image consists of hard links to these
-files and is also kept. Changes by commands are stored in an overlay.
+Layers are unpacked once, and kept in the cache. The tree of an image consists of hard links to the
+files of its layers, and is kept, too. Changes by commands are stored in an overlay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TREE = "tree"  # in the folder of a root, next to its size
 def root_folder(
     layout: Layout, arch: Arch, store: Store, *, reporter: Reporter = SILENT_REPORTER
 ) -> Iterator[sandbox.SandboxRoot]:
-    """The image for `arch` as a root folder. Changes by commands are removed at the end.
+    """Provide the image for `arch` as a root folder. At the end, changes by commands are removed.
 
     If the kernel or the cache's disk does not support overlays, the image is unpacked each time.
     """
@@ -35,16 +35,17 @@ def root_folder(
         if place is not None:
             if place == "memory":
                 reporter.warn(
-                    f"{store.root}: changes are kept in memory, because the disk does not support "
-                    "overlays; set IMGBUILD_CACHE to a folder on another disk"
+                    f"{store.root}: changes are kept in memory, because the disk does not "
+                    "support overlays; to keep them on a disk, set IMGBUILD_CACHE to a "
+                    "folder on another disk"
                 )
             tree = _image_tree(layout, arch, store, reporter)
             yield sandbox.SandboxRoot(path=tree, changes=scratch / "changes")
             return
         digests = [layer.digest for layer in layout.image(arch).layers]
         reporter.warn(
-            f"{store.root}: all {len(digests)} layers are unpacked for this run, because overlays "
-            "cannot be mounted"
+            f"{store.root}: overlays cannot be mounted, so all {len(digests)} layers are "
+            "unpacked for this run"
         )
         root = scratch / "image"
         with files.plain_errors(store.root), reporter.step(f"unpacking {len(digests)} layers"):
@@ -55,7 +56,7 @@ def root_folder(
 
 
 def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) -> Path:
-    """The tree of the image in the cache. It is created if missing."""
+    """The tree of the image in the cache. A missing tree is created."""
     with files.plain_errors(store.root), store.scratch() as scratch:
         layers = _unpacked_layers(layout, arch, store, scratch, reporter)
         names = "\n".join(layer.digest for layer in layout.image(arch).layers)

@@ -1,6 +1,6 @@
-"""Runs commands in images with Docker, podman, Apptainer, or in a root folder.
+"""Runs commands in images with Docker, podman or Apptainer, or in a root folder.
 
-A root folder requires no engine and no root privileges (see `root_folder`).
+A root folder needs neither an engine nor root privileges (see `root_folder`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandConfig(msgspec.Struct, frozen=True):
-    """The fields of an image configuration (image-spec 1.1) for running a command."""
+    """The fields of an image configuration (image-spec 1.1) that are needed to run a command."""
 
     env: tuple[str, ...] = msgspec.field(default=(), name="Env")
     entrypoint: tuple[str, ...] = msgspec.field(default=(), name="Entrypoint")
@@ -60,7 +60,7 @@ class CommandConfig(msgspec.Struct, frozen=True):
 
 
 def command_config(layout: Layout, arch: Arch) -> CommandConfig:
-    """Read environment, entry point, command, working folder, user and labels of the image.
+    """Read the fields of the image configuration that are needed to run a command.
 
     Raises IntegrityError if the configuration is invalid.
     """
@@ -74,7 +74,7 @@ def command_config(layout: Layout, arch: Arch) -> CommandConfig:
 
 
 def image_environment(settings: CommandConfig) -> dict[str, str]:
-    """The environment of the image by name."""
+    """The environment variables of the image by name."""
     return dict(item.split("=", 1) for item in settings.env)
 
 
@@ -86,9 +86,9 @@ def run_in_root(
     driver_files: DriverFiles | None = None,
     streams: sandbox.StreamMode = sandbox.StreamMode.CAPTURED,
 ) -> ProcessResult:
-    """Run the command in `request` in `root`, an unpacked image with the configuration `settings`.
+    """Run the command of `request` in `root`, an unpacked image with the configuration `settings`.
 
-    Raises InputError if the user is a name.
+    Raises InputError if the user of `request` is a name.
     """
     ids = request.user_ids()
     if ids is None:
@@ -117,9 +117,9 @@ def run_in_root(
 
 
 def choose_engine(through: str | None, *, reporter: Reporter = SILENT_REPORTER) -> Engine | None:
-    """The engine for `through`. None for "root" (a root folder), or if no engine is running.
+    """Find the engine for `through`: "docker", "podman", "root", or None for any running engine.
 
-    `through` is "docker", "podman", "root", or None for any running engine.
+    Returns None for "root" (a root folder), or if no engine is running.
 
     Raises ToolMissing if the selected engine does not respond.
     """
@@ -141,9 +141,10 @@ def run_in_image(
     capture: bool = False,
     reporter: Reporter = SILENT_REPORTER,
 ) -> CommandResult:
-    """Run the command in `request` with `container_engine`, or in a root folder if it is None.
+    """Run the command of `request` with `container_engine`, or in a root folder if it is None.
 
-    The image is loaded first if the engine lacks it. The status of the command is not checked.
+    If the engine does not have the image, the image is loaded first. The exit status of the command
+    is not checked.
     """
     if container_engine is None:
         return _run_in_root_folder(layout, arch, request, store, capture=capture, reporter=reporter)
@@ -164,14 +165,17 @@ def run_in_image(
     )
     if ran.status == FAILED and request.gpus:
         reporter.warn(
-            f"{container_engine.kind} could not start the container with GPUs, which requires the "
-            "NVIDIA Container Toolkit; to disable GPUs, pass --gpus 0"
+            f"{container_engine.kind} could not start the container with GPUs; install the "
+            "NVIDIA Container Toolkit, or disable GPUs with --gpus 0"
         )
     return ran
 
 
 def run_sif(image: Path, request: ContainerRequest, *, capture: bool = False) -> CommandResult:
-    """Run the command in `request` in the SIF `image`. Raises ToolMissing without Apptainer."""
+    """Run the command of `request` in a SIF file.
+
+    Raises ToolMissing if Apptainer is not installed.
+    """
     invocation = arguments.apptainer_command(request, apptainer.require_apptainer(), image)
     return _run_command_line("apptainer", invocation, capture=capture)
 

@@ -1,9 +1,9 @@
 """Runs commands in an unpacked image in a sandbox, with or without root.
 
-The command runs in new namespaces, so that nothing remains mounted or running when it ends or
-imgbuild is killed. Only the image and binds of the host are visible to the command. It cannot gain
-privileges, and most administrative system calls are denied. `enclosure` implements the sandbox in
-the started process.
+The command runs in new namespaces, so that no mount and no process remains when the command ends or
+imgbuild is killed. The command sees only the image and bind mounts, and cannot gain privileges.
+Most administrative system calls are denied. `enclosure` implements the sandbox in the process that
+this module starts.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ SPARE, NOBODY = 1_878_982_000, 65534
 class SandboxRoot(msgspec.Struct, frozen=True, kw_only=True):
     """An unpacked image at `path`.
 
-    Commands write to `path`, or if `changes` is set, to the folder `changes`. If the disk of this
-    folder does not support overlays, changes are kept in memory until the command ends.
+    Commands write to `path` or, if it is set, to the folder `changes`. If the disk of `changes`
+    does not support overlays, changes are kept in memory until the command ends.
     """
 
     path: Path
     changes: Path | None = None
 
     def places(self) -> dict[str, str]:
-        """The fields of a job for the root. Raises InputError if it is not a folder."""
+        """The fields of a job for the root. Raises InputError if the path is not a folder."""
         root = self.path.resolve()
         if not root.is_dir():
-            message = f"cannot use {root} as a root folder: not a folder"
+            message = f"cannot use {root} as a root folder, because it is not a folder"
             raise InputError(message, hint="unpack the image into a folder that you own")
         if self.changes is None:
             return {"root": str(root), "changes": "", "overlay": ""}
@@ -95,9 +95,9 @@ class StreamMode(enum.Enum):
 class UntrustedUser(msgspec.Struct, frozen=True, kw_only=True):
     """The user and limits for untrusted code.
 
-    If root starts the command, its ID on the host is `host_id`, which no other user has. The limits
-    `memory`, in bytes, and `processes` apply to all its processes together if the caller can create
-    control groups. Otherwise, `memory` applies to each process, and `processes` to the user.
+    If root starts the command, the user has the ID `host_id` on the host, which no other user has.
+    If the caller can create control groups, the limits `memory` (in bytes) and `processes` apply to
+    the whole sandbox. Otherwise, `memory` applies to each process, and `processes` to the user.
     """
 
     ids: tuple[int, int] = (1000, 1000)
@@ -135,7 +135,7 @@ def run_in_sandbox(
     and InputError if `root`, a bind or the path of a bind in the image cannot be used.
     """
     if not command:
-        message = "no command to run"
+        message = "the command is empty"
         raise InputError(message)
     confined = user if isinstance(user, UntrustedUser) else None
     job = {
@@ -165,7 +165,7 @@ def _start_job(
     shown: Sequence[str],
     streams: StreamMode = StreamMode.CAPTURED,
 ) -> process.ProcessResult:
-    """Run `job` in a new process. `shown` are arguments for display in process lists."""
+    """Run `job` in a new process. `shown` are arguments that process lists show."""
     if streams is StreamMode.TERMINAL:
         return _start_on_terminal(job, shown)
     with _descriptor(json.dumps(job).encode()) as descriptor:
@@ -188,13 +188,13 @@ def _start_job(
 
 
 def _remedy(settings: Path = SETTINGS) -> str:
-    """The remedy if namespaces are forbidden, based on kernel settings in the folder `settings`."""
+    """The hint if namespaces are forbidden, based on kernel settings in the folder `settings`."""
     for name, forbidding, allowing, owner in FORBIDDING_SETTINGS:
         path = settings / name.replace(".", "/")
         if path.exists() and path.read_text(encoding="ascii").strip() == forbidding:
             return (
-                f"{name} is {forbidding}: {owner} disables user namespaces; run sudo sysctl "
-                f"{name}={allowing}, or run as root; {CONTAINER}"
+                f"{owner} disables user namespaces ({name} is {forbidding}); run `sudo sysctl "
+                f"{name}={allowing}`, or run as root; {CONTAINER}"
             )
     return REMEDY
 
@@ -218,7 +218,7 @@ def _starter_command(descriptor: int, shown: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _descriptor(data: bytes) -> Iterator[int]:
-    """An open file with `data`, which unlike arguments is not visible to other users."""
+    """Open a file with `data`. Unlike arguments, it is not visible to other users."""
     descriptor = os.memfd_create("imgbuild-job")
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -231,7 +231,7 @@ def _descriptor(data: bytes) -> Iterator[int]:
 
 @functools.cache
 def _filter() -> bytes:
-    """The filter of system calls. Without libseccomp, it is empty, and a warning is reported."""
+    """The filter of system calls. Without libseccomp, it is empty, and a warning is printed."""
     program = seccomp.filter_program()
     if program is None:
         process.warn_user(seccomp.MISSING_MESSAGE)
@@ -239,11 +239,11 @@ def _filter() -> bytes:
 
 
 def spare_id() -> int | None:
-    """A user ID without files on this machine, for builds started by root. None if not root.
+    """A user ID without files on this machine, for builds that root starts. None if not root.
 
-    In a container with few IDs, it is the ID of the user `nobody`. If a user is mapped to root and
-    there is no other ID, it is the ID of this user. Raises ToolMissing if there is only the
-    machine's root.
+    In a container with few IDs, the ID of the user `nobody` is used. If a user is mapped to root,
+    and no other ID exists, the ID of this user is used. Raises ToolMissing if the only ID is that
+    of the machine's root.
     """
     if os.geteuid() != 0:
         return None
@@ -254,7 +254,7 @@ def spare_id() -> int | None:
             return candidate
     if any(first == 0 and outside != 0 for first, outside, _ in maps):
         return 0
-    message = "sdists are not built as root, and no other user ID is available"
+    message = "sdists cannot be built as root, and no other user ID is available"
     raise ToolMissing(message, hint="run as another user, or map more user IDs into this container")
 
 
@@ -279,9 +279,9 @@ def _escape_option(path: Path) -> str:
 
 
 def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
-    """The folder for changes of a root, created in the empty `folder`.
+    """Create the folder for changes of a root in the empty `folder`.
 
-    None if an overlay cannot be mounted.
+    Returns None if an overlay cannot be mounted.
     """
     root = SandboxRoot(path=folder / "root", changes=folder / "changes")
     for place in (folder / "root", folder / "changes"):

@@ -1,7 +1,7 @@
 """Creates the seccomp filter of system calls in the sandbox with libseccomp (separate: a policy).
 
-The filter denies unneeded calls that sandbox escapes have used: new namespaces and mounts, tracing,
-kernel keys, bpf, io_uring, modules, and faked terminal input.
+The filter denies system calls that commands do not need and sandbox escapes have used: new
+namespaces and mounts, tracing, kernel keys, bpf, io_uring, modules, and faked terminal input.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from imgbuild.errors import WorkFailed
 
 LIBRARY = "libseccomp.so.2"
 MISSING_MESSAGE = (
-    f"{LIBRARY} is not installed, so commands in the sandbox can make any system call; run: "
-    "apt-get install libseccomp2"
+    f"{LIBRARY} is not installed, so system calls in the sandbox are not filtered; to install "
+    "it, run: apt-get install libseccomp2"
 )
 
 # From seccomp.h of libseccomp 2.
@@ -59,7 +59,7 @@ class ArgumentCheck(ctypes.Structure):
 
 @functools.cache
 def filter_program() -> bytes | None:
-    """The filter as BPF instructions for this architecture. None without libseccomp.
+    """The filter as BPF instructions for this architecture, or None without libseccomp.
 
     Raises WorkFailed if libseccomp cannot create the filter.
     """

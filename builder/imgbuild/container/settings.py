@@ -1,7 +1,7 @@
 """Defines settings of containers in job scripts and rendered files.
 
-`imgbuild run` and the job scripts use the same folders and variables; `imgbuild render` writes the
-value for Docker Compose, dev containers, Kubernetes and SkyPilot.
+`imgbuild run` and the job scripts use the same folders and variables. `imgbuild render` writes the
+settings for Docker Compose, dev containers, Kubernetes and SkyPilot.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LABEL = 40  # characters of a name in Kubernetes, to which controllers append ot
 
 
 class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Requested settings of a container. None and 0 select the default of the format.
+    """The settings of a container that the user requests. None and 0 select the default.
 
-    `gpus` is a number per node, or "all". `gpu` is a GPU model. `shared` is shared memory in MB.
-    `env` has NAME=VALUE, or NAME for a variable whose value is set when the container starts.
-    `rdma` is a device folder, or a Kubernetes resource.
+    `gpus` is the number of GPUs per node, or "all". `gpu` is a GPU model. `shared` is the size of
+    shared memory in MB. `env` contains NAME=VALUE, or NAME for a variable whose value is set when
+    the container starts. `rdma` is a device folder or a Kubernetes resource.
     """
 
     command: tuple[str, ...] = ()
@@ -54,14 +54,15 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A container of an image, independent of the runtime.
+    """The settings of a container, independent of the runtime.
 
-    `name` is a DNS label. `account` is the name of the image's user. `image` is the reference, by
-    digest if it is in a registry. `arch` is set if the image is for one architecture. `gpus` is a
-    number per node, True for all, or None for the default of the format. `secrets` are names of
-    variables with values that are set elsewhere, and `passed` are those listed by the user. `cache`
-    is the image's folder for compiled code, which is valid only for the image `digest`. `ray` is
-    the version of Ray, or "" if the image cannot serve Ray jobs.
+    `name` is a DNS label. `account` is the name of the image's user. `image` is the image
+    reference, by digest if the image is in a registry. `arch` is set if the image is for one
+    architecture. `gpus` is the number of GPUs per node, True for all, or None for the default of
+    the format. `secrets` are names of variables whose values are set elsewhere, and `passed` are
+    names of variables that the user lists. `cache` is the image's folder for compiled code, which
+    is valid only for the image `digest`. `ray` is the version of Ray, or "" if the image cannot
+    serve Ray jobs.
     """
 
     target: str
@@ -90,7 +91,7 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
 def container_settings(
     lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
 ) -> ContainerSettings:
-    """The container for the image of `lock`. Raises InputError with all problems in `options`."""
+    """The container settings for the image of `lock`. Raises InputError with all problems."""
     wrong = list(_problems(options))
     if wrong:
         raise InputError("\n".join(wrong), hint="for the options, run: imgbuild render --help")
@@ -124,18 +125,18 @@ def container_settings(
 
 
 def has_ray_jobs(versions: Iterable[Mapping[str, str]]) -> bool:
-    """Whether Ray can serve jobs in an image with these packages on every architecture."""
+    """Whether Ray can serve jobs in an image that has these packages on every architecture."""
     return all({"ray", *RAY_JOBS} <= each.keys() for each in versions)
 
 
 def dns_label(target: str) -> str:
-    """Convert the name of a target to a DNS label (RFC 1123) of at most LABEL characters."""
+    """Convert the name of a target to a DNS label (RFC 1123) with at most LABEL characters."""
     plain = re.sub(r"[^a-z0-9]+", "-", target.lower())
     return plain[:LABEL].strip("-") or "image"
 
 
 def _problems(options: StartOptions) -> Iterable[str]:
-    """The problems in the options, as messages."""
+    """The messages about problems in the options."""
     if options.gpus not in (None, "all") and int(options.gpus or 0) > MOST_GPUS:
         yield f"--gpus {options.gpus}: expected at most {MOST_GPUS} per node"
     if options.gpu is not None and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", options.gpu):
@@ -172,7 +173,7 @@ def _text_problems(options: StartOptions) -> Iterable[str]:
 
 
 def _unfit_text_problems(what: str, text: str) -> Iterable[str]:
-    """A message if no format can represent `text`."""
+    """Yield a message if a format cannot represent `text`."""
     if len(text) > LONGEST_TEXT:
         yield f"{what}: {len(text)} characters exceed the limit of {LONGEST_TEXT}"
     elif re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", text):

@@ -1,10 +1,10 @@
 """Transfers images to Docker or podman (separate: `docker` is imported only if needed).
 
 An engine on this machine pulls missing layers from a registry on the loopback interface (see
-`container.loopback`). Docker unpacks layers sequentially after downloading all of them; pulling
-layers earlier is not faster on two cores. An engine that cannot reach the registry, for example on
+`container.loopback`). Docker downloads all layers, and then unpacks each in turn; an earlier pull
+is not faster on two cores. An engine that cannot reach the registry, for example because it is on
 another machine, receives an archive. For Docker, the archive omits existing layers, unless Docker
-rejects this.
+rejects such an archive.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from imgbuild.system.amounts import format_count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import Arch, Digest
 
-HINT = "run `docker info`, and check the log of the engine"
+HINT = "check the output of `docker info`, and the log of the engine"
 
 SHORT_DIGEST = 12  # characters of a layer's digest in Docker's events
 FINAL_STATES = ("Pull complete", "Already exists")
 
 
 class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
-    """The transfer of an image into an engine. `there` are digests of existing layers."""
+    """The transfer of an image into an engine. `there` are the digests of existing layers."""
 
     engine: Engine
     layout: Layout
@@ -67,7 +67,10 @@ def _amount(job: ImageTransfer) -> str:
 
 
 def _pull_from_loopback(job: ImageTransfer, reporter: Reporter) -> bool:
-    """Pull with the engine from the loopback registry. Returns False if it is not reachable."""
+    """Let the engine pull from the loopback registry.
+
+    Returns False if it cannot reach the registry.
+    """
     with (
         reporter.progress(job.title, job.size(job.there)) as bar,
         loopback.serve_image(job.layout, job.arch, _progress_callback(job, bar)) as served,
@@ -133,7 +136,7 @@ def _send_archive(job: ImageTransfer, reporter: Reporter) -> None:
 def _archive(
     job: ImageTransfer, reporter: Reporter, without: Collection[Digest] = ()
 ) -> Iterator[Iterator[bytes]]:
-    """The chunks of a docker-archive. A progress bar counts consumed chunks."""
+    """Yield the chunks of a docker-archive. A progress bar counts consumed chunks."""
     with reporter.progress(job.title, job.size(without)) as bar:
 
         def _counted() -> Iterator[bytes]:
@@ -175,14 +178,14 @@ class DockerApi:
             self._api.tag(source, repository, tag)
 
     def remove(self, reference: str) -> None:
-        """Remove a name, and the image if it has no other name. A missing name is ignored."""
+        """Remove a name, and an image without other names. A missing name is ignored."""
         with _convert_errors(f"remove {reference}"), contextlib.suppress(ImageNotFound):
             self._api.remove_image(reference)
 
 
 @contextlib.contextmanager
 def connect_to_docker() -> Iterator[DockerApi]:
-    """Connect to the engine in DOCKER_HOST or of the current context.
+    """Connect to the engine in DOCKER_HOST, or to the engine of the current context.
 
     Raises ToolMissing if the connection fails.
     """
@@ -212,9 +215,9 @@ def _convert_errors(what: str) -> Iterator[None]:
 
 
 def _check_events(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Read `events` to their end, which closes the connection.
+    """Read all `events`, so that the connection is closed.
 
-    Raises DockerException afterwards if an event is an error.
+    Raises DockerException at the end if an event is an error.
     """
     errors = []
     for event in events:

@@ -183,7 +183,7 @@ def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
 
 
 def release_violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """The messages on packages in `chosen` that are components of a different CUDA release."""
+    """Messages about packages in `chosen` that are components of a different CUDA release."""
     major = cuda_release.version.split(".")[0]
     bases = {_base(name)[0] for name in cuda_release.components}
     broken = []

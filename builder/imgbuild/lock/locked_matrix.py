@@ -1,7 +1,7 @@
 """Creates a complete matrix from locks, with one target for each lock.
 
-Indexes and Debian archives are not part of a lock, so that callers must provide them. The reason of
-each value names the lock.
+Callers must provide indexes and Debian archives, because these are not part of a lock. The reason
+of each value names the lock.
 """
 
 from __future__ import annotations

@@ -469,7 +469,7 @@ class TargetChooser:
         )
 
     def _missed(self, facts: LockedFacts, folder: Path) -> tuple[str, ...]:
-        """Messages on packages that the user excluded but that the project or its packages need."""
+        """Messages about packages that the user excluded but the project or its packages need."""
         imports = source_packages.package_imports(folder, self._request.exclude)
         needed = {
             name: [*map(str, sites), *self._requiring(facts, name)]

@@ -147,7 +147,7 @@ def declares_anything(declared: Declarations) -> bool:
 
 
 def require_read(declared: Declarations) -> None:
-    """Raise InputError if all files that declare requirements are not read by default."""
+    """Raise InputError if only files that are not read by default declare requirements."""
     whole = [each for each in declared.not_read if each.text == each.place.file]
     if not whole:
         return

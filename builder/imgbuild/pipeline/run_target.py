@@ -168,8 +168,8 @@ def run_target(
     chosen = run_in_image.choose_engine(through, reporter=console)
     if chosen is not None and not engine.is_local(chosen):
         console.warn(
-            f"{chosen.kind} runs on another machine, so that mounts refer to folders on the "
-            "other machine"
+            f"{chosen.kind} runs on another machine, so mounts refer to folders on the other "
+            "machine"
         )
     layout_built = build_if_missing(
         session, target, arch

@@ -126,7 +126,7 @@ def package_imports(folder: Path, packages: Iterable[str]) -> dict[str, tuple[Im
 
 
 def imports_of_excluded(row: TargetOverlay, reports: Iterable[Report]) -> list[str]:
-    """Messages on excluded packages that are imported unconditionally.
+    """Messages about excluded packages that are imported unconditionally.
 
     The imports are in the project's files and, according to `reports`, in its packages.
     """

@@ -259,7 +259,7 @@ def _refuse_impossible(name: str, inputs: Inputs) -> None:
 
 
 def _unnamed_repositories(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
-    """Messages on repositories required without a package name, with entries for the row."""
+    """Messages about repositories required without a package name, with entries for the row."""
     return [
         f"{each.place}: {address} has no package name; write {names[address]} @ …, or add to "
         f'the row: names: {{"{address}": {names[address]}}}'

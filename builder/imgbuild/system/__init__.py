@@ -1,1 +1,1 @@
-"""Wraps the operating system: console, processes, files, locks, threads, signals, git, quoting."""
+"""Provides the console, processes, files, locks, threads, signals, git and quoting of texts."""

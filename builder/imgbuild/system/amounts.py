@@ -1,4 +1,4 @@
-"""Formats sizes, counts, lists and paragraphs: 1.5 GB, 2 packages, a, b and 3 more."""
+"""Formats sizes ("1.5 GB"), counts ("2 packages"), lists ("a, b and 3 more") and paragraphs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def size_text(size: int) -> str:
-    """Format a number of bytes: 1.5 GB."""
+    """Format a number of bytes, for example as "1.5 GB"."""
     number, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if number < 1000:
@@ -17,18 +17,21 @@ def size_text(size: int) -> str:
 
 
 def format_count(number: int, noun: str, plural: str = "") -> str:
-    """Format a number with its noun: 1 package, 2 packages; `plural` if it does not end in "s"."""
+    """Format a number with a noun ("1 package").
+
+    `plural` is the plural unless it is `noun` + "s".
+    """
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def join_first(texts: Sequence[str], most: int, separator: str = ", ") -> str:
-    """The first `most` of the texts, and the number of others: a, b and 3 more."""
+    """Join the first `most` texts, and append the number of others ("a, b and 3 more")."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
 
 
 def wrap_paragraph(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    """Wrap `text` at `width` columns; lines begin with `first`, then with `others`.
+    """Wrap `text` at `width` columns. The first line begins with `first`, others with `others`.
 
     Words are not broken.
     """

@@ -1,7 +1,7 @@
-"""Reads untrusted files and responses; any failure becomes an error that names the source.
+"""Reads untrusted files and responses, and converts all failures to errors with the source.
 
-Files from indexes, registries and users can contain anything. Parsers report the errors they
-detect; all other exceptions on such input, also from libraries, are converted here.
+Files from indexes, registries and users can contain anything. Parsers report the errors that they
+detect. This module converts all other exceptions, including exceptions from libraries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from imgbuild.system.folder import CHUNK, regular_file
 P = ParamSpec("P")
 R = TypeVar("R")
 REMEDY = "the file is damaged or malicious; download it again, or use another version"
-NONSENSE = "the server's response is invalid; use another server, or contact its administrator"
+NONSENSE = (
+    "the server's response is invalid; use another server, or contact the administrator of the "
+    "server"
+)
 LIMIT = 256 << 20  # bytes of a document
 SHOWN_CHARACTERS = 200  # characters of another error's text
 
@@ -30,8 +33,8 @@ SHOWN_CHARACTERS = 200  # characters of another error's text
 def convert_read_errors(place: object, *, hint: str = REMEDY) -> Iterator[None]:
     """Raise any failure as IntegrityError with `place` and `hint`.
 
-    Errors from imgbuild, signals and errors from the operating system, such as a full disk, are not
-    converted, except EINVAL, which invalid offsets in the input cause.
+    Not converted are errors of imgbuild, signals, and errors of the operating system, such as a
+    full disk. EINVAL is converted, because invalid offsets in the input cause it.
     """
     try:
         yield
@@ -67,7 +70,7 @@ def reads_untrusted(
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """Open the file at `path`, also for `open(opener=…)`; links are followed.
+    """Open the file at `path`. Links are followed. Can be used for `open(opener=…)`.
 
     Raises IntegrityError for a pipe, a device or a folder, without blocking. Raises OSError if it
     cannot be opened.
@@ -81,13 +84,13 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 
 class LimitedStream:
-    """A stream of unpacked data that ends with an error after `limit` bytes."""
+    """A stream of decompressed data that raises an error after `limit` bytes."""
 
     def __init__(self, source: IO[bytes], limit: int) -> None:
         self._source, self._left, self._limit = source, limit, limit
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes. Raises ValueError if the limit is exceeded."""
+        """Read the next `size` bytes. Raises ValueError if the limit is exceeded."""
         data = self._source.read(size)
         self._left -= len(data)
         if self._left < 0:
@@ -112,9 +115,9 @@ def read_regular_file(path: Path, limit: int = LIMIT) -> bytes:
 def copy_regular(source: Path, target: Path, *, limit: int, hint: str = REMEDY) -> None:
     """Copy the untrusted file `source` to the new file `target`.
 
-    Raises IntegrityError unless `source` is a regular file of at most `limit` bytes without links
-    or other hard links. The folders of its path are not checked. Raises OSError if it cannot be
-    opened.
+    The folders of the path are not checked. Raises IntegrityError unless `source` is a regular file
+    of at most `limit` bytes that is not a link and has no other hard links. Raises OSError if the
+    file cannot be opened.
     """
     try:
         descriptor = regular_file(source)

@@ -1,6 +1,7 @@
-"""Computes the digest of modules' source and all their imports from the package.
+"""Computes the digest of the source of modules and of all modules that they import.
 
-It is part of the keys of cached results, which become invalid when the code changes.
+The digest is part of the keys of cached results, so that results become invalid when the code
+changes.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _DATA = (re.compile(r'"data/([\w./-]+)"'), re.compile(r'files\.data\(\s*"([\w./-
 def code_digest(*modules: str, alone: str | None = None) -> str:
     """The digest of `modules` (full names), as 64 hexadecimal digits.
 
-    It covers the source of `modules` and of all modules they import (also in functions and for
-    types), the data files they use, and the version of Python, which determines the readable
-    syntax. For `alone`, it covers only the source and no imports.
+    The digest covers the source of `modules` and of all modules they import (also in functions and
+    for types), the data files they use, and the version of Python, because it determines the
+    syntax. Of the module `alone`, only the source is covered.
     """
     return digest_of_copy(resources.files(PACKAGE), modules, sys.version_info[:2], alone=alone)
 
@@ -40,7 +41,7 @@ def code_digest(*modules: str, alone: str | None = None) -> str:
 def digest_of_copy(
     root: Traversable, modules: Iterable[str], python: tuple[int, ...], *, alone: str | None = None
 ) -> str:
-    """Like `code_digest`, for a copy of the package in the folder `root` and for `python`."""
+    """The `code_digest` of a copy of the package in the folder `root`, for Python `python`."""
     files = source_closure(root, modules)
     path = _file(root, alone) if alone is not None else None
     if path is not None:
@@ -52,7 +53,7 @@ def digest_of_copy(
 
 
 def source_closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes]:
-    """The files of `modules` and all files on which they depend: content by path below `root`."""
+    """The files of `modules` and all files on which they depend: path below `root` → content."""
     contents: dict[str, bytes] = {}
     waiting = list(modules)
     seen = set(waiting)
@@ -72,7 +73,7 @@ def source_closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes
 
 @lru_cache(maxsize=1024)  # the closures of one command have most modules in common
 def _references(source: bytes) -> tuple[list[str], frozenset[str]]:
-    """The data files and folders in a module's source, and its imports from the package."""
+    """The data files, data folders and modules of the package that a module's source references."""
     text = source.decode()
     data = [f"data/{path}" for pattern in _DATA for path in pattern.findall(text)]
     return data, frozenset(_imported_names(text))

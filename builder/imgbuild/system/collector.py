@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class _ProcessState:
-    """With `ends`, this process ends after one command, and the system frees its memory."""
+    """If `ends` is set, this process ends after one command, and the system frees the memory."""
 
     ends = False
 
@@ -20,11 +20,12 @@ def process_ends() -> None:
 
 @contextlib.contextmanager
 def pause_collector(*, freeze: bool = False) -> Iterator[None]:
-    """Run the block without Python's cyclic garbage collector; restores its previous state.
+    """Run the block without Python's cyclic garbage collector, and restore its previous state.
 
-    With `freeze`, later collections skip the objects that exist at the end of the block, because
-    millions of them would take seconds. This applies to all objects of the process: their cycles,
-    and the open files in these, remain. Without `process_ends`, it has no effect.
+    If `freeze` is set, later collections skip the objects that exist at the end of the block,
+    because a collection of millions of objects takes seconds. All objects of the process are
+    frozen: cycles, and files that are open in cycles, remain. `freeze` has no effect unless
+    `process_ends` was called.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -1,7 +1,8 @@
-"""Writes to the terminal: colours, progress bars, spinners, and messages to stderr.
+"""Writes results to stdout, and messages, progress bars and spinners to stderr.
 
-It respects `-q`, `-v`, `NO_COLOR`, `FORCE_COLOR` and dumb terminals (rich reads the last three).
-rich is imported for the first message on a terminal. Other messages are plain text.
+`-q`, `-v`, `NO_COLOR`, `FORCE_COLOR` and dumb terminals are respected (the last three by rich).
+rich is imported for the first message on a terminal. Messages that are not written to a terminal
+are plain text.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _UNIT = re.compile(
 
 
 def wrap_text(text: str, width: int, *, taken: int = 0) -> str:
-    """Wrap `text` at `width` columns; the first line is `taken` columns shorter.
+    """Wrap `text` at `width` columns. The first line is `taken` columns shorter.
 
     Words, backquoted spans and commands are not broken, even if they are too wide. Lines that fit
-    do not change, and continuation lines are indented.
+    are not changed. Continuation lines are indented.
     """
     lines = text.split("\n")
     return "\n".join(
@@ -59,14 +60,14 @@ def _break_line(line: str, width: int, taken: int) -> str:
 
 
 def escape_markup(text: str) -> str:
-    """`escape_control(text)` with rich markup escaped."""
+    """Escape control characters and rich markup in `text`."""
     from rich.markup import escape as escaped
 
     return escaped(escape_control(text))
 
 
 class ConsoleBar:
-    """One line of progress, counted in bytes or in items."""
+    """A progress bar that counts bytes or items."""
 
     def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
         self._progress = progress
@@ -84,7 +85,7 @@ class ConsoleBar:
 
 
 class Console:
-    """The output of imgbuild. `verbosity` is -1 (quiet), 0, or 1 (each command and cache hit)."""
+    """The output of imgbuild. `verbosity` is -1 (quiet), 0, or 1 (commands and cache hits)."""
 
     def __init__(self) -> None:
         self.verbosity = 0
@@ -113,10 +114,10 @@ class Console:
         sys.stdout.flush()
 
     def print_styled(self, lines: Iterable[Sequence[tuple[str, str]]]) -> None:
-        """Write lines of a result to a terminal; each is a sequence of texts with rich styles.
+        """Write lines of a result to a terminal. Each line is a sequence of texts with rich styles.
 
-        Control characters are escaped. Without colours (NO_COLOR, TERM=dumb), it is the same as
-        `data`.
+        Control characters are escaped. Without colours (NO_COLOR, TERM=dumb), the output is the
+        same as that of `data`.
         """
         from rich.console import Console as Rich
         from rich.text import Text
@@ -126,21 +127,21 @@ class Console:
             terminal.print(Text.assemble(*((escape_control(text), style) for text, style in line)))
 
     def info(self, text: str) -> None:
-        """Print a message, except with `-q`."""
+        """Print a message, unless `-q` is set."""
         if self.verbosity >= 0:
             self._message(text)
 
     def detail(self, text: str) -> None:
-        """Print details, only with `-v`."""
+        """Print details if `-v` is set."""
         if self.verbosity >= 1:
             self._message(text, style="dim")
 
     def warn(self, text: str) -> None:
-        """Print a warning, also with `-q`."""
+        """Print a warning, even if `-q` is set."""
         self._print_labelled("warning:", "bold yellow", text)
 
     def error(self, text: str, *, hint: str | None = None) -> None:
-        """Print an error and its remedy `hint`."""
+        """Print an error and its hint."""
         self._print_labelled("error:", "bold red", text)
         if hint:
             self._print_labelled("hint:", "bold cyan", hint)
@@ -161,7 +162,7 @@ class Console:
             self._terminal.print(self._fit_text(text), style=style)
 
     def _fit_text(self, text: str, *, taken: int = 0) -> str:
-        """`text` for rich, wrapped if stderr is a terminal."""
+        """Convert `text` for rich, and wrap it if stderr is a terminal."""
         shown = escape_control(text)
         if self._terminal.file.isatty():
             shown = wrap_text(shown, self._terminal.width, taken=taken)
@@ -169,7 +170,7 @@ class Console:
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Report the start of a step and, at its end, its duration."""
+        """Report the start of a step and, at the end, its duration."""
         started = time.monotonic()
         self.info(f"{title} …")
         yield
@@ -184,9 +185,10 @@ class Console:
     def progress(
         self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
     ) -> Iterator[ConsoleBar]:
-        """A progress bar, on a terminal only. `unit` is "bytes" or the name of the items.
+        """Show a progress bar if stderr is a terminal. `unit` is "bytes" or the name of the items.
 
-        Only one bar is shown at a time: a nested bar replaces the outer one until it ends.
+        Only one bar is shown at a time: a nested bar replaces the outer bar until the nested bar
+        ends.
         """
         if not self.on_terminal:
             yield ConsoleBar(None, None)
@@ -205,7 +207,7 @@ class Console:
 
 
 def _is_plain() -> bool:
-    """Whether stderr is not a terminal, and no variable of rich overrides that."""
+    """Whether stderr is not a terminal, and no variable of rich forces a terminal."""
     named = os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1"
     return not (named or sys.stderr.isatty())
 
@@ -214,7 +216,7 @@ def _is_plain() -> bool:
 def _nested_bar(
     progress: Progress, unit: str, title: str, total: int | None, done: int
 ) -> Iterator[ConsoleBar]:
-    """Show a nested bar instead of the bar of `progress` until the nested one ends."""
+    """Show a nested bar instead of the bar of `progress` until the nested bar ends."""
     hidden = [task.id for task in progress.tasks if task.visible]
     for task in hidden:
         progress.update(task, visible=False)
@@ -229,7 +231,7 @@ def _nested_bar(
 
 
 def _line(terminal: Rich) -> Progress:
-    """The columns of a progress line: title, bar, amount, elapsed and remaining time."""
+    """The columns of a progress bar: title, bar, amount, and elapsed and remaining time."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.table import Column
     from rich.text import Text
@@ -254,7 +256,7 @@ def _line(terminal: Rich) -> Progress:
 
 
 def amount_text(task: Task) -> str:
-    """The completed amount of a task: "0.9 of 2.9 GB, 11.5 MB/s", "12 of 80 packages read"."""
+    """Format the progress of a task: "0.9 of 2.9 GB, 11.5 MB/s" or "12 of 80 packages read"."""
     done, total, unit = int(task.completed), task.total, task.fields["unit"]
     if unit != "bytes":
         return f"{done} {unit}" if total is None else f"{done} of {int(total)} {unit}"
@@ -267,9 +269,9 @@ def amount_text(task: Task) -> str:
 
 
 def time_text(task: Task) -> str:
-    """The elapsed time of a task and, if known, the estimated remaining time.
+    """Format the elapsed time of a task and, if known, the estimated remaining time.
 
-    No estimate is shown for a task that has reached its total but has not ended.
+    If a task has reached its total but has not ended, no estimate is shown.
     """
     elapsed = f"elapsed {_format_duration(task.elapsed or 0)}"
     if task.total is None or task.time_remaining is None or task.time_remaining < 1:

@@ -19,9 +19,9 @@ _HIDDEN = re.compile(rf"(?![\t\n])[{CONTROLS}{FORMATS}]")
 
 
 def escape_control(text: str) -> str:
-    """`text` with control and format characters, except tab and newline, as visible escapes.
+    """Make control and format characters in `text`, except tab and newline, visible escapes.
 
-    Without escapes, text from servers and files could control the terminal or mislead readers.
+    Otherwise, text from servers and files could control the terminal or mislead readers.
     """
     return _HIDDEN.sub(_escape_match, text)
 
@@ -34,7 +34,7 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 def ascii_controls(document: str) -> str:
-    """A JSON document in which control and format characters in strings are JSON escapes."""
+    """Replace control and format characters in the strings of a JSON document by JSON escapes."""
     return _HIDDEN.sub(
         lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), document
     )

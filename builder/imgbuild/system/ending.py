@@ -1,4 +1,4 @@
-"""Raises an exception for SIGTERM and SIGHUP, as for Ctrl-C, to clean up work."""
+"""Raises an exception on SIGTERM and SIGHUP, as on Ctrl-C, so that work is cleaned up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNAL_STATUS = (
 
 
 class EndSignal(KeyboardInterrupt):
-    """A signal that another program sent to end this process, by its number."""
+    """A signal, by its number, that another program sent to end this process."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -29,7 +29,7 @@ def received_signal() -> int | None:
 
 
 def raise_signals() -> None:
-    """Raise `SIGNALS` as EndSignal in the main thread, except signals that were ignored."""
+    """Raise EndSignal for `SIGNALS` in the main thread, except for signals that are ignored."""
     if threading.current_thread() is not threading.main_thread():
         return
     for sign in SIGNALS:

@@ -1,6 +1,6 @@
-"""Writes and locks files: atomic replacement, fsync, XDG folders, errors with a hint.
+"""Writes, moves, locks and removes files, and adds hints to errors of the operating system.
 
-Locks end with their process. Files are complete or missing, even after the process is killed.
+A lock ends when its process ends. Files are complete or missing, even if the process is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_SPACE_HINT = (
 )
 
 CACHE_HINT = "set IMGBUILD_CACHE to a writable folder"
-FULL_HINT = "free some space on that file system"
+FULL_HINT = "free some space on this file system"
 OUTPUT_HINT = "choose another folder with --output"
 
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
@@ -36,12 +36,12 @@ _LOCKLESS_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 def data(name: str) -> Path:
-    """The path of `name` in the package's folder `data` (imgbuild is always installed unpacked)."""
+    """The path of `name` in the package's folder `data`. imgbuild is always installed unpacked."""
     return Path(str(resources.files("imgbuild").joinpath("data", name)))
 
 
 def home_folder() -> Path:
-    """The user's home folder; InputError without HOME and without an entry in /etc/passwd."""
+    """The user's home folder. Raises InputError if neither HOME nor /etc/passwd has one."""
     try:
         return Path.home()
     except RuntimeError as error:
@@ -52,12 +52,14 @@ def home_folder() -> Path:
 
 
 def expand_home(path: str | Path) -> Path:
-    """`path` with `~` or `~USER` expanded; unchanged if there is no home folder."""
+    """Expand `~` or `~USER` in `path`. Returns `path` unchanged if there is no home folder."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - pathlib raises RuntimeError
 
 
 def xdg_folder(variable: str, default: str) -> Path:
-    """The XDG folder of $`variable`, else `default` in the home folder; InputError without one.
+    """The XDG folder in $`variable`, or `default` in the home folder.
+
+    Raises InputError if there is no home folder.
 
     Relative paths in the variable are ignored, as the XDG specification requires.
     """
@@ -68,7 +70,7 @@ def xdg_folder(variable: str, default: str) -> Path:
 def convert_os_error(error: OSError, place: Path, *, hint: str | None = None) -> ImgbuildError:
     """Convert `error`, which occurred at `place`, to an error with a hint.
 
-    `hint` is the remedy if `place` is full or not writable; the default is for the cache.
+    `hint` is used if `place` is full or not writable. The default is a hint for the cache.
     """
     reason = error.strerror or str(error)
     if error.errno in DISK_FULL_ERRORS:
@@ -83,7 +85,7 @@ def convert_os_error(error: OSError, place: Path, *, hint: str | None = None) ->
         message = f"cannot write to {place}: it is not a folder, or a parent is a file"
         return InputError(message, hint=hint or CACHE_HINT)
     if error.errno in _LOCKLESS_ERRORS:
-        message = f"the file system of {place} has no file locks: {reason}"
+        message = f"the file system of {place} does not support file locks: {reason}"
         return InputError(message, hint="set IMGBUILD_CACHE to a folder on a local disk")
     return WorkFailed(f"cannot use {place}: {reason}")
 
@@ -91,7 +93,7 @@ def convert_os_error(error: OSError, place: Path, *, hint: str | None = None) ->
 def free_bytes(place: Path) -> int | None:
     """The free bytes of the file system of `place`, which need not exist, or None if unknown.
 
-    Root may use the reserve. Some file systems report no sizes.
+    For root, reserved blocks are included. Some file systems do not report sizes.
     """
     for folder in (place.absolute(), *place.absolute().parents):
         with contextlib.suppress(OSError):
@@ -102,13 +104,13 @@ def free_bytes(place: Path) -> int | None:
 
 
 def fullest_disk(places: Iterable[Path]) -> Path:
-    """The place whose file system has the least free space."""
+    """The path in `places` whose file system has the least free space."""
     return min(places, key=lambda place: free_bytes(place) or 0)
 
 
 @contextlib.contextmanager
 def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
-    """Raise OSErrors as `convert_os_error` returns them, except FileNotFoundError."""
+    """Convert OSErrors in the block with `convert_os_error`, except FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -119,7 +121,7 @@ def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_full_disk(place: Path) -> Iterator[None]:
-    """Set the path of disk-full errors without a path, as from writes to open files, to `place`."""
+    """Set `place` as the path of disk-full errors that have none, as after writes to open files."""
     try:
         yield
     except OSError as error:
@@ -129,7 +131,7 @@ def name_full_disk(place: Path) -> Iterator[None]:
 
 
 def require_writable(paths: Iterable[Path], *, hint: str) -> None:
-    """Check that `paths` are writable before long work that writes there.
+    """Check that `paths` are writable before long work.
 
     Raises InputError if a path is not writable, and WorkFailed if the file system is full. A path
     is an existing folder, or a file or folder to create or replace.
@@ -154,9 +156,9 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
 
 
 def is_own(folder: Path, *, hint: str) -> bool:
-    """Whether no other user can change the content of `folder`; True if it is missing.
+    """Whether no other user can change the content of `folder`. True if it is missing.
 
-    Raises InputError with `hint` if another user owns it, or if it is not a folder.
+    Raises InputError with `hint` if another user owns the folder, or if the path is not a folder.
     """
     try:
         status = folder.lstat()
@@ -169,7 +171,7 @@ def is_own(folder: Path, *, hint: str) -> bool:
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """Whether `path` is still the open file, not removed or replaced."""
+    """Whether `path` still refers to the open file, because it was not removed or replaced."""
     try:
         named = path.lstat()
     except FileNotFoundError:
@@ -178,9 +180,10 @@ def same_file(descriptor: int, path: Path) -> bool:
 
 
 def open_locked(path: Path) -> int | None:
-    """Open or create `path` and lock it exclusively, or None if another process holds the lock.
+    """Open or create `path`, and lock it exclusively.
 
-    Raises InputError if it is a link or not a regular file.
+    Returns None if another process holds the lock. Raises InputError if the path is a link or not a
+    regular file.
     """
     while True:
         descriptor = _lock_file(path)
@@ -203,9 +206,9 @@ def _lock_file(path: Path) -> int:
 
 @contextlib.contextmanager
 def lock_file(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Wait for the lock of the file at `path` and hold it. The file is never removed.
+    """Wait for the lock of the file at `path`, and hold it. The file is never removed.
 
-    Each call opens its own descriptor: threads and forked processes must not share one.
+    Each call opens a new descriptor, because threads and forked processes must not share one.
     """
     descriptor = _lock_file(path)
     try:
@@ -216,7 +219,7 @@ def lock_file(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def sync_path(path: Path) -> None:
-    """Flush the file or folder at `path` to the disk."""
+    """Flush the file or folder at `path` to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -225,11 +228,11 @@ def sync_path(path: Path) -> None:
 
 
 def move_file(source: Path, destination: Path) -> None:
-    """Rename the complete file `source` to `destination` atomically and make it read-only.
+    """Rename the complete file `source` to `destination` atomically, and make it read-only.
 
-    It is read-only because layouts have hard links to it, and a write would damage the cache.
-    Content and name are flushed to the disk, so a power failure cannot leave the name without the
-    content.
+    The file is read-only because layouts contain hard links to it, and a write would damage the
+    cache. Content and name are flushed to disk, so that a power failure cannot leave a file without
+    its content.
     """
     source.chmod(0o444)
     sync_path(source)
@@ -240,16 +243,16 @@ def move_file(source: Path, destination: Path) -> None:
 
 @contextlib.contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """A new file for writing that replaces `path` at the end (see `OpenFolder.replace_file`).
+    """Open a new file that replaces `path` at the end (see `OpenFolder.replace_file`).
 
-    Its parent folder, which may be reached through links, is created if missing.
+    A missing parent folder is created. Links in the path of the parent folder are followed.
     """
     with OpenFolder.open(path.parent, make=True) as folder, folder.replace_file(path.name) as file:
         yield file
 
 
 def unshared_size(folder: Path) -> int:
-    """The size of `folder` in bytes, without files that have other hard links."""
+    """The size in bytes of the files in `folder` that have no other hard links."""
     total = 0
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
@@ -263,9 +266,6 @@ def unshared_size(folder: Path) -> int:
 
 
 def remove_tree(place: Path) -> None:
-    """Remove a folder and its content as far as possible; no error if it is missing.
-
-    It works like `folder.remove_all`.
-    """
+    """Remove a folder and its content as far as possible. A missing folder is not an error."""
     with contextlib.suppress(OSError):
         remove_folder(place)

@@ -1,9 +1,10 @@
 """Reads, writes and removes files relative to open folders, without following links.
 
-A checkout or shared folder may contain symbolic links, pipes or folders of other users at any path
-that imgbuild writes. Names are therefore resolved component by component, relative to the
-descriptor of a folder given by the user (the project, `--output`, the cache), and links are errors.
-Only that folder itself may be reached through links. Only regular files are replaced or removed.
+A checkout or shared folder can contain symbolic links, pipes or folders of other users at any path
+that imgbuild writes. Therefore, names are resolved component by component, relative to the
+descriptor of a folder that the user specifies (the project, `--output`, the cache), and links are
+errors. Links are followed only in the path of this folder. Only regular files are replaced or
+removed.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ _KINDS = {
 LEVELS = 100  # of folders
 CHUNK = 1 << 20
 OTHERS_WRITE = 0o022  # the modes with which other users may write
-REMEDY = "remove it, or move it to another place"
+REMEDY = "remove this entry, or move it to another folder"
 LINK_REMEDY = "remove the link, because links are not followed there"
 
 
 class OpenFolder:
-    """An open folder. `path` is its name in messages.
+    """An open folder. `path` is the path to show in messages.
 
     Names are relative to the folder, and have one or several components. Methods raise InputError
-    if a component is a link or not a folder, if the last one is not a regular file, or if a name is
-    absolute or has `..`.
+    if a parent component is a link or not a folder, if the last component is not a regular file, or
+    if a name is absolute or contains `..`.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -64,7 +65,7 @@ class OpenFolder:
 
     @classmethod
     def open(cls, path: Path, *, make: bool = False) -> Self:
-        """Open the folder at `path`, given by the user: links are followed.
+        """Open the folder at `path`, which the user specifies. Links are followed.
 
         With `make`, the folder and its parents are created. Raises OSError if missing.
         """
@@ -94,7 +95,7 @@ class OpenFolder:
         return OpenFolder(place, descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
-        """The status of `name`, without following links, or None if it or a parent is missing."""
+        """The status of `name`, without following links. None if `name` or a parent is missing."""
         try:
             with self._open_parent(name) as (above, last):
                 return _status(last, above.descriptor)
@@ -102,7 +103,7 @@ class OpenFolder:
             return None
 
     def require_file(self, name: str) -> os.stat_result | None:
-        """Like `status`. Raises InputError if it is not a regular file."""
+        """The status of `name`, as in `status`. Raises InputError if it is not a regular file."""
         status = self.status(name)
         if status is not None and not stat.S_ISREG(status.st_mode):
             raise _refusal(self.path / name, status, "a file")
@@ -114,15 +115,15 @@ class OpenFolder:
             return regular_file(self.path / name, flags, mode, name=last, above=above.descriptor)
 
     def read(self, name: str) -> bytes:
-        """The bytes of the file `name`. Raises OSError if it cannot be read."""
+        """Read the bytes of the file `name`. Raises OSError if it cannot be read."""
         with os.fdopen(self.file(name), "rb") as file:
             return file.read()
 
     def write(self, name: str, data: bytes) -> bool:
-        """Write `data` to the file `name`; False if this user's file already has this content.
+        """Write `data` to the file `name`. Returns False if this user's file already has `data`.
 
-        Parent folders are created. The content is flushed and renamed: the file is complete or
-        missing.
+        Parent folders are created. The content is flushed before a rename, so that the file is
+        complete or missing.
         """
         status = self.require_file(name)
         if status is not None and status.st_uid == os.geteuid() and status.st_size == len(data):
@@ -137,10 +138,11 @@ class OpenFolder:
 
     @contextlib.contextmanager
     def replace_file(self, name: str) -> Iterator[BinaryIO]:
-        """A new file for writing that becomes `name` at the end; it is removed after an error.
+        """Open a new file that is renamed to `name` at the end, or removed after an error.
 
-        Its random path is in `name` of the file object. It is locked, by which the next writer of
-        `name` recognizes the leftovers of killed writers. The last of several writers wins.
+        The attribute `name` of the file object is its temporary random path. The file is locked, so
+        that the next writer of `name` can detect and remove files of killed writers. If there are
+        several writers, the last rename takes effect.
         """
         with self._open_parent(name, make=True) as (above, last):
             above.require_file(last)
@@ -175,27 +177,30 @@ class OpenFolder:
         return open(self.path / name, "x+b", opener=_open_unnamed)
 
     def rename(self, name: str, other: str) -> None:
-        """Rename the file `name` in this folder to `other`, replacing a regular file."""
+        """Rename the file `name` in this folder to `other`.
+
+        An existing regular file is replaced.
+        """
         self.require_file(other)
         os.replace(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def rename_folder(self, name: str, other: str) -> None:
         """Rename the folder `name` to `other`, which must be missing or an empty folder.
 
-        Raises OSError if it is not empty.
+        Raises OSError if `other` is not empty.
         """
         os.rename(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def create_link(self, descriptor: int, name: str) -> None:
         """Create the hard link `name` to the open file `descriptor`. Raises OSError if that fails.
 
-        The link refers to the open file, even if its former name was replaced.
+        The link refers to the open file, even if the file was replaced at its former path.
         """
         source = f"/proc/self/fd/{descriptor}"
         os.link(source, name, dst_dir_fd=self.descriptor, follow_symlinks=True)
 
     def remove(self, name: str) -> bool:
-        """Remove the regular file `name`; False if it is missing."""
+        """Remove the regular file `name`. Returns False if it is missing."""
         if self.require_file(name) is None:
             return False
         with self._open_parent(name) as (above, last), contextlib.suppress(FileNotFoundError):
@@ -209,13 +214,13 @@ class OpenFolder:
             os.rmdir(last, dir_fd=above.descriptor)
 
     def names(self) -> list[str]:
-        """The names of all entries, sorted."""
+        """The sorted names of all entries."""
         return sorted(os.listdir(self.descriptor))  # noqa: PTH208 - no path
 
     def file_paths(self, levels: int = LEVELS) -> Iterator[str]:
         """The paths of all regular files below this folder.
 
-        Raises InputError for a link, and for folders nested deeper than `levels`.
+        Raises InputError if there is a link, or if folders are nested deeper than `levels`.
         """
         if not levels:
             message = f"{self.path} is nested deeper than {LEVELS} folders"
@@ -233,7 +238,7 @@ class OpenFolder:
                 raise _refusal(self.path / name, status, "a file")
 
     def remove_leftovers(self, name: str) -> None:
-        """Remove the temporary files for `name` that killed processes left; they are not locked."""
+        """Remove temporary files for `name` of killed processes, which are not locked."""
         pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp")
         for leftover in filter(pattern.fullmatch, self.names()):
             with (
@@ -245,7 +250,7 @@ class OpenFolder:
 
     @contextlib.contextmanager
     def _open_parent(self, name: str, *, make: bool = False) -> Iterator[tuple[OpenFolder, str]]:
-        """The parent folder of `name`, and the last component of `name`."""
+        """Open the parent folder of `name`. Returns the folder and the last component of `name`."""
         *folders, last = self._parts(name)
         if not folders:
             yield self, last
@@ -274,8 +279,8 @@ def regular_file(
 ) -> int:
     """Open the regular file at `path`, or `name` in the folder `above`.
 
-    Raises InputError for a pipe, a device or a folder, without blocking, and for a link unless
-    `links` are followed. Raises OSError if it cannot be opened.
+    Links are followed only if `links` is set. Raises InputError for a link, pipe, device or folder,
+    without blocking, and OSError if the file cannot be opened.
     """
     name = os.fspath(path) if name is None else name
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
@@ -296,9 +301,9 @@ def regular_file(
 def remove_folder(place: str | Path, above: int | None = None) -> None:
     """Remove the folder at `place`, relative to the descriptor `above`, with its content.
 
-    Works level by level with one descriptor, because a tree may be deeper than the longest path or
-    the limit of open files. Read-only folders are made writable. The first OSError is raised after
-    all other entries were removed. Links are not followed or removed, but raise an OSError.
+    Only one descriptor is open at a time, because a tree can be deeper than the longest path or the
+    limit of open files. Read-only folders are made writable. The first OSError is raised after all
+    other entries are removed. If `place` is a link, it is not removed, and OSError is raised.
     """
     errors: list[OSError] = []
     descriptor = _open_writable(place, above)
@@ -336,7 +341,7 @@ def remove_folder(place: str | Path, above: int | None = None) -> None:
 
 
 def _open_writable(name: str | Path, above: int | None) -> int:
-    """Open the folder `name`, with permission to remove files."""
+    """Open the folder `name`, and make it writable so that files can be removed."""
     try:
         descriptor = os.open(name, _FOLDER, dir_fd=above)
     except PermissionError:
@@ -353,7 +358,7 @@ def _open_writable(name: str | Path, above: int | None) -> int:
 
 
 def _remove_files(descriptor: int, errors: list[OSError]) -> list[str]:
-    """Remove all entries of the open folder except folders; returns the names of these."""
+    """Remove all entries of the open folder except folders. Returns the names of the folders."""
     with os.scandir(descriptor) as scanned:
         entries = list(scanned)
     folders = []
@@ -379,7 +384,7 @@ def _collect_error(
 def require_below(top: Path, path: Path) -> Path:
     """Return `path`, a default output location below `top`, which need not exist.
 
-    Raises InputError if it is a link or is reached through a link.
+    Raises InputError if the path is a link or contains a link.
     """
     try:
         with contextlib.suppress(FileNotFoundError), OpenFolder.open(top) as folder:
@@ -395,9 +400,9 @@ def require_below(top: Path, path: Path) -> Path:
 def make_private(top: Path, *names: str, make: bool = True) -> bool:
     """Restrict write access to `top`, and to the nested folders `names` below it, to this user.
 
-    False if a mode had to be changed. Missing folders are created with `make`, else
-    FileNotFoundError. Raises InputError if a folder belongs to another user or, below `top`, is a
-    link.
+    Returns False if a mode had to be changed. With `make`, missing folders are created. Otherwise,
+    FileNotFoundError is raised. Raises InputError if a folder belongs to another user or, below
+    `top`, is a link.
     """
     private = True
     with contextlib.ExitStack() as stack:
@@ -410,9 +415,9 @@ def make_private(top: Path, *names: str, make: bool = True) -> bool:
 
 
 def is_shared(path: Path) -> bool:
-    """Whether `path` is a folder shared by all users, such as /tmp: mode 1777.
+    """Whether `path` is a folder with mode 1777 that all users share, such as /tmp.
 
-    The owner, who could rename all entries, must be this user or root.
+    The owner must be this user or root, because the owner can rename all entries.
     """
     try:
         status = path.stat()
@@ -423,7 +428,7 @@ def is_shared(path: Path) -> bool:
 
 
 def make_own(top: Path, name: str) -> Path:
-    """This user's folder `name` in the shared folder `top`, created if missing."""
+    """Open this user's folder `name` in the shared folder `top`, and create it if missing."""
     with OpenFolder.open(top) as shared, shared.folder(name, make=True, mode=0o755) as folder:
         _is_made_private(folder)
         return folder.path
@@ -433,8 +438,8 @@ def _is_made_private(folder: OpenFolder) -> bool:
     status = os.fstat(folder.descriptor)
     if status.st_uid != os.geteuid():
         message = (
-            f"{folder.path} belongs to user ID {status.st_uid}, who could change the builds of the"
-            f" current user (user ID {os.geteuid()})"
+            f"{folder.path} belongs to user ID {status.st_uid}, who could change builds of "
+            f"the current user (user ID {os.geteuid()})"
         )
         hint = (
             "set IMGBUILD_CACHE to a folder of the current user, or to a shared folder (owned by"
@@ -450,13 +455,13 @@ def _is_made_private(folder: OpenFolder) -> bool:
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Whether only this user can have changed the regular file with `status`."""
+    """Whether no other user can have changed the regular file with `status`."""
     exclusive = status.st_uid == os.geteuid() and not status.st_mode & OTHERS_WRITE
     return exclusive and stat.S_ISREG(status.st_mode)
 
 
 def copy_and_hash(source: BinaryIO, target: BinaryIO) -> Sha256:
-    """Copy the rest of `source` to `target`; returns the hash of the copied bytes."""
+    """Copy the rest of `source` to `target`. Returns the hash of the copied bytes."""
     copied = hashlib.sha256()
     while piece := source.read(CHUNK):
         copied.update(piece)
@@ -465,9 +470,9 @@ def copy_and_hash(source: BinaryIO, target: BinaryIO) -> Sha256:
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting; False if another process holds the lock.
+    """Lock an open file without waiting. Returns False if another process holds the lock.
 
-    Raises OSError if the file system has no locks.
+    Raises OSError if the file system does not support locks.
     """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -484,7 +489,7 @@ def _status(name: str, above: int | None) -> os.stat_result | None:
 
 
 def _refusal(path: Path, status: os.stat_result | None, expected: str) -> InputError:
-    """The error for an entry of the wrong type at `path`."""
+    """The error to raise for an entry of the wrong type at `path`."""
     kind = 0 if status is None else stat.S_IFMT(status.st_mode)
     message = f"cannot use {path}: it is {_KINDS.get(kind, 'something else')}, not {expected}"
     return InputError(message, hint=LINK_REMEDY if kind == stat.S_IFLNK else REMEDY)

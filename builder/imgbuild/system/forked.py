@@ -1,4 +1,4 @@
-"""Runs part of a computation in a forked copy of this process, which has all of its objects."""
+"""Runs a function in a forked copy of this process, which contains all objects."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def processor_count() -> int:
 
 
 def copy_limit() -> int:
-    """The number of copies of this process that can compute at once; 1 if it cannot be copied.
+    """The number of processes that can compute in parallel, or 1 if this process cannot be forked.
 
-    A copy has only the thread that creates it, and locks of other threads remain locked.
+    A forked process has only the thread that calls fork, and locks of other threads remain locked.
     """
     return processor_count() if threading.active_count() == 1 else 1
 
 
 class ForkedCall:
-    """A copy of this process that computes `function()`, without printing."""
+    """A copy of this process that computes `function()` and prints nothing."""
 
     def __init__(self, function: Callable[[], bytes]) -> None:
         self._reading, writing = os.pipe()
@@ -34,7 +34,7 @@ class ForkedCall:
         os.close(writing)
 
     def result(self) -> bytes | None:
-        """Wait for the result, or None if `function` raised an exception."""
+        """Wait for the result. Returns None if `function` raised an exception."""
         with os.fdopen(self._reading, "rb") as file:
             data = file.read()
         _, status = os.waitpid(self._process, 0)
@@ -42,7 +42,7 @@ class ForkedCall:
         return data if status == 0 else None
 
     def stop(self) -> None:
-        """End the process if its result has not been read."""
+        """End the process if the result has not been read."""
         if self._process:
             with suppress(OSError):
                 os.close(self._reading)

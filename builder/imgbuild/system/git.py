@@ -1,7 +1,7 @@
 """Runs git in an untrusted repository, read-only and without hooks and filters.
 
-Only commands that read objects are allowed. Commands that read files of the checkout, such as `git
-diff` and `git status`, would run filters from the repository's configuration.
+Use only commands that read objects. Commands that read files of the checkout, such as `git diff`
+and `git status`, run filters from the repository's configuration.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LIMIT = 120.0  # seconds; a pipe in place of a repository's file would be waited
 def run_git(
     folder: Path, command: ReadingCommand, *words: str, stdin: str | None = None
 ) -> process.ProcessResult:
-    """Run `git COMMAND WORDS` in `folder`; any exit status is returned.
+    """Run a git command in `folder`. The exit status is not checked.
 
-    Raises ToolMissing without git, and WorkFailed after LIMIT seconds.
+    Raises ToolMissing if git is not installed, and WorkFailed after LIMIT seconds.
     """
     program = process.find_program("git", remedy="install git")
     full = [program, "-c", "core.fsmonitor=false", command, *OPTIONS.get(command, ()), *words]

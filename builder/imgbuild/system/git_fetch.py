@@ -1,8 +1,8 @@
-"""Fetches untrusted git repositories and reads their objects.
+"""Fetches untrusted git repositories, and reads their objects.
 
-Objects are fetched into a new bare repository, which excludes hooks and configuration of the remote
-repository. Files are not checked out, so no filter runs. Git uses the user's credentials:
-credential helpers, netrc, ssh. Commands do not prompt.
+Objects are fetched into a new bare repository, so that hooks and configuration of the remote
+repository have no effect. Files are not checked out, so that no filter runs. Git uses the user's
+credentials (credential helpers, netrc, ssh), but does not prompt.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ HINT = (
 
 
 class TreeEntry(msgspec.Struct, frozen=True):
-    """A file, link or submodule of a commit: octal `mode`, `object` name, `size` in bytes."""
+    """A file, link or submodule of a commit: octal `mode`, `object` ID, and `size` in bytes."""
 
     mode: str
     object: str
@@ -64,7 +64,7 @@ class TreeEntry(msgspec.Struct, frozen=True):
 
 
 def remote_refs(url: str, *patterns: str) -> dict[str, str]:
-    """Ref → object, for refs of the repository at `url` that match a pattern, if any is given.
+    """The refs of the repository at `url` and their objects. Given patterns select refs.
 
     Raises FetchFailed if the server does not respond.
     """
@@ -79,9 +79,8 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
 def resolve_commit(url: str, revision: str, folder: Path) -> str:
     """The commit of a branch, tag or short hash, by default of the default branch.
 
-    `folder` is a new folder for the repository, which is fetched to find a short hash. Raises
-    InputError if the repository has no such revision, and FetchFailed if the server does not
-    respond.
+    To find a short hash, the repository is fetched into the new folder `folder`. Raises InputError
+    if the repository has no such revision, and FetchFailed if the server does not respond.
     """
     if COMMIT.fullmatch(revision):
         return revision
@@ -111,7 +110,7 @@ def resolve_commit(url: str, revision: str, folder: Path) -> str:
 
 
 def _patterns(revision: str) -> tuple[str, ...]:
-    """The refs that a revision can match, by priority: a tag's commit before the tag."""
+    """The refs that a revision can match, by priority. The commit of a tag precedes the tag."""
     if not revision:
         return ("HEAD",)
     if revision.startswith("refs/"):
@@ -123,8 +122,8 @@ def _patterns(revision: str) -> tuple[str, ...]:
 def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
     """Write the files of a commit, as stored in git's objects, to the new folder `place`.
 
-    `folder` is a new folder for the repository. Files over LARGEST and submodules are omitted.
-    Raises FetchFailed if the commit cannot be fetched or written.
+    The repository is fetched into the new folder `folder`. Submodules, and files larger than
+    LARGEST, are omitted. Raises FetchFailed if the commit cannot be fetched or written.
     """
     folder.mkdir(parents=True)
     repository = FetchedRepository(folder, sha256=len(commit) == 64)
@@ -140,7 +139,7 @@ def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
                 if entry.mode != SUBMODULE and not {"", "..", ".git"} & set(entry.path.split("/")):
                     _write_entry(entry, reader, place / entry.path)
     except OSError as error:
-        message = f"{url} at {commit[:12]} cannot be written to {place}: {error.strerror}"
+        message = f"cannot write {url} at {commit[:12]} to {place}: {error.strerror}"
         raise FetchFailed(message, hint="use another revision, or a local clone") from error
 
 
@@ -159,7 +158,7 @@ def _write_entry(entry: TreeEntry, reader: ObjectReader, path: Path) -> None:
 
 
 class GitObjects:
-    """The objects of the repository in the git folder `folder`; no hooks or filters run."""
+    """Reads objects of the repository in the git folder `folder`. No hooks or filters are run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -186,7 +185,7 @@ class GitObjects:
         return int(self._run_git("rev-list", "--count", commit).stdout.strip() or 0)
 
     def list_entries(self, commit: str) -> list[TreeEntry]:
-        """All files of a commit or tree; bytes of paths that are not UTF-8 become U+FFFD."""
+        """All files of a commit or tree. Bytes of paths that are not UTF-8 become U+FFFD."""
         done = self._run_git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
         entries = []
         for line in filter(None, done.stdout.split("\0")):
@@ -197,7 +196,7 @@ class GitObjects:
 
     @contextlib.contextmanager
     def open_reader(self) -> Iterator[ObjectReader]:
-        """A reader for the contents of objects, one at a time."""
+        """Open a reader for the contents of objects. Only one object can be read at a time."""
         command = [*_program(), *self._words, "cat-file", "--batch"]
         with process.start_piped(command) as running:
             if running.stdin is None or running.stdout is None:
@@ -215,7 +214,7 @@ class GitObjects:
 class FetchedRepository(GitObjects):
     """A bare repository for fetched objects in the empty `folder`.
 
-    With `sha256`, object names are SHA-256.
+    With `sha256`, object IDs are SHA-256.
     """
 
     def __init__(self, folder: Path, *, sha256: bool = False) -> None:
@@ -228,9 +227,9 @@ class FetchedRepository(GitObjects):
         )
 
     def fetch_commit(self, url: str, commit: str) -> None:
-        """Fetch `commit` without history, or all branches and tags if the server refuses that.
+        """Fetch `commit` without history. If the server rejects this, fetch all branches and tags.
 
-        Raises FetchFailed if the repository does not have it.
+        Raises FetchFailed if the repository does not have the commit.
         """
         done = self._run_fetch(url, commit, "--depth=1")
         if done.status == 0 and self.has(commit):
@@ -238,10 +237,12 @@ class FetchedRepository(GitObjects):
         self.fetch_all(url)
         if not self.has(commit):
             message = f"{url}: no branch or tag contains commit {commit}"
-            raise FetchFailed(message, hint="use another revision; this one may have been removed")
+            raise FetchFailed(
+                message, hint="use another revision; this commit may have been removed"
+            )
 
     def fetch_all(self, url: str) -> None:
-        """Fetch all branches and tags with their history. Raises FetchFailed if that fails."""
+        """Fetch all branches and tags with their history. Raises FetchFailed on failure."""
         done = self._run_fetch(url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
         if done.status != 0:
             raise _failure(url, done)
@@ -249,7 +250,7 @@ class FetchedRepository(GitObjects):
     def fetch_history(self, url: str, commit: str) -> None:
         """Fetch all tags and the history of the fetched `commit`.
 
-        Raises FetchFailed if that fails.
+        Raises FetchFailed on failure.
         """
         shallow = self._run_git("rev-parse", "--is-shallow-repository").stdout.strip() == "true"
         deeper = ("--unshallow",) if shallow else ()
@@ -265,21 +266,21 @@ class FetchedRepository(GitObjects):
 
 
 class ObjectReader:
-    """The pipes of `git cat-file --batch`."""
+    """Reads objects through the pipes of `git cat-file --batch`."""
 
     def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
         self._requests = requests
         self._answers = answers
 
     def read_pieces(self, name: str) -> Iterator[bytes]:
-        """The content of an object, which must be read to its end before the next object."""
+        """Yield the content of an object. It must be read to its end before the next object."""
         self._requests.write(f"{name}\n".encode())
         self._requests.flush()
         head = self._answers.readline().split()
         if len(head) != 3:
             message = f"the repository lacks the object {name}"
             raise FetchFailed(
-                message, hint="the revision is damaged on the server; use another one"
+                message, hint="the revision is damaged on the server; use another revision"
             )
         left = int(head[2])
         while left:
@@ -292,7 +293,7 @@ class ObjectReader:
         self._answers.read(1)
 
     def content(self, name: str) -> bytes:
-        """The complete content of a small object."""
+        """Read the complete content of a small object."""
         return b"".join(self.read_pieces(name))
 
 
@@ -309,7 +310,7 @@ def _run_git(
 
 
 def _transport(url: str) -> dict[str, str]:
-    """The environment variables that allow only the protocol of `url` and disable prompts."""
+    """The variables that disable prompts and all protocols except the protocol of `url`."""
     variables = {
         "GIT_ALLOW_PROTOCOL": PROTOCOLS[url.partition(":")[0]],
         "GIT_TERMINAL_PROMPT": "0",
@@ -335,4 +336,6 @@ def _failure(url: str, done: process.ProcessResult) -> FetchFailed:
     text = re.sub(r"://[^/@\s]*@", "://", done.stderr.strip())
     lines = [line.removeprefix("fatal: ") for line in text.splitlines() if line.strip()]
     reason = "; ".join(lines[-3:])[-SHOWN_CHARACTERS:] or f"git ended with status {done.status}"
-    return FetchFailed(f"{url}: git cannot fetch it: {reason}", hint=HINT.replace("ADDRESS", url))
+    return FetchFailed(
+        f"{url}: git cannot access the repository: {reason}", hint=HINT.replace("ADDRESS", url)
+    )

@@ -1,12 +1,12 @@
-"""Stores hashes of files: a file is hashed again only if it has changed.
+"""Stores hashes of files, so that a file is hashed again only if it has changed.
 
-A record maps device, inode, size, mtime and ctime of a file to its hash. A ctime cannot be set, and
-every change of content, links or mode updates it. The records are in a folder that only the user
-can access, $XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild. Without such a folder, files are
-hashed each time. Files that other users own or can write to are never recorded, because a write
-through a memory mapping may leave their times unchanged. Small files are hashed each time, too,
-because reading or writing a record takes longer. Corruption below the file system, such as a
-flipped bit on the disk, does not update ctime either: `imgbuild cache verify` hashes everything.
+A record maps device, inode, size, mtime and ctime of a file to its hash. Programs cannot set the
+ctime, and every change of content, links or mode updates it. The records are in a folder that only
+the user can access: $XDG_STATE_HOME/imgbuild or ~/.local/state/imgbuild. Without such a folder,
+files are hashed each time. Files that other users own or can write to are never recorded, because a
+write through a memory mapping can leave the times unchanged. Small files are hashed each time,
+because the use of a record would take longer. Corruption below the file system, such as a flipped
+bit on the disk, does not update the ctime. Therefore, `imgbuild cache verify` hashes all files.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _CORRUPT_CODES = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 class KnownHashes:
     """The hashes recorded in `folder`, or in memory if `folder` is None.
 
-    Several threads and processes can use it. Errors in accessing the folder or its database are not
-    raised; files are hashed instead.
+    Threads and processes can share the records. If the folder or its database cannot be accessed,
+    no error is raised, and files are hashed instead.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -54,7 +54,7 @@ class KnownHashes:
         self._lock = threading.Lock()
 
     def matches(self, path: Path, sha256: Sha256) -> bool:
-        """Whether the file at `path` has the hash `sha256`; it is hashed if no record matches.
+        """Whether the file at `path` has the hash `sha256`. It is hashed if no record matches.
 
         Raises OSError if it cannot be opened, and IntegrityError if it is not a regular file.
         """
@@ -64,8 +64,8 @@ class KnownHashes:
     def matches_file(self, file: BufferedReader, sha256: Sha256) -> bool:
         """Like `matches`, for an open file at its beginning.
 
-        A file whose times change during the read is read again, because another process may have
-        used it. Returns False if the times change each time.
+        If the times of the file change during the read, it is read again, because another process
+        may have used it. Returns False if the times change each time.
         """
         for _ in range(READINGS):
             before = os.fstat(file.fileno())
@@ -85,8 +85,8 @@ class KnownHashes:
     def record_hash(self, path: Path, sha256: Sha256, seen: os.stat_result | None = None) -> None:
         """Record that the file at `path`, which no other process changes, has the hash `sha256`.
 
-        With `seen`, it is recorded only if it still has this status, because it may have been
-        replaced.
+        If `seen` is set, the hash is recorded only if the file still has this status, because the
+        file may have been replaced.
         """
         with contextlib.suppress(OSError):
             before = path.stat()
@@ -105,8 +105,8 @@ class KnownHashes:
     def relinking(self, file: Path | int) -> Iterator[None]:
         """Keep the record of a file, or open file, while its links change in the `with` block.
 
-        The record is not kept if others could change the file: they can set its mtime, and its
-        ctime changes here.
+        If other users can change the file, the record is not kept: they could change the content
+        and reset the mtime, and the ctime changes anyway.
         """
         try:
             descriptor = (
@@ -175,9 +175,10 @@ class KnownHashes:
     def _run_transaction(
         self, statements: Sequence[tuple[str, tuple[object, ...]]], *, make: bool = False
     ) -> list[tuple[str, ...]]:
-        """Run `statements` in one transaction; returns the rows of the last one, empty on failure.
+        """Run `statements` in one transaction.
 
-        Unless `make` is true, a missing database is not created.
+        Returns the rows of the last statement, or an empty list on failure. A missing database is
+        created only if `make` is true.
         """
         place = None if self._folder is None else self._folder / NAME
         if place is None or not _is_safe(place.parent, make=make):
@@ -209,7 +210,7 @@ class KnownHashes:
 
 
 def user_known_hashes() -> KnownHashes:
-    """The records of the current user, one object per folder."""
+    """The records of the current user. Each folder has one shared object."""
     return _open_database(state_folder(), os.geteuid())
 
 
@@ -219,7 +220,7 @@ def _open_database(folder: Path | None, _: int) -> KnownHashes:
 
 
 def state_folder() -> Path | None:
-    """$XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild, or None without a home folder."""
+    """$XDG_STATE_HOME/imgbuild or ~/.local/state/imgbuild, or None without a home folder."""
     try:
         return xdg_folder("XDG_STATE_HOME", ".local/state") / "imgbuild"
     except ImgbuildError:
@@ -244,7 +245,7 @@ def _is_safe(folder: Path, *, make: bool) -> bool:
 
 
 def _is_recorded(status: os.stat_result) -> bool:
-    """Whether a record saves time, and other users cannot change the file and restore its times."""
+    """Whether a record saves time, and no other user can change the file without a trace."""
     return status.st_size > SMALL_FILE and is_private(status)
 
 
@@ -253,7 +254,7 @@ def _file(status: os.stat_result) -> str:
 
 
 def _content(status: os.stat_result) -> tuple[int, int]:
-    """The parts of a status that change with the content, but not with links."""
+    """The parts of a status that a change of content, but not of links, changes."""
     return status.st_size, status.st_mtime_ns
 
 

@@ -1,4 +1,4 @@
-"""Records the last output of programs on this process's stderr, and forwards it."""
+"""Records the end of the output of programs on this process's stderr, and forwards the output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DRAIN_SECONDS = 1.0  # seconds in which a process that outlives the command may 
 
 
 class OutputTail:
-    """The last bytes that were written; empty if stderr is a terminal."""
+    """The last bytes that were written. Empty if stderr is a terminal."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -33,8 +33,8 @@ class OutputTail:
 def tail_of_stderr() -> Iterator[OutputTail]:
     """Record the stderr output of this process and its children in the `with` block.
 
-    A terminal is not recorded. If stdout is the same file, it is also recorded, which preserves the
-    order.
+    Nothing is recorded if stderr is a terminal. If stdout is the same file as stderr, stdout is
+    recorded, too, so that the order of the output is preserved.
     """
     tail = OutputTail()
     sys.stdout.flush()
@@ -70,7 +70,7 @@ def _are_same() -> bool:
 
 
 def _copy_pipe(reading: int, target: int, tail: OutputTail) -> None:
-    """Copy until the last writer closes the pipe, or `target` has no reader."""
+    """Copy until the last writer closes the pipe, or until `target` has no reader."""
     with contextlib.suppress(OSError):
         while data := os.read(reading, CHUNK):
             tail.add(data)

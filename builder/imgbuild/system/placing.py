@@ -1,4 +1,4 @@
-"""Places a file of the cache into a folder, as a hard link or as a copy."""
+"""Places a file of the cache in a folder as a hard link or as a copy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def place_file(
 ) -> None:
     """Link or copy `source` as `name` in `folder`.
 
-    The file is opened once, to link or copy the file that was hashed. It is copied if it is on
-    another file system, or if another user owns it or can write to it, who could change a link
-    later. The temporary name begins with `prefix`. Raises IntegrityError unless its hash is
-    `sha256`.
+    The file is opened only once, so that the linked or copied file is the one that was hashed. It
+    is copied if it is on another file system, or if another user owns it or can write to it,
+    because this user could change a linked file later. The temporary name begins with `prefix`.
+    Raises IntegrityError unless its hash is `sha256`.
     """
     temporary = f"{prefix}{secrets.token_hex(16)}"
     hashes = known_hashes.user_known_hashes()
@@ -33,7 +33,7 @@ def place_file(
             raise _damage_error(source)
         try:
             with hashes.relinking(file.fileno()):
-                refusal = "others can change it"
+                refusal = "other users can change the file"
                 if private:
                     refusal = _link(folder, file.fileno(), temporary)
                 if refusal:
@@ -51,7 +51,7 @@ def place_file(
 
 
 def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
-    """Link the open file as `name`; returns the reason if that fails."""
+    """Link the open file as `name`. Returns the reason if this fails, else ""."""
     try:
         folder.create_link(descriptor, name)
     except OSError as error:  # another file system, no support for links, or too many links
@@ -61,4 +61,4 @@ def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
 
 def _damage_error(source: Path) -> IntegrityError:
     message = f"{source} is damaged: its digest differs"
-    return IntegrityError(message, hint="remove the file and build the image again")
+    return IntegrityError(message, hint="remove the file, and build the image again")

@@ -1,6 +1,6 @@
-"""Runs commands (subprocess) with output, exit status, timeouts and signals.
+"""Runs commands as subprocesses, and handles output, exit status, timeouts and signals.
 
-`-v` prints the commands. `system.programs` determines the executable and the environment.
+Commands are printed with `-v`. `system.programs` determines the executable and the environment.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TAIL = 20  # lines of a failed command's output that its error repeats
 
 
 class ProcessResult(msgspec.Struct, frozen=True):
-    """A finished process: exit status, stdout and stderr (text, invalid bytes replaced).
+    """A finished process: exit status, stdout and stderr (text, with invalid bytes replaced).
 
-    `seconds` is its wall-clock time; only `run_command` measures it.
+    `seconds` is the wall-clock time. Only `run_command` measures it.
     """
 
     status: int
@@ -41,7 +41,7 @@ class ProcessResult(msgspec.Struct, frozen=True):
 
 
 def find_program(program: str, *, remedy: str) -> str:
-    """The path of `program`, from PATH or a folder for system programs.
+    """Find `program` on PATH or in a folder for system programs. Returns its path.
 
     Raises ToolMissing, with `remedy` as its hint, if it is not installed.
     """
@@ -61,12 +61,12 @@ def _resolve_program(command: Sequence[str]) -> list[str]:
 
 
 def warn_user(text: str) -> None:
-    """Print a warning about how commands are run, such as a missing library."""
+    """Print a warning about the way commands are run, for example if a library is missing."""
     console.warn(text)
 
 
 def shell_command(command: Sequence[str]) -> str:
-    """`command` quoted for a shell."""
+    """Quote `command` for a shell."""
     return shlex.join(command)
 
 
@@ -119,13 +119,13 @@ def run_in_foreground(
     descriptors: Sequence[int] = (),
     meanwhile: Callable[[], None] | None = None,
 ) -> int:
-    """Run `command` with this process's terminal and streams; returns its status as in a shell.
+    """Run `command` with this process's terminal and streams. Returns the status as in a shell.
 
-    `env` is added to this process's environment; the open `descriptors` are inherited. The command
-    handles interrupts itself: this process waits for it and forwards SIGINT and SIGTERM, unless the
-    terminal has sent SIGINT to both. On the second signal, the command `end` is run, or with
-    `kill`, SIGKILL is sent to a command that ignores other signals. `meanwhile` is called while the
-    command runs.
+    `env` is added to this process's environment, and the open `descriptors` are inherited. The
+    command handles interrupts: this process waits for the command, and forwards SIGINT and SIGTERM,
+    unless the terminal has sent SIGINT to both processes. On the second signal, the command `end`
+    is run, or with `kill`, SIGKILL is sent to a command that ignores other signals. `meanwhile` is
+    called while the command runs.
     """
     console.detail(f"$ {shell_command(command)}")
     started: list[subprocess.Popen[bytes]] = []
@@ -171,8 +171,8 @@ def feed_command(
 ) -> ProcessResult:
     """Run `command` with `chunks` as its stdin. Raises WorkFailed if its status is not 0.
 
-    `env` is added to this process's environment. Only the last lines of its output are retained. If
-    `chunks` raises an error, the program is killed before it processes incomplete input.
+    `env` is added to this process's environment. Only the last lines of the output are kept. If
+    `chunks` raises an error, the program is killed before it can process incomplete input.
     """
     console.detail(f"$ … | {shell_command(command)}")
     output = [collections.deque[bytes](maxlen=TAIL) for _ in range(2)]
@@ -207,7 +207,7 @@ def feed_command(
 
 
 def _write_stdin(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
-    """Write `chunks` to the stdin of `process` until it stops reading, and close it."""
+    """Write `chunks` to the stdin of `process` until the process stops reading, and close it."""
     if process.stdin is None:
         return
     try:
@@ -227,10 +227,10 @@ def follow_output(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> int:
-    """Run `command`, call `line` with each line of its output, and return its status.
+    """Run `command`, call `line` with each line of its output, and return the exit status.
 
     Without `line`, the command writes to this process's stderr, where it can draw on a terminal. An
-    interrupt is forwarded once, which lets the command clean up, and then raised.
+    interrupt is forwarded once, so that the command can clean up, and then raised.
     """
     console.detail(f"$ {shell_command(command)}")
     with subprocess.Popen(
@@ -253,9 +253,9 @@ def follow_output(
 
 
 def start_piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start `command` with pipes as its stdin and stdout; the caller closes them and waits.
+    """Start `command` with pipes as stdin and stdout. The caller closes the pipes and waits.
 
-    It is in a separate process group, which Ctrl-C in a terminal does not reach.
+    The command is in a separate process group, so that Ctrl-C in a terminal does not end it.
     """
     console.detail(f"$ {shell_command(command)}")
     return subprocess.Popen(
@@ -271,7 +271,7 @@ def start_piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
 def _handle_signals(
     signs: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
 ) -> Iterator[None]:
-    """Call `handler` for each of `signs`; does nothing outside the main thread."""
+    """Call `handler` on each of the signals `signs`. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -296,11 +296,12 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def command_error(command: Sequence[str], result: ProcessResult) -> WorkFailed:
-    """The error for a failed command: the end of its output, and the command line to repeat it."""
+    """The error for a failed command, with the end of its output and the command line."""
     tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-TAIL:])
     message = f"{Path(command[0]).name} ended with status {result.status}"
     return WorkFailed(
-        f"{message}:\n{tail}" if tail else message, hint=f"to repeat: {shell_command(command)}"
+        f"{message}:\n{tail}" if tail else message,
+        hint=f"to repeat the command, run: {shell_command(command)}",
     )
 
 

@@ -1,8 +1,8 @@
-"""Resolves programs (PATH), their environment variables and git settings.
+"""Finds programs on PATH, and computes the environment variables and git settings to run them.
 
-The current folder is often an untrusted checkout. Programs in it, modules that Python would import
-from it, and the configuration of its git repository must not run implicitly. `system.process`
-applies this to every process that it starts.
+The current folder is often an untrusted checkout. Programs in this folder, modules that Python
+would import from it, and commands in the configuration of its git repository must not run
+implicitly. `system.process` uses this module for every process that it starts.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ GIT_VARIABLES = {"GIT_ALLOW_PROTOCOL": "", "GIT_OPTIONAL_LOCKS": "0", "BUILDX_GI
 def find_on_path(program: str, *, path: str | None = None) -> str | None:
     """The path of the executable `program`, or None if it is not installed.
 
-    Like shutil.which, but searches only absolute folders of PATH, or of `path`. A `program` with a
-    slash is a path.
+    Works like shutil.which, but searches only absolute folders of PATH or `path`. A `program` that
+    contains a slash is a path.
     """
     if os.sep in program:
         return shutil.which(program)
@@ -45,20 +45,20 @@ def find_on_path(program: str, *, path: str | None = None) -> str | None:
 
 
 def find_program(program: str) -> str | None:
-    """Like `find_on_path`, including the folders for system programs."""
+    """Find a program like `find_on_path`, but also in the folders for system programs."""
     return find_on_path(program) or find_on_path(program, path=SYSTEM_PATH)
 
 
 def python_command() -> list[str]:
-    """The start of a command line for this Python that imports nothing from its current folder."""
+    """The start of a command line for this Python. Nothing is imported from the current folder."""
     return [sys.executable, "-P"]
 
 
 def program_environment(program: str, added: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment in which `program` starts: this process's environment with `added`.
+    """The environment in which to start `program`: this process's environment and `added`.
 
     Relative and empty entries are omitted from lists of folders. Programs that read git
-    repositories run no command from a repository's configuration, and use a transport only if
+    repositories do not run commands in a repository's configuration, and use a transport only if
     `added` allows it.
     """
     env = {**os.environ, **(added or {})}
@@ -80,7 +80,7 @@ def _absolute_folders(folders: str, separator: str) -> str:
 
 
 def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """`GIT_SETTINGS` as variables, after the settings in `env`, over which they take precedence."""
+    """`GIT_SETTINGS` as variables. They take precedence over the settings in `env`."""
     count = env.get("GIT_CONFIG_COUNT", "")
     first = int(count) if count.isdecimal() else 0
     settings = {"GIT_CONFIG_COUNT": str(first + len(GIT_SETTINGS))}

@@ -1,7 +1,7 @@
 """Quotes texts for shells, Dockerfiles, YAML comments, sbatch, requirements and Markdown.
 
-All rendered files and displayed commands use these functions. They return `QuotedText`, which
-templates insert unescaped, and reject or escape control characters.
+All rendered files and displayed commands use these functions. The functions reject or escape
+control characters, and return `QuotedText`, which templates insert without further escaping.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class QuotedText(str):
     __slots__ = ()
 
     def __html__(self) -> str:
-        """The text for Jinja, which does not escape it again."""
+        """Return the text for Jinja, so that Jinja does not escape it again."""
         return str(self)
 
 
 def is_plain(text: str) -> bool:
-    """Whether `text` has no character that is special in one of these languages."""
+    """Whether `text` has no character that is special in any of these languages."""
     return _PLAIN.fullmatch(text) is not None
 
 
 def require_plain_word(text: str) -> QuotedText:
-    """`text` if it is a plain word. Raises InputError otherwise."""
+    """Return `text` if it is a plain word. Raises InputError otherwise."""
     if is_plain(text):
         return QuotedText(text)
     message = f"{text!r} is not a plain word"
@@ -51,9 +51,9 @@ def require_plain_word(text: str) -> QuotedText:
 
 
 def quote_word(text: str, *, lines: bool = False) -> QuotedText:
-    """`text` as one word of a shell. Raises InputError for control characters.
+    """Quote `text` as a word of a shell. Raises InputError for control characters.
 
-    With `lines` it may contain line breaks and tabs, which only shell scripts support.
+    With `lines`, line breaks and tabs are allowed, which only shell scripts support.
     """
     _refuse_characters(text, control_characters.HIDDEN_IN_LINES if lines else _CONTROL)
     quoted = shlex.quote(text)
@@ -62,12 +62,12 @@ def quote_word(text: str, *, lines: bool = False) -> QuotedText:
 
 
 def quote_words(texts: Iterable[str], *, lines: bool = False) -> QuotedText:
-    """`texts` as words of a shell."""
+    """Quote `texts` as words of a shell."""
     return QuotedText(" ".join(quote_word(text, lines=lines) for text in texts))
 
 
 def quote_patterns(texts: Iterable[str]) -> QuotedText:
-    """Names of variables, or prefixes with `*`, as patterns of a shell's "case"."""
+    """Convert names of variables, or prefixes with `*`, to patterns of a shell's "case"."""
     names = list(texts)
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", name):
@@ -77,18 +77,18 @@ def quote_patterns(texts: Iterable[str]) -> QuotedText:
 
 
 def for_double_quotes(text: str) -> str:
-    """`text` for use between double quotes of a shell. Raises InputError for control characters."""
+    """Escape `text` for double quotes of a shell. Raises InputError for control characters."""
     _refuse_characters(text, _CONTROL)
     return re.sub(r'[\\"$`]', r"\\\g<0>", text)
 
 
 def comment_line(text: str) -> QuotedText:
-    """`text` for the rest of a comment line: one line with escaped control characters."""
+    """Escape `text` for the rest of a comment line: one line without control characters."""
     return QuotedText(escape_control(" ".join(text.split())))
 
 
 def comment_lines(text: str, indent: str = "") -> QuotedText:
-    """`text` as lines of a comment that begin with #."""
+    """Format `text` as comment lines that begin with #."""
     return QuotedText(
         textwrap.fill(
             comment_line(text),
@@ -102,12 +102,12 @@ def comment_lines(text: str, indent: str = "") -> QuotedText:
 
 
 def json_string(value: object) -> QuotedText:
-    """`value` as ASCII JSON, valid as strings of Python, TOML, YAML and lists of a Dockerfile."""
+    """Encode `value` as ASCII JSON that is also valid in Python, TOML, YAML and Dockerfiles."""
     return QuotedText(json.dumps(value).replace("\x7f", "\\u007f"))
 
 
 def dockerfile_value(text: str) -> QuotedText:
-    """`text` as a value of ENV or LABEL. Raises InputError for control characters."""
+    """Quote `text` as a value of ENV or LABEL. Raises InputError for control characters."""
     _refuse_characters(text, _CONTROL)
     if re.fullmatch(r"[\w@%+=:,./-]+", text, flags=re.ASCII):
         return QuotedText(text)
@@ -115,9 +115,9 @@ def dockerfile_value(text: str) -> QuotedText:
 
 
 def sbatch_word(text: str) -> QuotedText:
-    """`text` as a word of an #SBATCH line. Raises InputError for control characters.
+    """Quote `text` as a word of an #SBATCH line. Raises InputError for control characters.
 
-    sbatch interprets quotes, backslashes and # in such a line (src/sbatch/opt.c of Slurm 22.05).
+    sbatch interprets quotes, backslashes and # in this line (src/sbatch/opt.c of Slurm 22.05).
     """
     _refuse_characters(text, _CONTROL)
     return QuotedText(re.sub(r"[\\\"'# ]", r"\\\g<0>", text))
@@ -126,7 +126,7 @@ def sbatch_word(text: str) -> QuotedText:
 def requirement_line(
     package: str, version: str, hashes: Collection[str], url: str = ""
 ) -> QuotedText:
-    """A line of a requirements file: a package with a version or URL, and hashes.
+    """Format a line of a requirements file: a package with a version or URL, and hashes.
 
     Raises InputError if a part contains other syntax.
     """
@@ -139,12 +139,12 @@ def requirement_line(
 
 
 def markdown_cell(text: str) -> QuotedText:
-    """`text` for a cell of a Markdown table, or within a line of Markdown."""
+    """Escape `text` for a cell of a Markdown table or for a line of Markdown."""
     return QuotedText(_MARKDOWN.sub(_reference, comment_line(text)))
 
 
 def code_span(text: str) -> QuotedText:
-    """`text` as a code span in a cell of a Markdown table."""
+    """Format `text` as a code span that can be in a cell of a Markdown table."""
     shown = comment_line(text).replace("|", "\\|")
     longest = max(map(len, re.findall("`+", shown)), default=0)
     fence, pad = "`" * (longest + 1), " " * bool(longest)

@@ -1,4 +1,4 @@
-"""Defines the interface through which stages report progress and warnings instead of printing."""
+"""Defines the interface with which stages report progress and warnings instead of printing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class ProgressBar(Protocol):
-    """One line of progress, counted in bytes or in items."""
+    """A progress bar that counts bytes or items."""
 
     def advance(self, amount: int) -> None:
         """Add `amount` to the completed amount."""
@@ -19,31 +19,34 @@ class ProgressBar(Protocol):
 
 
 class Reporter(Protocol):
-    """Messages of a stage. `system.console.Console` shows them on a terminal."""
+    """Receives the messages of a stage. `system.console.Console` prints the messages."""
 
     def info(self, text: str) -> None:
         """Report a step of the work."""
 
     def detail(self, text: str) -> None:
-        """Report a detail, shown only with `-v`."""
+        """Report a detail. It is only shown with `-v`."""
 
     def warn(self, text: str) -> None:
         """Report a problem that does not stop the work."""
 
     def error(self, text: str, *, hint: str | None = None) -> None:
-        """Report the failure of one of several operations, with its remedy."""
+        """Report the failure of one of several operations, with a hint."""
 
     def step(self, title: str) -> AbstractContextManager[None]:
-        """Report the start of a step and, at its end, its duration."""
+        """Report the start of a step and, at the end, its duration."""
 
     def progress(
         self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
     ) -> AbstractContextManager[ProgressBar]:
-        """A bar from `done` to `total`. `unit` is "bytes" or the name of the items."""
+        """Show a progress bar from `done` to `total`.
+
+        `unit` is "bytes" or the name of the items.
+        """
 
 
 class SilentReporter:
-    """A reporter without output, for use as a library and tests."""
+    """A reporter without output, for tests and for programs that use imgbuild as a library."""
 
     def info(self, text: str) -> None:
         """Ignore `text`."""

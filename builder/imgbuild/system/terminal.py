@@ -18,13 +18,13 @@ SIZE = struct.pack("4H", 0, 0, 0, 0)  # struct winsize
 
 
 class SentTerminal:
-    """A terminal that a command creates in its namespaces, and whose master it sends."""
+    """Receives the master of a terminal that a command creates in its namespaces."""
 
     def __init__(self) -> None:
         self._receiver, self.sender = socket.socketpair()
 
     def join(self) -> None:
-        """Connect this process's terminal to the command's, if the command creates one.
+        """Connect this process's terminal to the command's terminal, if the command creates one.
 
         Otherwise, the command uses the terminal with which it was started.
         """
@@ -38,9 +38,9 @@ class SentTerminal:
 def _connect_terminal(master: int) -> None:
     """Copy between this process's terminal (stdin and stdout) and the terminal of `master`.
 
-    It ends when no process has the other terminal open, and closes `master`. Until then, this
-    terminal is in raw mode, in which keys such as Ctrl-C and Ctrl-Z reach the programs in the other
-    one. Both terminals have the same size.
+    The copy ends, and `master` is closed, when no process has the other terminal open. Until then,
+    this process's terminal is in raw mode, so that keys such as Ctrl-C and Ctrl-Z reach the
+    programs in the other terminal. Both terminals have the same size.
     """
     stdin, stdout = sys.stdin.fileno(), sys.stdout.fileno()
     before = termios.tcgetattr(stdin)
@@ -85,7 +85,7 @@ def _copy_streams(stdin: int, stdout: int, master: int) -> None:
 
 
 def _read_terminal(descriptor: int) -> bytes:
-    """The next bytes; empty if the terminal was closed or no process has it open."""
+    """Read the next bytes. Empty if the terminal was closed, or no process has it open."""
     try:
         return os.read(descriptor, CHUNK)
     except OSError:

@@ -1,4 +1,4 @@
-"""Runs downloads and uploads in a pool of threads, with errors and interrupts.
+"""Runs downloads and uploads in a pool of threads that an error or interrupt stops.
 
 The threads are daemons with a shared queue, because an executor would wait for slow reads after
 Ctrl-C.
@@ -18,17 +18,17 @@ GRACE = 1.0  # seconds that threads have to end after Ctrl-C
 
 
 class StoppedThread(ControlSignal):
-    """Raised in a thread that must end because another thread failed or the user interrupted it."""
+    """Raised in a thread that must end because another thread failed or Ctrl-C was pressed."""
 
 
 class StopFlag:
-    """A flag to end work early. Long work calls `check` between its parts."""
+    """A flag that ends work early. Long work calls `check` between its parts."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def __call__(self) -> bool:
-        """Whether to stop."""
+        """Whether the work must stop."""
         return self._event.is_set()
 
     def set(self) -> None:
@@ -40,12 +40,12 @@ class StopFlag:
         self._event.wait(seconds)
 
     def check(self) -> None:
-        """Raise Stopped if the work must stop."""
+        """Raise StoppedThread if the work must stop."""
         if self._event.is_set():
             raise StoppedThread
 
     def with_check(self, advance: Callable[[int], object]) -> Callable[[int], None]:
-        """A function that calls `check`, then `advance`."""
+        """A function that calls `check` and then `advance`."""
 
         def _check_and_advance(amount: int) -> None:
             self.check()
@@ -57,10 +57,10 @@ class StopFlag:
 def run_for_each(
     items: Sequence[T], work: Callable[[T, StopFlag], R], *, threads: int = 4, retained: str = ""
 ) -> list[R]:
-    """Call `work` for each of `items` in `threads` threads; returns the results in order.
+    """Call `work` for each of `items` in `threads` threads. Returns the results in order.
 
-    The first failure stops the other threads and is raised. On Ctrl-C, Interrupted is raised; its
-    message includes `retained`, the part of the work that is not lost.
+    The first failure stops the other threads and is raised. On Ctrl-C, Interrupted is raised. The
+    message contains `retained`, the part of the work that is not lost.
     """
     pool = _ThreadPool(items, work)
     workers = [
@@ -84,7 +84,7 @@ def run_for_each(
 
 
 class _ThreadPool(Generic[T, R]):
-    """The remaining items, and the results so far."""
+    """The remaining items and the results so far."""
 
     def __init__(self, items: Sequence[T], work: Callable[[T, StopFlag], R]) -> None:
         self._left = list(enumerate(items))[::-1]

@@ -1,4 +1,4 @@
-"""Finds the pinned uv of this environment, and runs it without its environment variables."""
+"""Finds the pinned uv of this environment, and runs it without uv's environment variables."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def uv_path() -> str:
     except ImportError as error:
         message = "uv is not installed in the environment of imgbuild"
         raise ToolMissing(
-            message, hint="reinstall imgbuild: uv is one of its dependencies"
+            message, hint="reinstall imgbuild, which installs uv as a dependency"
         ) from error
     return str(find_uv_bin())
 
 
 def uv_command() -> list[str]:
-    """The start of a command that runs uv without its environment variables.
+    """The start of a command that runs uv without uv's environment variables.
 
-    The variables could add indexes, files or strategies.
+    The variables could add indexes and files, or change the resolution strategy.
     """
     env = programs.program_environment("uv")
     variables = [f"{name}={env[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in env]

@@ -1,7 +1,7 @@
 """Calls functions of imgbuild in worker processes.
 
-Processes of `multiprocessing` would import from the current folder before any code of imgbuild
-runs. A call is a pickle on the worker's stdin, and its replies are pickles on stdout.
+`multiprocessing` is not used, because its processes would import from the current folder before
+code of imgbuild runs. A call is a pickle on the worker's stdin, and replies are pickles on stdout.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEATH_REMEDY = (
 
 
 class WorkerPool:
-    """Up to `count` processes, each started by the first call that finds none idle.
+    """Up to `count` processes. A process is started when a call finds no idle process.
 
     `advance` is called with the amounts that functions pass to `report_progress`, by one thread at
     a time.
@@ -56,7 +56,7 @@ class WorkerPool:
         return self._threads.submit(self._run_call, function, args, kwargs)
 
     def close(self) -> None:
-        """Wait for the running calls, drop the others, and end the processes."""
+        """Wait for running calls, drop waiting calls, and end the processes."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._end_workers()
 
@@ -97,7 +97,7 @@ class WorkerPool:
 
 
 class _WorkerProcess:
-    """One process, which ends when its stdin is closed, as by the end of this process."""
+    """A worker process. It ends when its stdin is closed, for example because this process ends."""
 
     def __init__(self) -> None:
         folder = str(Path(imgbuild.__file__).parent.parent)
@@ -106,7 +106,7 @@ class _WorkerProcess:
         )
 
     def run_call(self, task: object, report: Callable[[int], None]) -> tuple[bool, Any]:
-        """Run the call `task`; returns whether it succeeded, and its result or error."""
+        """Run the call `task`. Returns whether the call succeeded, and the result or the error."""
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None and replies is not None  # noqa: PT018, S101
         try:
@@ -135,7 +135,7 @@ class _WorkerProcess:
 
 
 class _ProgressSender:
-    """Progress for the parent process, to which sums of amounts are sent at intervals."""
+    """Sends progress to the parent process. Amounts are added up and sent at intervals."""
 
     def __init__(self, write: Callable[[str, object], None]) -> None:
         self._write = write
@@ -164,7 +164,7 @@ def report_progress(amount: int) -> None:
 
 
 def serve_calls() -> None:
-    """Process the calls on stdin until it is closed; then kill this process."""
+    """Process the calls on stdin until stdin is closed, and then kill this process."""
     global _progress  # noqa: PLW0603 (callers of `report_progress` have no reference to the worker)
     for number in (signal.SIGINT, *ending.SIGNALS):
         signal.signal(number, signal.SIG_IGN)  # the parent ends its workers

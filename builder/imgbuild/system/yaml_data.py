@@ -1,4 +1,4 @@
-"""Reads the YAML files in the package's folder `data`, with libyaml if PyYAML has it."""
+"""Reads the YAML files in the package's folder `data`. libyaml is used if PyYAML has it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load_yaml_data(path: Path, kind: type[T]) -> T:
-    """Read the file at `path`, as returned by `files.data`, as a value of `kind`."""
+    """Read the file at `path`, which `files.data` returned, as a value of type `kind`."""
     return msgspec.convert(parse_yaml(path.read_bytes()), kind)
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """Parse a YAML document; yaml.YAMLError if it is invalid."""
+    """Parse a YAML document. Raises yaml.YAMLError if it is invalid."""
     return yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, of which ruff knows one

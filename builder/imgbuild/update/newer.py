@@ -71,8 +71,8 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed":
     are reasons against `newest`. `elsewhere` lists the engines of locked targets with version
     `allowed`, if none of these targets has the engine of the set. `error` is set if the index could
     not be read. `required` is false if only other packages require the package. `pinned` is set if
-    the row of the target pins the package. `notes` are sentences on the package in the notes of the
-    target.
+    the row of the target pins the package. `notes` are sentences about the package in the notes of
+    the target.
     """
 
     package: str

@@ -315,7 +315,7 @@ def test_load_reports_a_missing_container_engine(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    error(imgbuild, ["load", TARGET], 6, "no container engine found", "start Docker or podman")
+    error(imgbuild, ["load", TARGET], 6, "no container engine is running", "start Docker or podman")
     error(imgbuild, ["load", TARGET, "--through", "podman"], 6, "cannot connect to podman")
 
 

@@ -38,7 +38,7 @@ def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ('ERROR: no builder "farm" found', InputError, "docker buildx ls"),
         ("ERROR: OCI exporter is not supported for the docker driver", ToolMissing, "containerd"),
         ("ERROR: write /x: no space left on device", WorkFailed, "prune"),
-        ("ERROR: something new", WorkFailed, "to run the build again: docker buildx bake"),
+        ("ERROR: something new", WorkFailed, "to repeat the build, run: docker buildx bake"),
     ],
 )
 def test_buildx_failures_have_error_class_and_remedy(output, line, kind, hint):
@@ -63,7 +63,7 @@ def test_old_docker_buildx_is_refused(output, monkeypatch):
     monkeypatch.setattr(
         process, "run_command", lambda *_, **__: ProcessResult(0, "buildx v0.9.1 abc", "")
     )
-    text = r"buildx v0\.9\.1 is too old: 0\.12 or newer is required"
+    text = r"buildx v0\.9\.1 is too old; 0\.12 or newer is required"
     with pytest.raises(ToolMissing, match=text):
         buildx.find_buildx()
 

@@ -36,7 +36,7 @@ def test_missing_sandbox_root_is_an_error(tmp_path):
 
 
 def test_missing_command_is_an_error(root):
-    with pytest.raises(InputError, match="no command"):
+    with pytest.raises(InputError, match="command is empty"):
         sandbox.run_in_sandbox(sandbox.SandboxRoot(path=root), [])
 
 
@@ -55,8 +55,8 @@ def test_error_names_the_kernel_setting_that_forbids_namespaces(
     path.parent.mkdir()
     path.write_text(f"{forbidding}\n")
     hint = sandbox._remedy(tmp_path)
-    assert hint.startswith(f"{name} is {forbidding}: ")
-    assert f"sudo sysctl {name}={allowing}, or run as root" in hint
+    assert f"disables user namespaces ({name} is {forbidding}); " in hint
+    assert f"sudo sysctl {name}={allowing}`, or run as root" in hint
     path.write_text(f"{allowing}\n")
     assert sandbox._remedy(tmp_path) == sandbox.REMEDY
 

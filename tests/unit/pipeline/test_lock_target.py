@@ -51,8 +51,8 @@ def test_lock_that_violates_a_learned_constraint_is_stale(tmp_path):
         current.read_current(small_project, samples.matrix(), "small")
     assert (
         "x86_64: trl>=1.0,<=1.16.0 needs vllm>=0.11.1 (imports, "
-        "trl/generation/vllm_client.py:43, vllm.utils.network_utils; added in 0.11.1); "
-        "vllm: 0.8.5 is locked" in caught.value.message
+        "trl/generation/vllm_client.py:43, vllm.utils.network_utils; added in 0.11.1), "
+        "but vllm 0.8.5 is locked" in caught.value.message
     )
 
 

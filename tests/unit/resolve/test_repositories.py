@@ -7,8 +7,8 @@ import pytest
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError
 from imgbuild.resolve.repositories import refusal_error
 
-GONE = FetchFailed("a.txt:1: tool: git cannot fetch it", hint="git ls-remote it")
-OTHER = FetchFailed("a.txt:2: kit: git cannot fetch it", hint="git ls-remote kit")
+GONE = FetchFailed("a.txt:1: tool: git cannot access the repository", hint="git ls-remote it")
+OTHER = FetchFailed("a.txt:2: kit: git cannot access the repository", hint="git ls-remote kit")
 BROKEN = InputError("a.txt:3: no such revision", hint="specify another")
 
 
