@@ -141,6 +141,7 @@ def _package_reason(
         source="first",
         cure=_patched_code_cure(exception)
         or _import_cure(exception, name)
+        or _condition_cure(exception, name, caller)
         or _cure(exception, name, caller, part) + _pair(exception, name, other, facts),
     )
 
@@ -176,18 +177,26 @@ def _user(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
 def _message_meaning(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
     """What a message of Python or torch reports, in parentheses; "" for others."""
     at = f"{owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
-    remedy = _find_remedy(exception, package, at)
+    remedy = _condition_remedy(exception, package, at)
+    remedy = remedy or remedies.find_remedy(exception.text, package, at)
     return f" ({remedy.means})" if remedy and remedy.means else ""
 
 
-def _find_remedy(
+def _condition_remedy(
     exception: LoggedException, package: str, at: str
 ) -> remedies.MessageRemedy | None:
-    """The remedy for a message, or for the condition of an assertion without one."""
-    if exception.name != "AssertionError" or exception.message:
-        return remedies.find_remedy(exception.text, package, at)
+    """The remedy for the condition of an assertion without a message."""
+    if exception.message or not exception.condition:
+        return None
     remedy = remedies.find_remedy(f"{exception.text}: {exception.condition}", package, at)
     return remedy if remedy and remedy.first else None
+
+
+def _condition_cure(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
+    """The cure for the condition of an assertion without a message; "" if unknown."""
+    at = f"the call at {owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
+    remedy = _condition_remedy(exception, package, at)
+    return remedy.cure if remedy else ""
 
 
 def _patched_code_cure(exception: LoggedException) -> str:
@@ -443,6 +452,7 @@ def _cure(
     part: PackagePart | None = None,
 ) -> str:
     at = f"the call at {owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
+    silent = exception.name == "AssertionError" and not exception.message
     if exception.name == "ZeroDivisionError":
         return f"check that {at} gets data: an empty dataset, or one that is smaller than a batch"
     if BUG.search(exception.message):
@@ -456,7 +466,7 @@ def _cure(
         return value_reasons.value_advice(
             value_reasons.rejected_value(exception.message, allowed), allowed, at
         )
-    remedy = _find_remedy(exception, package, at)
+    remedy = None if silent else remedies.find_remedy(exception.text, package, at)
     kind = remedy.cure if remedy else ""
     if advice and not (remedy and remedy.first):
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
