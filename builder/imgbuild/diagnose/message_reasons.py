@@ -141,6 +141,7 @@ def _package_reason(
         source="first",
         cure=_patched_code_cure(exception)
         or _import_cure(exception, name)
+        or _condition_cure(exception, name, caller)
         or _cure(exception, name, caller, part) + _pair(exception, name, other, facts),
     )
 
@@ -176,18 +177,26 @@ def _user(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
 def _message_meaning(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
     """What a message of Python or torch reports, in parentheses; "" for others."""
     at = f"{owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
-    remedy = _find_remedy(exception, package, at)
+    remedy = _condition_remedy(exception, package, at)
+    remedy = remedy or remedies.find_remedy(exception.text, package, at)
     return f" ({remedy.means})" if remedy and remedy.means else ""
 
 
-def _find_remedy(
+def _condition_remedy(
     exception: LoggedException, package: str, at: str
 ) -> remedies.MessageRemedy | None:
-    """The remedy for a message, or for the condition of an assertion without one."""
-    if exception.name != "AssertionError" or exception.message:
-        return remedies.find_remedy(exception.text, package, at)
+    """The remedy for the condition of an assertion without a message."""
+    if exception.message or not exception.condition:
+        return None
     remedy = remedies.find_remedy(f"{exception.text}: {exception.condition}", package, at)
     return remedy if remedy and remedy.first else None
+
+
+def _condition_cure(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
+    """The cure for the condition of an assertion without a message; "" if unknown."""
+    at = f"the call at {owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
+    remedy = _condition_remedy(exception, package, at)
+    return remedy.cure if remedy else ""
 
 
 def _patched_code_cure(exception: LoggedException) -> str:
@@ -455,7 +464,8 @@ def _cure(
         )
     advice = remedies.message_advice(exception.message)
     allowed = value_reasons.allowed_values(exception.message)
-    remedy = _find_remedy(exception, package, at)
+    silent = exception.name == "AssertionError" and not exception.message
+    remedy = None if silent else remedies.find_remedy(exception.text, package, at)
     if len(allowed) > 1 and not advice and not (remedy and remedy.first):
         return value_reasons.value_advice(
             value_reasons.rejected_value(exception.message, allowed), allowed, at
