@@ -209,7 +209,10 @@ def test_full_disk_error_has_hint(number: int) -> None:
 
 
 def test_file_system_without_locks_is_reported() -> None:
-    with pytest.raises(InputError, match="does not support file locks"), files.plain_errors(Path("/lustre")):
+    with (
+        pytest.raises(InputError, match="not support file locks"),
+        files.plain_errors(Path("/lustre")),
+    ):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
