@@ -111,7 +111,8 @@ def required_specifiers(matrix: Matrix, name: str) -> dict[str, str]:
 def require_arch(lock: Lock, arch: Arch) -> Resolution:
     """The resolution for `arch`. Raises InputError if `arch` is not locked."""
     if arch not in lock.arch:
-        message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
+        locked = ", ".join(sorted(lock.arch))
+        message = f"the lock of {lock.target} does not cover {arch}, only {locked}"
         raise InputError(message, hint="select another architecture with --arch")
     return lock.arch[arch]
 

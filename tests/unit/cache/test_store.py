@@ -212,7 +212,7 @@ def test_error_for_a_full_disk_has_a_hint(number: int) -> None:
     assert "prune" in str(caught.value.hint)
 
 
-def test_file_system_that_does_not_support_locks_is_reported() -> None:
+def test_file_system_without_locks_is_reported() -> None:
     message = "does not support file locks"
     with pytest.raises(InputError, match=message), files.plain_errors(Path("/lustre")):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
