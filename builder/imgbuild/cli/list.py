@@ -381,9 +381,7 @@ def _machine_judge(project: Project) -> Callable[[TableRow], bool]:
     """Return a function that checks whether this machine can run a target, as `imgbuild doctor`."""
     host = read_host()
     if not targets.is_comparable(host):
-        console.warn(
-            "no GPU or no driver was found, so --fits compares only the other requirements"
-        )
+        console.warn("no GPU or no driver was found: --fits compares only other requirements")
 
     def _runs_here(row: TableRow) -> bool:
         offered = _target_needs(project, row.target)
