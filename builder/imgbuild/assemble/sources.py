@@ -65,7 +65,7 @@ class LockSources:
 
         A wheel needs no server if it is in a folder of the matrix, or if its sdist, its build
         requirements and the packages of the root folder are in such a folder or in the cache. An
-        index whose URL is configured in uv counts as a server. Raises Raises LockStale like
+        index whose URL is configured in uv counts as a server. Raises LockStale like
         `indexes`.
         """
         if not requested:
