@@ -28,8 +28,6 @@ from imgbuild.system.console import console
 from imgbuild.system.control_characters import escape_control
 
 WIDTH = 72  # columns of an excerpt
-# The starts of reasons that are sentences of the resolver.
-_REASON_STARTS = ("because ", "and because ", "…")
 COLUMNS_BEFORE = 40  # of these at most before the place
 
 
@@ -138,10 +136,7 @@ def report_error(error: ImgbuildError) -> int:
     problems = error.problems if isinstance(error, InputError) else ()
     reasons = error.reasons if isinstance(error, NoSolution) else ()
     nearest = error.nearest if isinstance(error, NoSolution) else ()
-    details = [
-        reason if reason.lower().startswith(_REASON_STARTS) else f"because {reason}"
-        for reason in reasons
-    ]
+    details = [reason if reason.startswith("…") else f"because {reason}" for reason in reasons]
     if problems:
         new = [each for each in problems if str(each) not in error.message]
         details = [line for each in new for line in (str(each), *problem_excerpt(each))]
