@@ -12,6 +12,7 @@ from imgbuild.audit.code import (
     configurations,
     hydra_files,
     launches,
+    option_packages,
     python_code,
     variable_settings,
     variables,
@@ -94,6 +95,7 @@ def _run_all_checks(
         *configurations.check_configurations(sources, texts),
         *hydra_files.check_hydra_files(sources, texts),
         *launches.check_launches(sources, texts),
+        *option_packages.check_option_packages(sources, texts),
     ]
     lines = {text.file: text for text in (*texts, *(text for fork in forks for text in fork.texts))}
     shown = [each for each in findings if not _is_accepted(each, lines[each.file])]

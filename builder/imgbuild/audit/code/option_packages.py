@@ -1,0 +1,152 @@
+"""Checks values of options that require a package, such as flash_attention_2 (separate: one check).
+
+Reads keywords, dictionary keys and assigned names in Python, flags, keys of YAML and JSON, and
+Hydra overrides. Conditions are not evaluated, so each finding is a warning.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from imgbuild.audit.code import shell
+from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.source.text import dotted_name
+from imgbuild.audit.source.tree import walk_tree
+from imgbuild.report import Severity
+from imgbuild.system import files, yaml_data
+from imgbuild.system.syntax import valid_source
+
+CODE = "IMG110"
+_TRUE = "true"
+_LINE = re.compile(r"^[\s-]*[\"']?([A-Za-z_]\w*)[\"']?\s*:\s*[\"']?([\w.-]+)")
+_FLAG = re.compile(r"(?:--|(?:\+{1,2})?(?:[\w-]+\.)+)([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
+
+
+class OptionPackages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Values of an option that require one of `packages`; `instead` is a value that does not."""
+
+    name: str
+    values: tuple[str, ...]
+    packages: tuple[str, ...]
+    instead: str = ""
+
+
+class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of `data/audit/code_option_packages.yaml`."""
+
+    options: tuple[OptionPackages, ...]
+
+
+class OptionUse(NamedTuple):
+    """An option with a literal value in a file. `line` and `column` count from 1."""
+
+    name: str
+    value: str
+    line: int
+    column: int
+
+
+@lru_cache(maxsize=1)
+def load_options() -> Mapping[tuple[str, str], OptionPackages]:
+    """Name and value → the packages that the value requires."""
+    table = yaml_data.load_yaml_data(files.data("audit/code_option_packages.yaml"), OptionTable)
+    return {(each.name, value): each for each in table.options for value in each.values}
+
+
+def check_option_packages(
+    sources: PackageSources, texts: Sequence[CodeText]
+) -> Iterator[CodeFinding]:
+    """The uses of values that require packages missing from the package set."""
+    lacking = {
+        key: option
+        for key, option in load_options().items()
+        if all(sources.lacks_package(package) for package in option.packages)
+    }
+    # Most files have none of these words, and are not parsed.
+    words = {(name if value == _TRUE else value).encode() for name, value in lacking}
+    words |= {word.replace(b"_", b"-") for word in words}
+    for text in texts:
+        if not any(word in text.source or word in text.commands for word in words):
+            continue
+        for use in _option_uses(text):
+            option = lacking.get((use.name, use.value))
+            if option is not None:
+                yield _finding(text, use, option)
+
+
+def _finding(text: CodeText, use: OptionUse, option: OptionPackages) -> CodeFinding:
+    package = option.packages[0]
+    add = f"add {package}"
+    return text.finding(
+        use.line,
+        use.column,
+        code=CODE,
+        severity=Severity.WARNING,
+        message=f"{use.name}={use.value} requires {package}, which is not in this package set",
+        remedy=f"use {use.name}={option.instead}, or {add}" if option.instead else add,
+    )
+
+
+def _option_uses(text: CodeText) -> Iterator[OptionUse]:
+    if text.kind == "python":
+        tree = valid_source(text.source)
+        yield from _python_uses(tree) if tree is not None else ()
+        yield from _shell_uses(text.commands.decode(errors="replace"))
+    elif text.kind == "shell":
+        yield from _shell_uses(text.source.decode(errors="replace"))
+    elif text.kind in ("yaml", "json"):
+        for number, line in enumerate(text.source.decode(errors="replace").splitlines(), 1):
+            match = _LINE.match(line)
+            if match is not None:
+                yield OptionUse(match[1], _normalize(match[2]), number, match.start(1) + 1)
+
+
+def _python_uses(tree: ast.Module) -> Iterator[OptionUse]:
+    for node in walk_tree(tree):
+        pairs: list[tuple[str, ast.expr | None]] = []
+        if isinstance(node, ast.keyword):
+            pairs = [(node.arg or "", node.value)]
+        elif isinstance(node, ast.Dict):
+            keys = (key.value if isinstance(key, ast.Constant) else "" for key in node.keys)
+            pairs = list(zip(map(str, keys), node.values, strict=True))
+        elif isinstance(node, ast.Assign):
+            pairs = [(_last_name(target), node.value) for target in node.targets]
+        elif isinstance(node, ast.AnnAssign):
+            pairs = [(_last_name(node.target), node.value)]
+        for name, value in pairs:
+            if isinstance(value, ast.Constant) and isinstance(value.value, (str, bool)):
+                yield OptionUse(
+                    name, _normalize(str(value.value)), value.lineno, value.col_offset + 1
+                )
+
+
+def _last_name(node: ast.expr) -> str:
+    return dotted_name(node).rpartition(".")[2]
+
+
+def _shell_uses(source: str) -> Iterator[OptionUse]:
+    for command in shell.shell_commands(source):
+        for at, word in enumerate(command):
+            match = _FLAG.fullmatch(word.text) if word.literal else None
+            if match is None:
+                continue
+            after = command[at + 1] if at + 1 < len(command) else None
+            value = match[2]
+            if value is None and word.text.startswith("--"):
+                is_value = after is not None and after.literal and not after.text.startswith("-")
+                value = after.text if after is not None and is_value else _TRUE
+            if value is not None:
+                name = match[1].replace("-", "_")
+                yield OptionUse(name, _normalize(value), word.line, word.column)
+
+
+def _normalize(value: str) -> str:
+    """The value as in the table: True, true and 1 are equal."""
+    return _TRUE if value in ("True", _TRUE, "1") else value.strip("\"'")
