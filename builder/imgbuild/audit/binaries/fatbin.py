@@ -1,4 +1,4 @@
-"""Finds GPU code in libraries, fat binaries and cubins, by magic number (separate: a format)."""
+"""Finds GPU code in libraries, fat binaries and cubins by magic number (separate: a format)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FatbinScanner:
 
 
 def cubin_arch(flags: int, abi: int) -> str:
-    """The architecture of a cubin, from the flags and ABI of its ELF header.
+    """Return the architecture of a cubin, from the flags and ABI in the ELF header.
 
     The header does not contain the suffix, so whether the code is restricted to that architecture
     is unknown.

@@ -1,4 +1,4 @@
-"""Finds GPUs by name, with compute capability and, for integrated GPUs, the CPU architecture.
+"""Looks up GPUs by name: compute capability and, for integrated GPUs, CPU architecture.
 
 The table is `data/audit/gpu_models.yaml`. Names as printed by nvidia-smi and common short names are
 accepted: "NVIDIA A100-SXM4-80GB", "a100", "RTX 4090 Laptop GPU", "DGX Spark".
@@ -62,9 +62,9 @@ def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
 
 
 def find_gpu_model(text: str) -> GpuModel | None:
-    """The GPU model named `text`; None if the table does not contain it.
+    """Return the GPU model with the name `text`, or None if the table does not contain it.
 
-    For "9.0", "sm_90" or "90", a model with this capability and without a name.
+    For a compute capability such as "9.0", "sm_90" or "90", the result is a model without a name.
     """
     match = CAPABILITY.fullmatch(text.strip())
     if match is not None:
@@ -80,7 +80,7 @@ def find_gpu_model(text: str) -> GpuModel | None:
 
 
 def most_similar_name(text: str) -> str:
-    """The most similar name in the table; "" if there is none."""
+    """Return the most similar name in the table, or "" if there is none."""
     names = {
         simplify_name(name): name
         for model in load_gpu_models()

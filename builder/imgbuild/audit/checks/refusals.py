@@ -35,7 +35,7 @@ _Run = Callable[[Evaluation], object]
 class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """An exception raised while `place` is imported, because of the state of `cause`.
 
-    `raised` is the name of the exception, `at` the file and line of the `raise` statement.
+    `raised` is the name of the exception, and `at` the file and line of the `raise` statement.
     """
 
     place: FindingPlace
@@ -47,7 +47,7 @@ class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
 def import_refusals(
     package_set: ImportablePackages, path: MainPath, published: Collection[str] = ()
 ) -> Iterator[ImportRefusal]:
-    """The refusals of modules that are certainly imported with an entry point.
+    """Yield the refusals of modules that are certainly imported with an entry point.
 
     Modules of `published` packages that import only `published` packages are skipped, because they
     were checked when these packages were locked.
@@ -169,7 +169,10 @@ class _Statement(msgspec.Struct, frozen=True):
     line: int
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """The evaluation of the statement; empty if the statement uses names that change."""
+        """Return the evaluation of the statement.
+
+        The result is empty if the statement uses names that change.
+        """
         statements = [
             statement
             for statement in source.tree.body
@@ -183,7 +186,8 @@ class _Statement(msgspec.Struct, frozen=True):
 class _Call(msgspec.Struct, frozen=True):
     """Evaluates the calls of one callee on a line that runs at import.
 
-    `called` is the value of the callee. If it is UNKNOWN, as for a method, it is evaluated first.
+    `called` is the value of the callee. If it is UNKNOWN, as for a method, the callee is evaluated
+    first.
     """
 
     module: str
@@ -231,7 +235,10 @@ class _Decorator(msgspec.Struct, frozen=True):
     name: str
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """The evaluation of the decorator; empty if the definition is not found."""
+        """Return the evaluation of the decorator.
+
+        The result is empty if the definition is not found.
+        """
         function = source.find_function(self.decorated, self.line)
         node = function or source.find_class(self.line)
         used = [
@@ -283,7 +290,7 @@ def _certain_refusal(
 
 
 class _RaisingDefinitions:
-    """Determines which definitions of a package set may raise; caches the results."""
+    """Determines which definitions of a package set may raise an exception. Caches the results."""
 
     def __init__(self, view: PackageSetView) -> None:
         self._view = view

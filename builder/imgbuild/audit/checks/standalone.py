@@ -1,4 +1,4 @@
-"""Finds libraries that neither a standalone Python nor its base has (part of `elf`).
+"""Finds libraries that a standalone Python requires but the image lacks (part of `elf`).
 
 Debian declares the dependencies of its Python in packages, but an archive declares none.
 """

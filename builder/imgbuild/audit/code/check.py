@@ -32,7 +32,10 @@ _CODE = re.compile(rb"[A-Z]+\d+")
 
 
 class CheckedCode(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings, sorted by file and line. `absent` are packages without available sources."""
+    """The findings, sorted by file and line.
+
+    `absent` contains the packages whose sources are not available.
+    """
 
     findings: tuple[CodeFinding, ...]
     absent: tuple[str, ...]
@@ -47,11 +50,12 @@ def check_code(
     forks: Sequence[Fork] = (),
     key: str = "",
 ) -> CheckedCode:
-    """The findings in `texts` for these packages; `others` are searched for replacements.
+    """Return the findings in `texts` for these packages.
 
-    `unread` are installed packages that were not read. A fork in `forks` replaces a package that is
-    missing from the package set, and is also checked. `key` stands for all inputs except `texts`;
-    if it is set, the findings in each Python file are cached.
+    `others` are package sets that are searched for replacements. `unread` are installed packages
+    that were not read. A fork in `forks` replaces a package that is missing from the package set,
+    and is also checked. `key` stands for all inputs except `texts`. If it is set, the findings in
+    each Python file are cached.
     """
     with pause_collector():
         return _run_all_checks(package_set, texts, store, others, unread, forks, key)

@@ -27,10 +27,10 @@ _NESTING_LIMIT = 3  # levels of `bash -c "…"` that are read
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A word without quotes; `literal` if it contains no expansion.
+    """A word without quotes. `literal` means that it contains no expansion.
 
-    `variable` is the name in a word that is only an expansion to several words: `$NAME`,
-    `"${NAME[@]}"`. `items` are the words of an array, in `NAME=(…)`.
+    `variable` is the name in a word that is only an expansion to several words: `$NAME` or
+    `"${NAME[@]}"`. `items` are the words of an array in `NAME=(…)`.
     """
 
     text: str
@@ -45,7 +45,10 @@ Command = tuple[Word, ...]
 
 
 def shell_commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Command]:
-    """The simple commands of a script, in order; `bash -c '…'` is followed by its commands."""
+    """Yield the simple commands of a script, in order.
+
+    `bash -c '…'` is followed by the commands in its argument.
+    """
     read = list(_ShellReader(source, line).commands())
     values = _values(read)
     for words in read:
@@ -68,7 +71,7 @@ def nested_commands(command: Command, depth: int = 0) -> Iterator[Command]:
 
 
 def _values(read: Iterable[Command]) -> dict[str, tuple[Word, ...]]:
-    """Variable → the words that a script assigns or appends.
+    """Map each variable to the words that a script assigns or appends.
 
     Variables with several values are omitted.
     """

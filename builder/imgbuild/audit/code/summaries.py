@@ -1,4 +1,4 @@
-"""Summarizes the part of a module on which other files depend (separate: runs in workers).
+"""Summarizes the parts of a module on which other files depend (separate: runs in workers).
 
 A summary consists of the names that the module binds, with signatures, types and conditions, but
 without the bodies of functions. Bodies are included if conditions call functions (guards of kind
@@ -28,9 +28,9 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `interface` is a digest of the names that are visible to other modules. `named` are the modules
     and names to which the module refers. `evaluated` are the modules with functions that its
-    conditions call, whose bodies are included; `binding` are those called in conditions on names
-    that the module binds. For `broken`, see ModuleFacts. `imports` are the imported top-level
-    modules, and `variables` the environment variables that the module uses.
+    conditions call. The bodies of these functions are included. `binding` are the functions that
+    conditions on the module's bound names call. For `broken`, see ModuleFacts. `imports` are the
+    imported top-level modules, and `variables` the environment variables that the module uses.
     """
 
     interface: str
@@ -86,7 +86,7 @@ def _drop_line(entry: Binding) -> Binding:
 
 
 def _evaluated_modules(facts: ModuleFacts, guards: Iterable[Guard]) -> set[str]:
-    """The modules with functions that these conditions call; "" is the module itself."""
+    """Return the modules with functions that these conditions call. "" is the module itself."""
     if any(function.name == "__getattr__" for function in facts.functions):
         return {""}
     roots = {

@@ -1,6 +1,6 @@
-"""Filters the facts of a package set: branches that do not run are omitted.
+"""Filters the facts of a package set: omits branches that do not run.
 
-Names that are bound only under conditions that do not hold are removed from modules. If a name has
+Names that are bound only under conditions that are false are removed from modules. If a name has
 several definitions, the definition for the installed versions is kept.
 """
 
@@ -56,11 +56,11 @@ class PackageSetView:
         return self._facts[name]
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file of all modules of `package`."""
+        """Map each module of `package` to its file."""
         return self._package_set.modules_of(package)
 
     def read(self, package: str, path: str) -> bytes | None:
-        """The content of a small file of `package`; None if it does not exist."""
+        """Return the content of a small file of `package`, or None if it does not exist."""
         return self._package_set.read(package, path)
 
     def prefetch(self, modules: Iterable[str]) -> None:
@@ -85,7 +85,10 @@ class PackageSetView:
         )
 
     def _possible_facts(self, bound: tuple[Bound, ...]) -> tuple[Bound, ...]:
-        """The facts whose guards may hold, and bindings for type checkers, which contain types."""
+        """Return the facts whose guards may be true.
+
+        Bindings for type checkers are also included, because they contain types.
+        """
         return tuple(
             fact
             for fact in bound

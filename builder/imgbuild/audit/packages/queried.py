@@ -1,8 +1,8 @@
 """Records the names that the audit of a published package set looks up.
 
 An audit depends only on the packages and modules that it looks up. If the added packages have none
-of these names, the audit of the published packages gives the same result as before, and only the
-code that the added packages run must be audited.
+of these names, the audit of the published packages gives the same result as before. Only the code
+that the added packages run must then be audited.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def lookup_names(package_set: PackageSet, packages: Iterable[str]) -> frozenset[
 
 
 def _folders(package_set: PackageSet, package: str) -> set[str]:
-    """The top-level folders of all files, because a folder can be imported as a namespace."""
+    """Return the top-level folders of all files.
+
+    They are included because a folder can be imported as a namespace.
+    """
     return {path.partition("/")[0] for path in package_set.files(package) if "/" in path}
 
 
@@ -55,7 +58,7 @@ def entry_points() -> Sha256:
 
 
 def package_set_key(wheels: Collection[Wheel], python: str, arch: str, glibc: str) -> Sha256:
-    """The key of a package set: a hash of its files, the machine and the audit's entry points."""
+    """Return a hash of a package set's files, the machine and the audit's entry points."""
     hashes = sorted(wheel.sha256 for wheel in wheels)
     return sha256(codec.encode_compact([python, arch, glibc, entry_points(), hashes]))
 
@@ -63,10 +66,10 @@ def package_set_key(wheels: Collection[Wheel], python: str, arch: str, glibc: st
 def is_independent(
     package_set: PackageSet, published: Collection[str], known: PublishedFacts
 ) -> bool:
-    """Whether the audit of the packages `published` does not depend on the rest of a package set.
+    """Whether the audit of the packages `published` is independent of the rest of a package set.
 
-    False if the files differ from a published target, or if the names that its audit looks up are
-    not `known`.
+    Return False if the files differ from a published target, or if the names that its audit looks
+    up are not `known`.
     """
     before = package_set.wheels.keys() & set(map(normalize_package, published))
     wheels = [package_set.wheels[name].wheel for name in before]

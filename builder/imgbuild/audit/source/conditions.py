@@ -1,6 +1,6 @@
 """Reads conditions, and returns the guards under which each branch of a test runs.
 
-A condition on data, not on installed packages, has no guards: both branches may run.
+A condition on data instead of installed packages has no guards, because both branches may run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ConditionReader:
         self.signatures = Signatures(names)
 
     def read(self, test: ast.expr) -> Branches:
-        """The guards of the branch that runs if the test is true, and those of the other branch."""
+        """Return the guards of the branch for a true test, and of the branch for a false test."""
         branches = self._read_by_type(test)
         return branches if self.refine is None else self.refine(test, branches)
 
@@ -117,16 +117,20 @@ class ConditionReader:
         return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
 
     def _guards_of_result(self, test: ast.expr) -> Branches | None:
-        """The guards of `is_nvtx_available()` or `HAS_RAY`, for evaluation in a package set."""
+        """Return the guards of `is_nvtx_available()` or `HAS_RAY`.
+
+        They are evaluated in a package set.
+        """
         text = evaluated_text(test, self.names.is_local)
         if not text:
             return None
         return self._both_branches(test, Guard("result", f"{self.module}:{self.scope}:{text}"))
 
     def guards_during_import(self, test: ast.expr, *, at_top: bool) -> Branches:
-        """The guards of a test that seems to depend on data, which a module's top level cannot.
+        """Return the guards of a test that seems to depend on data.
 
-        With `at_top`, the test is outside of classes, whose names it could mean otherwise.
+        The top level of a module cannot depend on data. `at_top` means that the test is outside of
+        classes. In a class, it could refer to the names of the class.
         """
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             yes, no = self.guards_during_import(test.operand, at_top=at_top)
@@ -138,7 +142,7 @@ class ConditionReader:
         return (evaluated and not self.scope and self._guards_of_result(test)) or DATA
 
     def value(self, node: ast.expr) -> NameValue:
-        """The value that a name has when it is bound to this expression."""
+        """Return the value that a name has after it is bound to this expression."""
         if isinstance(node, ast.Constant):
             return literal_value(node.value)
         if (
@@ -170,7 +174,10 @@ class ConditionReader:
         return guards, opposite_guards(guards, self.source.short_text(test))
 
     def _guards_of_boolean(self, test: ast.BoolOp) -> Branches:
-        """The guards of `and` or `or`. If an operand is data, the other branch may always run."""
+        """Return the guards of `and` or `or`.
+
+        If an operand is data, the other branch may always run.
+        """
         parts = [self.read(value) for value in test.values]
         every = isinstance(test.op, ast.And)
         if not every:
@@ -209,7 +216,7 @@ class ConditionReader:
         )
 
     def _one_branch(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
-        """The guards of a condition of which only one branch was recognized."""
+        """Return the guards of a condition with only one recognized branch."""
         text = self.source.short_text(test)
         if not _SURROUNDINGS.search(text):
             return yes, no
@@ -217,9 +224,10 @@ class ConditionReader:
         return yes or unknown[0], no or unknown[1]
 
     def unpacked(self, node: ast.expr, count: int) -> list[NameValue] | None:
-        """The values of `count` names to which an expression is unpacked; None if unknown.
+        """Return the values of `count` names to which an expression is unpacked.
 
-        `_is_package_available("x", return_version=True)` returns a condition and a version.
+        `_is_package_available("x", return_version=True)` returns a condition and a version. Return
+        None if the values are unknown.
         """
         if isinstance(node, ast.Tuple) and len(node.elts) == count:
             starred = any(isinstance(item, ast.Starred) for item in node.elts)

@@ -53,7 +53,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class LocalTypes:
-    """Types of names. A name bound to values of different types has no type."""
+    """The types of names. A name that is bound to values of different types has no type."""
 
     __slots__ = ("names",)
 
@@ -61,7 +61,7 @@ class LocalTypes:
         self.names: dict[str, str] = {}
 
     def bind_type(self, name: str, kind: str) -> None:
-        """Bind a name to an expression of this type, "" if unknown.
+        """Bind a name to an expression of this type, which is "" if unknown.
 
         None is ignored, because it is often a placeholder for a value that is assigned later.
         """
@@ -103,7 +103,7 @@ class SourceScope:
     def __init__(
         self, name: str, kind: str, parent: SourceScope | None, members: ClassMembers | None = None
     ) -> None:
-        """Create a scope with a qualified name; `kind` is "module", "class" or "function"."""
+        """Create a scope with a qualified name. `kind` is "module", "class" or "function"."""
         self.name = name
         self.kind = kind
         self.parent = parent
@@ -136,10 +136,10 @@ class BindingSite(msgspec.Struct, frozen=True):
 def binding_sites(
     body: Sequence[ast.AST], *, expressions: bool = True
 ) -> dict[str, list[BindingSite]]:
-    """Name → bindings in statements, without names that are declared global or nonlocal.
+    """Map each name to its bindings in statements, without global and nonlocal names.
 
-    `expressions=False` skips expressions, which are most nodes of a tree, if the module does not
-    use `:=`.
+    With `expressions=False`, expressions are skipped, which are most nodes of a tree. This is
+    possible if the module does not use `:=`.
     """
     inside = _scope_parts if expressions else _binding
     sites: dict[str, list[BindingSite]] = {}

@@ -23,7 +23,7 @@ _STATEMENTS = frozenset(("stmt", "excepthandler", "match_case"))
 
 
 def _grammar(kind: type[ast.AST]) -> list[tuple[str, str]]:
-    """The types and names of the fields of a node type, from the docstring of the type."""
+    """Return the types and names of a node type's fields, from the docstring of the type."""
     text = kind.__doc__ or ""
     return _FIELD.findall(text) if text.startswith(f"{kind.__name__}(") else []
 
