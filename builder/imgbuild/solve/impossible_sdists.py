@@ -20,7 +20,7 @@ def sdist_exclusions(
     present: Collection[str],
     learned: Iterable[Constraint],
 ) -> tuple[str, ...]:
-    """Constraints that exclude impossible sdist versions, one for each package in `present`.
+    """Return constraints that exclude impossible sdist versions, one for each of `present`.
 
     A version is impossible if no version of another package satisfies one of its learned
     constraints together with the pins and specifiers of the target.
