@@ -31,7 +31,7 @@ def cached_answer(
     *,
     again: bool = False,
 ) -> ResolveAnswer:
-    """The result of `answers.answer_request`, from the cache unless `again` is set.
+    """Return the result of `answers.answer_request`, from the cache unless `again` is set.
 
     A cached result is valid on the same day (UTC), for the same request, matrix, locks,
     constraints, default index and code. Errors are not cached.
