@@ -183,7 +183,7 @@ class ReleaseCatalogue:
             return code_wheel(package, str(release.version), digest, _fetch, store)[0]
 
     def create_package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
-        """A partial package set of these releases."""
+        """Return a partial package set of these releases."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)

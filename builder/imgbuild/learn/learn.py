@@ -254,7 +254,7 @@ def package_range(
         return alone
 
     def _last_release(step: int) -> PackageRelease:
-        """The last of the consecutive releases with the requirement."""
+        """Return the last of the consecutive releases with the requirement."""
         side = releases[start:] if step > 0 else releases[start::-1]
         return list(takewhile(uses_item, side))[-1]
 

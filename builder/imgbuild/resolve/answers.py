@@ -259,7 +259,7 @@ def chosen_versions(
     learned: Sequence[Constraint],
     store: Store,
 ) -> tuple[ChosenVersion, ...]:
-    """The packages of a resolution, with the reasons for their versions."""
+    """Return the packages of a resolution, with the reasons for their versions."""
     versions = resolution.versions
     metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in resolution.wheels}
     for built in resolution.built:

@@ -290,7 +290,7 @@ class _CandidateOrder:
         self._facts, self._demands = facts, demands
 
     def key(self, item: TargetCandidate) -> tuple[object, ...]:
-        """The sort key, which places the nearest target first."""
+        """Return the sort key, which places the nearest target first."""
         facts = self._facts[item.target]
         demanded = {demand.package for demand in self._demands(item.python)}
         return (

@@ -122,7 +122,7 @@ class PackageFacts:
     def requires(
         self, package: str, version: Version, extras: frozenset[str] = frozenset()
     ) -> tuple[VersionDemand, ...]:
-        """The requirements of `package` at `version`, from METADATA and learned constraints."""
+        """Return the requirements of a version, from METADATA and learned constraints."""
         key = (package, version, extras)
         if key not in self._requires:
             self._requires[key] = (

@@ -112,7 +112,7 @@ class IndexPages:
         return self._indexes.files(package)
 
     def metadata(self, wheel: IndexFile) -> bytes:
-        """METADATA of a wheel."""
+        """Return METADATA of a wheel."""
         if wheel not in self._metadata:
             self._metadata[wheel] = read_wheel_metadata(
                 wheel, self.context.http, self.context.store
@@ -120,7 +120,7 @@ class IndexPages:
         return self._metadata[wheel]
 
     def allowed(self, demand: PackageDemand) -> list[IndexFile]:
-        """The files of the versions that `demand` allows."""
+        """Return the files of the versions that `demand` allows."""
         key = (demand.package, demand.spec)
         if key not in self._allowed:
             self._allowed[key] = allowed_files(demand, self.files(demand.package))

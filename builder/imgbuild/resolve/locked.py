@@ -63,7 +63,7 @@ def similar_packages(request: ResolveRequest, project: Project, matrix: Matrix) 
 
 
 def locked_packages(project: Project) -> set[str]:
-    """The packages in all locked targets."""
+    """Return the packages in all locked targets."""
     return {
         package
         for name in project.locked_targets()

@@ -78,7 +78,7 @@ def pair_constraints(facts: PackageFacts, pair: PackagePair, spec: str) -> tuple
 
 
 def range_sentence(entry: Constraint) -> str:
-    """A sentence that gives a satisfied range as the reason for a version."""
+    """Return a sentence that gives a satisfied range as the reason for a version."""
     return f"supports {entry.needs} according to its extra {entry.name}"
 
 

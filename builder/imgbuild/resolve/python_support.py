@@ -31,7 +31,7 @@ def bases_text(pythons: Collection[str]) -> str:
 
 
 def _join_releases(pythons: Collection[str]) -> str:
-    """The releases as a list, such as "3.10, 3.11 or 3.12"."""
+    """Return the releases as a list, such as "3.10, 3.11 or 3.12"."""
     *first, last = sorted(set(pythons), key=Version)
     return f"{', '.join(first)} or {last}" if first else last
 

@@ -90,12 +90,12 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(requested.package for requested in self.requests)
 
     def restrict_to(self, markers: Mapping[str, str]) -> ResolveRequest:
-        """The request without packages that do not apply to a machine with `markers`."""
+        """Return the request without packages that do not apply to a machine with `markers`."""
         requests = tuple(each for each in self.requests if each.applies_to(markers))
         return msgspec.structs.replace(self, requests=requests)
 
     def find_requested(self, package: str) -> RequestedPackage | None:
-        """The request for `package`."""
+        """Return the request for `package`."""
         return next(
             (requested for requested in self.requests if requested.package == package), None
         )

@@ -255,7 +255,7 @@ def without(package: str) -> list[str]:
 
 
 def imported_module(package: str) -> str:
-    """The name under which `package` is imported."""
+    """Return the name under which `package` is imported."""
     project = PROJECTS.get(package)
     return project.module if project is not None else package.replace("-", "_")
 

@@ -53,7 +53,7 @@ def cached_answer(
 def result_key(
     request: ResolveRequest, project: Project, matrix: Matrix, learned: Sequence[Constraint]
 ) -> str:
-    """A hash of all inputs on which a result depends."""
+    """Return a hash of all inputs on which a result depends."""
     locked = [lock_file.lock_path(project.images, name) for name in project.locked_targets()]
     index = matrix.indexes[matrix.default_index].url or uv.default_index()
     parts = (

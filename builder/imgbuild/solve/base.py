@@ -92,7 +92,10 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
 
 
 def read_accounts(image: str, image_contents: ImageContents) -> dict[str, str]:
-    """The text of etc/passwd and etc/group. Raises InputError if a file is missing or not UTF-8."""
+    """Return the text of etc/passwd and etc/group.
+
+    Raises InputError if a file is missing or not UTF-8.
+    """
     hint = "choose a base with this file, to which the image's user is added"
     texts = {}
     for path in ACCOUNTS:

@@ -152,7 +152,7 @@ def create_editable(package: str, item: EditablePackage, store: Store) -> Direct
 
 
 def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
-    """The file name and bytes of the editable wheel of one of the project's packages."""
+    """Return the file name and bytes of the editable wheel of one of the project's packages."""
     data = wheel.create_editable_wheel(
         package,
         item.version,
@@ -187,7 +187,10 @@ _FORMS = "NAME @ https://HOST/FILE.whl, NAME @ git+https://HOST/PATH@REV, or a p
 
 
 def _file_address(text: str, folder: Path | None) -> WheelAddress:
-    """A file of the project, given by path or `file:` URL. Raises ValueError for other URLs."""
+    """Return a file of the project, given by path or `file:` URL.
+
+    Raises ValueError for other URLs.
+    """
     parts = urlsplit(text)
     path = Path(unquote(parts.path) if parts.scheme == "file" else text)
     if folder is None:

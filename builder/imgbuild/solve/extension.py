@@ -82,7 +82,7 @@ class PublishedWheels:
         return tuple(self._built)
 
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
-        """METADATA of the published wheel of `package`."""
+        """Return METADATA of the published wheel of `package`."""
         del sdist  # the lock has which
         stored = self._context.store.fact(METADATA, self._built[package].wheel.sha256)
         return stored if stored is not None else sdist_wheel.wheel_metadata(self.path(package))

@@ -102,7 +102,7 @@ def first_far_behind(
 def far_behind_error(
     problem: SolveProblem, behind: FarBehind, installable: str, reasons: tuple[str, ...]
 ) -> ImpossibleRequirements:
-    """The error for a target that could only be locked with an old version.
+    """Return the error for a target that could only be locked with an old version.
 
     `installable` is the newest version that is installable without the project's other
     requirements.

@@ -327,7 +327,7 @@ def stored_archive(tree: GitTree, store: Store, label: str) -> Path:
 
 
 def build_texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
-    """The texts of the build configuration files, by name."""
+    """Return the texts of the build configuration files, by name."""
     return {
         member.path: b"".join(content()).decode("utf-8", "replace")
         for member, content in read_members(stored_archive(tree, store, label), label)
@@ -348,7 +348,7 @@ def version_variables(
 
 
 def scm_variables(files: Mapping[str, str]) -> list[str]:
-    """The environment variables from which a build backend reads the version, sorted."""
+    """Return the environment variables from which a build backend reads the version, sorted."""
     text = "\n".join(files.get(name, "") for name in ("pyproject.toml", "setup.py", "setup.cfg"))
     variables = {
         variable
@@ -383,7 +383,7 @@ def describe_version(address: GitAddress, context: Context) -> str:
 
 
 def version_from_history(repository: GitObjects, commit: str) -> str:
-    """The version of a commit from the history in `repository`."""
+    """Return the version of a commit from the history in `repository`."""
     tag = repository.nearest_tag(commit)
     count = repository.count(commit) if tag is None else tag[1]
     return version_after_tag(tag[0] if tag is not None else "", count, commit)

@@ -37,7 +37,7 @@ def version_exclusions(
     specs: Mapping[str, str],
     learned: Iterable[Constraint],
 ) -> tuple[str, ...]:
-    """Like `sdist_exclusions`, for the versions `pins` and the specifiers `specs`."""
+    """Return the same as `sdist_exclusions`, for the versions `pins` and the specifiers `specs`."""
     entries = [entry for entry in learned if not entry.unused]
     accepted = {package: SpecifierSet(spec) for package, spec in specs.items()}
     accepted |= {package: SpecifierSet(f"=={version}") for package, version in pins.items()}

@@ -219,7 +219,7 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
 
 
 def _scripts(text: str) -> dict[str, str]:
-    """The console scripts in entry_points.txt."""
+    """Return the console scripts in entry_points.txt."""
     parser = configparser.RawConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     try:

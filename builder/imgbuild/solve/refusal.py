@@ -88,7 +88,7 @@ def versions_within_a_year(
 
 
 def range_refusal(catalogue: FileCatalogue, package: str, spec: str) -> str:
-    """The reason why no version of `package` in `spec` is usable."""
+    """Return the reason why no version of `package` in `spec` is usable."""
     index = catalogue.indexes.place(package).name
     allowed = SpecifierSet(spec)
     files = [
@@ -106,7 +106,7 @@ def range_refusal(catalogue: FileCatalogue, package: str, spec: str) -> str:
 
 
 def package_refusal(catalogue: FileCatalogue, package: str) -> str:
-    """The reason why `package` has no usable version."""
+    """Return the reason why `package` has no usable version."""
     files = catalogue.indexes.files(package)
     if not files:
         return f"the index {catalogue.indexes.place(package).name} has no such package"

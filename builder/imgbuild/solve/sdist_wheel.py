@@ -462,6 +462,6 @@ def _quote_name(name: str) -> str:
 
 
 def wheel_metadata(wheel: Path) -> bytes:
-    """METADATA of the file `wheel`."""
+    """Return METADATA of the file `wheel`."""
     with wheel.open("rb") as file:
         return read_metadata(file, wheel.name)

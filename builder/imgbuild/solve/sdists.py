@@ -42,7 +42,7 @@ ROUNDS = 4  # of builds that request more requirements than they declare
 
 
 def host_arch() -> Arch:
-    """The architecture of this machine, on which pure wheels for all targets are built."""
+    """Return the architecture of this machine, on which pure wheels for all targets are built."""
     return Arch.parse(platform.machine())
 
 
@@ -287,7 +287,7 @@ def _single_url(url: str) -> list[str]:
 
 
 def recipe_hash(recipe: BuiltWheel, python: str) -> str:
-    """The hash of a wheel's inputs: sdist, environment, build requirements and Python.
+    """Return the hash of a wheel's inputs: sdist, environment, build requirements and Python.
 
     Only the minor release of Python is included, because the patch release is not known yet.
     """
@@ -301,7 +301,7 @@ def recipe_hash(recipe: BuiltWheel, python: str) -> str:
 
 
 def remembered_wheel(recipe: BuiltWheel, python: str, store: Store) -> LockedFile | None:
-    """The wheel from an earlier build of this recipe, if it is still in the store."""
+    """Return the wheel from an earlier build of this recipe, if it is still in the store."""
     stored = store.fact(FACT, recipe_hash(recipe, python))
     wheel = msgspec.json.decode(stored, type=LockedFile) if stored is not None else None
     return wheel if wheel is not None and store.file(wheel.sha256) is not None else None
@@ -345,7 +345,7 @@ def make_wheel(recipe: BuiltWheel, root: Path, python: str, context: Context) ->
 
 
 def recipe_inputs(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
-    """The sdist and the build requirements of a built wheel, with their packages."""
+    """Return the sdist and the build requirements of a built wheel, with their packages."""
     return (
         (recipe.package, recipe.sdist),
         *((wheel.package, wheel) for wheel in recipe.requires),

@@ -252,7 +252,7 @@ def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> No
 
 
 def sort_by_package(items: Iterable[Named]) -> tuple[Named, ...]:
-    """`items` sorted by package, as in locks."""
+    """Return `items` sorted by package, as in locks."""
     return tuple(sorted(items, key=lambda item: item.package))
 
 
@@ -343,7 +343,7 @@ def wheel_catalogue(
     packages: Direct = NO_DIRECT,
     published: Resolution | None = None,
 ) -> FileCatalogue:
-    """The usable files on the indexes, without sdists.
+    """Return the usable files on the indexes, without sdists.
 
     `packages` have URLs and are not looked up on an index. For `published` packages, only the
     locked wheels are used, and no index pages are read.
@@ -582,7 +582,7 @@ def _preferred_versions(problem: SolveProblem) -> dict[str, str]:
 
 
 def requirement_package(line: str) -> str:
-    """The normalized package name in a requirement line."""
+    """Return the normalized package name in a requirement line."""
     return normalize_package(parse_requirement(line).name)
 
 

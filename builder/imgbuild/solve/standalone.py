@@ -90,13 +90,13 @@ def _describe_archive(
 
 
 def file_name(url: str) -> str:
-    """The file name in `url`, reduced to plain characters."""
+    """Return the file name in `url`, reduced to plain characters."""
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     return re.sub(r"[^A-Za-z0-9._+~-]", "_", name)
 
 
 def archive_request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
-    """A request for a locked archive at `urls`."""
+    """Return a request for a locked archive at `urls`."""
     hint = (
         "add another URL of the same file under `archives` in matrix.yaml, or fill a mirror on a"
         " machine with access: imgbuild registry mirror push"

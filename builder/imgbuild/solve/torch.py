@@ -42,7 +42,7 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def torch_build(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
-    """The build of torch `version` with these active requirements."""
+    """Return the build of torch `version` with these active requirements."""
     if cuda := releases.cuda_of_local_version(version.local):
         return TorchBuild(version=version, cuda=cuda, evidence=f"+{version.local}")
     needed = list(requires)

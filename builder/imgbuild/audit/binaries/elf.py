@@ -230,11 +230,11 @@ class SectionTables:
         self._names = names
 
     def first_of_type(self, kind: int) -> Section | None:
-        """The first section of a type."""
+        """Return the first section of a type."""
         return next((section for section in self.sections if section.kind == kind), None)
 
     def section_named(self, name: bytes) -> Section | None:
-        """The section with this name."""
+        """Return the section with this name."""
         if self._names >= len(self.sections):
             return None
         names = self.sections[self._names]
@@ -245,7 +245,7 @@ class SectionTables:
         )
 
     def read(self, section: Section) -> bytes:
-        """The content of one section."""
+        """Return the content of one section."""
         return self.content([section.place])[section.place]
 
     def read_constants(self) -> bytes:
@@ -330,7 +330,7 @@ def _facts(tables: SectionTables, file: str, machine: str, gpu: tuple[GpuCode, .
 
 
 def _bytes(text: bytes, offset: int) -> bytes:
-    """The string at an offset of a string table."""
+    """Return the string at an offset of a string table."""
     end = text.find(b"\0", offset)
     if end < 0:
         raise MalformedElfError
@@ -412,7 +412,7 @@ def _symbols(data: bytes, text: bytes, numbers: bytes, names: Mapping[int, str])
 
 
 def symbol_hash(name: bytes) -> bytes:
-    """An eight-byte hash of a symbol, as stored in `ElfFacts.defined`."""
+    """Return an eight-byte hash of a symbol, as stored in `ElfFacts.defined`."""
     return blake2b(name, digest_size=8).digest()
 
 
@@ -437,7 +437,7 @@ def is_assembler(file: str) -> bool:
 
 
 def assembler_architectures(constants: bytes) -> tuple[str, ...]:
-    """The architectures that an assembler supports, such as "sm_90a".
+    """Return the architectures that an assembler supports, such as "sm_90a".
 
     ptxas contains each value of the option --gpu-name at the end of a string, because equal
     suffixes are stored once. It also contains names of GPUs that are no longer supported (tried:

@@ -73,7 +73,7 @@ class FatbinScanner:
         self._entry += header + payload
 
     def gpu_codes(self) -> tuple[GpuCode, ...]:
-        """All GPU code found so far, sorted."""
+        """Return all GPU code found so far, sorted."""
         return tuple(
             GpuCode(arch, ptx, units) for (arch, ptx), units in sorted(self._codes.items())
         )

@@ -52,7 +52,7 @@ def load_gpu_models() -> tuple[GpuModel, ...]:
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
-    """Patterns that match whole names without spaces, longest names first."""
+    """Return patterns that match whole names without spaces, longest names first."""
     names = [(name, model) for model in load_gpu_models() for name in model.names]
     names.sort(key=lambda pair: -len(pair[0]))
     return tuple(
@@ -92,6 +92,6 @@ def most_similar_name(text: str) -> str:
 
 
 def simplify_name(text: str) -> str:
-    """A name in lower case, without spaces, hyphens and the words in `BRANDS`."""
+    """Return a name in lower case, without spaces, hyphens and the words in `BRANDS`."""
     words = re.split(r"[\s_/()-]+", text.lower().replace("max-q", "maxq"))
     return "".join(word for word in words if word not in BRANDS)

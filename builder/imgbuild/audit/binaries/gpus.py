@@ -105,7 +105,7 @@ def load_drivers() -> Drivers:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """A dotted version as integers, for comparison."""
+    """Return a dotted version as integers, for comparison."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
@@ -119,7 +119,7 @@ def is_older(release: str, other: str) -> bool:
 
 
 def minor_release(cuda: str) -> str:
-    """A CUDA release without its patch number: "12.4" for "12.4.1"."""
+    """Return a CUDA release without its patch number: "12.4" for "12.4.1"."""
     return ".".join(cuda.split(".")[:2])
 
 

@@ -58,7 +58,7 @@ _CATCHING_ERRORS = {
 def check_calls(
     package_set: ImportablePackages, path: MainPath, rules: MainPathPolicy | None = None
 ) -> list[Finding]:
-    """The calls and reads across packages that fail in this package set."""
+    """Return the calls and reads across packages that fail in this package set."""
     rules = rules or load_policy()
     package_set = path.view(package_set)
     findings: list[Finding] = []

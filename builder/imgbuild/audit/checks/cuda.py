@@ -63,7 +63,7 @@ def check_assemblers(package_set: PackageSet, gpu: Sequence[str]) -> list[Findin
 
 
 def unsupported_gpus(finding: Finding) -> tuple[str, ...]:
-    """The compute capabilities that a package does not support, according to `finding`."""
+    """Return the compute capabilities that a package does not support, according to `finding`."""
     evidence = finding.evidence
     if finding.check != CHECK or evidence is None or not evidence.subject.startswith(_ARCH):
         return ()
@@ -113,7 +113,7 @@ def _families(
 def _torch(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], cuda: str
 ) -> Iterator[Finding]:
-    """A finding for a CPU build of torch in a package set for GPUs."""
+    """Yield a finding for a CPU build of torch in a package set for GPUs."""
     version = package_set.version("torch")
     files = {facts.file for package, facts in elf_facts if package == "torch"}
     # Without its other libraries, torch's files were not read.
@@ -133,7 +133,7 @@ def _torch(
 
 
 def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
-    """Findings for NVIDIA packages that do not belong to the CUDA release."""
+    """Yield findings for NVIDIA packages that do not belong to the CUDA release."""
     declared = _declared_components(package_set, cuda)
     major, _, _ = cuda.partition(".")
     for package in package_set.packages:
@@ -287,7 +287,7 @@ def _gpu_finding(
 
 
 def _arch(capability: str) -> str:
-    """The architecture of a compute capability: sm_90 for "9.0"."""
+    """Return the architecture of a compute capability: sm_90 for "9.0"."""
     return f"{_ARCH}{capability.replace('.', '')}"
 
 

@@ -123,7 +123,7 @@ def missing_package_remedy(module: str) -> str:
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings sorted by severity, check, place and message, without duplicates."""
+    """Return findings sorted by severity, check, place and message, without duplicates."""
     unique = {
         (finding.check, finding.severity, finding.where, finding.message): finding
         for finding in findings

@@ -31,7 +31,7 @@ _NAMES = {"DOMAIN": "", "_warning_count": 0}
 
 
 def check_generated_code(package_set: PackageSet, path: MainPath) -> Iterator[Finding]:
-    """Modules that protobuf rejects: errors on the main path, warnings elsewhere.
+    """Yield modules that protobuf rejects: errors on the main path, warnings elsewhere.
 
     If a package contains a module in several folders, one for each protobuf version, the module is
     reported only if all its versions are rejected.

@@ -37,7 +37,7 @@ _vendored_modules: WeakKeyDictionary[ImportablePackages, dict[tuple[str, str], b
 
 
 def check_imports(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
-    """The imports across packages that fail in this package set."""
+    """Return the imports across packages that fail in this package set."""
     package_set = path.view(package_set)
     findings: list[Finding] = []
     users = _ModuleUsers(package_set, path)
@@ -169,7 +169,7 @@ def _import_finding(
 def _preferred_imports(
     package_set: ImportablePackages, line: Import, other: str
 ) -> tuple[tuple[str, ...], ...]:
-    """The imports from `other` that the code tries before it falls back to `line`."""
+    """Return the imports from `other` that the code tries before it falls back to `line`."""
     attempts = (
         tuple(guard.subject.split(", "))
         for guard in line.guards
@@ -183,7 +183,7 @@ def _preferred_imports(
 
 
 def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[str]) -> str:
-    """The message for an import of `module`, which its wheel provides for `pythons` only."""
+    """Return the message for an import of a module that its wheel contains only for `pythons`."""
     return (
         f"imports {module}, which its wheel contains only for Python {' and '.join(pythons)};"
         f" this package set has Python {package_set.python}"
@@ -241,7 +241,7 @@ def _problem(
 def _stdlib_problem(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import
 ) -> tuple[ConflictRelation, str, str, str] | None:
-    """The problem of an import from the standard library."""
+    """Return the problem of an import from the standard library."""
     python = f"Python {package_set.python}"
     if package_set.exists(line.module) is False:
         text = f"imports {line.module}, which {python} does not have"

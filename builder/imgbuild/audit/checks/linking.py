@@ -313,7 +313,7 @@ def lacks_version(candidates: Sequence[ElfFacts], version: str, glibc: str) -> b
 
 
 def base_library_remedy(library: str) -> str:
-    """The remedy for a library missing in the base, with its Debian package if known."""
+    """Return the remedy for a library missing in the base, with its Debian package if known."""
     package = releases.load_name_table().system_libraries.get(library)
     if package is None:
         return f"add {library} to the base"
@@ -321,7 +321,7 @@ def base_library_remedy(library: str) -> str:
 
 
 def _numpy_1_packages(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
-    """Packages whose numpy extension modules were all compiled for numpy 1.
+    """Return packages whose numpy extension modules were all compiled for numpy 1.
 
     A package with MANY or more such modules cannot work without them, however they are imported.
     """
@@ -409,7 +409,7 @@ class LoadedBinaries:
         return self._users.get((package, facts.file), [])
 
     def _extensions(self, package: str) -> frozenset[str]:
-        """The files of extension modules that importing `package` loads."""
+        """Return the files of extension modules that importing `package` loads."""
         if package not in self._imported:
             self._imported[package] = frozenset(self._loaded_modules(package))
         return self._imported[package]

@@ -159,7 +159,7 @@ def _need_findings(package_set: PackageSet, need: Need) -> Iterator[Finding]:
 def _unknown_extras(
     package_set: PackageSet, package: str, requested: Collection[str]
 ) -> Iterator[Finding]:
-    """Warnings for requested extras that the package does not define."""
+    """Yield warnings for requested extras that the package does not define."""
     metadata = package_set.metadata(package)
     if metadata is None:
         return
@@ -238,9 +238,10 @@ def advised_extras(package_set: PackageSet, named: Iterable[str]) -> Iterator[Fi
 
 
 def _optional_needs(package_set: PackageSet, package: str) -> Iterator[Need]:
-    """Requirements with a range, from an extra named after the required package: `trl[vllm]`.
+    """Yield requirements with a range, from extras named after the required package.
 
-    Other extras are for tools. Their ranges are unrelated to the code of the package.
+    An example is `trl[vllm]`. Other extras are for tools. Their ranges are unrelated to the code of
+    the package.
     """
     metadata = package_set.metadata(package)
     if metadata is None:

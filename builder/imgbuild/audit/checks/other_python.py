@@ -27,7 +27,7 @@ from imgbuild.report import ConflictRelation, Finding, Severity
 
 
 def check_other_python(package_set: PackageSet, path: MainPath) -> list[Finding]:
-    """The most severe finding for each module that only other versions of Python can load."""
+    """Return the most severe finding for each module that only other Pythons can load."""
     view = path.view(package_set)
     findings: list[Finding] = []
     for package, builds in _builds(package_set):
@@ -56,7 +56,7 @@ def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[st
 
 
 def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
-    """The modules of `package` whose source contains the name of `module`."""
+    """Return the modules of `package` whose source contains the name of `module`."""
     parent, _, stem = module.rpartition(".")
     modules = package_set.modules_of(package)
     importers = {name for name in modules if name.rpartition(".")[0] not in modules}
@@ -73,7 +73,7 @@ def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
 def _module_findings(
     view: PackageSetView, path: MainPath, name: str, missing: str, text: str
 ) -> Iterator[Finding]:
-    """Findings with `text` for imports of `missing` in module `name`."""
+    """Yield findings with `text` for imports of `missing` in module `name`."""
     facts = view.module(name)
     if not isinstance(facts, ModuleFacts):
         return

@@ -117,7 +117,7 @@ _Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], list[_Run]]]
 
 
 def _raising_statements(facts: ModuleFacts) -> Iterator[_Step]:
-    """The top-level statements with a `raise` that is not in a function or class."""
+    """Yield the top-level statements with a `raise` that is not in a function or class."""
     for refusal in facts.refusals:
         yield refusal.line, (), _Statement(facts.module, refusal.line)
 
@@ -125,7 +125,7 @@ def _raising_statements(facts: ModuleFacts) -> Iterator[_Step]:
 def _calls(
     package_set: PackageSetView, facts: ModuleFacts, raising: _RaisingDefinitions
 ) -> Iterator[_Step]:
-    """The calls of callables that may raise, at the top level and in class bodies."""
+    """Yield the calls of callables that may raise, at the top level and in class bodies."""
     here = module_scopes(facts)
     for scope in here.scopes_run_by(""):
         for call in here.calls.get(scope, ()):
@@ -142,7 +142,7 @@ def _calls(
 def _decorators(
     package_set: PackageSetView, facts: ModuleFacts, raising: _RaisingDefinitions
 ) -> Iterator[_Step]:
-    """The decorators that may raise and are applied at import."""
+    """Yield the decorators that may raise and are applied at import."""
     here = module_scopes(facts)
     definitions: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
     for definition in definitions:
@@ -196,7 +196,7 @@ class _Call(msgspec.Struct, frozen=True):
     called: object
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """The evaluations of the calls, or of the loops that contain them."""
+        """Return the evaluations of the calls, or of the loops that contain them."""
         plain = len(source.binding_statements(self.callee.partition(".")[0])) <= 1
         plain = plain and isinstance(self.called, (ClassValue, FunctionValue))
         return [
@@ -262,7 +262,7 @@ def _certain_refusal(
     source: ModuleTree,
     step: Callable[[ModuleTree], list[_Run]],
 ) -> ImportRefusal | None:
-    """The exception that every path through the code raises, if any."""
+    """Return the exception that every path through the code raises, if any."""
     for run in step(source):
         ended = interpreter.all_outcomes(run, strict=True)
         if not ended or not all(end.raised and end.certain and end.line for end in ended):
@@ -311,7 +311,7 @@ class _RaisingDefinitions:
         return self._known[key]
 
     def _called_functions(self, lookup: LookupResult) -> Iterator[tuple[ModuleFacts, Function]]:
-        """The functions that a call of a definition runs."""
+        """Yield the functions that run when a definition is called."""
         definition, home = lookup.definition, lookup.home
         if isinstance(definition, Function) and home is not None:
             yield home, definition

@@ -82,7 +82,7 @@ def load_rules() -> tuple[Rule, ...]:
 def check_rules(
     package_set: PackageSet, rules: Sequence[Rule] | None = None, *, gpu: Sequence[str] = ()
 ) -> list[Finding]:
-    """The findings of `rules` (by default the bundled ones) in this package set.
+    """Return the findings of `rules` (by default the bundled ones) in this package set.
 
     `gpu` lists the compute capabilities of the target, and is empty for other package sets.
     """
@@ -149,7 +149,7 @@ def _apply_rule(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Find
 
 
 def _failure_condition(package_set: PackageSet, rule: Rule) -> str:
-    """The circumstances of the failure: "with numpy 1.26.4", "on Python 3.11"."""
+    """Return the circumstances of the failure: "with numpy 1.26.4", "on Python 3.11"."""
     circumstances = [f"without {rule.missing}"] if rule.missing else []
     circumstances += [f"with {rule.other} {package_set.version(rule.other)}"] if rule.other else []
     circumstances += [f"on Python {package_set.python}"] if rule.lacks or rule.python else []

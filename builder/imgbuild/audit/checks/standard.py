@@ -64,7 +64,7 @@ def _origin(facts: ModuleFacts, name: str, scope: str) -> tuple[str, str] | None
 
 
 def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
-    """The bindings of a name, from the innermost scope that imports it."""
+    """Return the bindings of a name, from the innermost scope that imports it."""
     table = module_index(facts)
     around = table.members.get(scope, ())
     if any(
@@ -100,7 +100,7 @@ def is_assigned(
 
 
 def _assignment(modules: Modules, inside: str, module: str, name: str) -> re.Pattern[bytes]:
-    """A pattern of assignments to `module.name` in the source of the module `inside`."""
+    """Return a pattern of assignments to `module.name` in the source of the module `inside`."""
     facts = modules.module(inside)
     imports = facts.imports if isinstance(facts, ModuleFacts) else ()
     bound = {

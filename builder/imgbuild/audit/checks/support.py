@@ -142,7 +142,7 @@ def subject_package(package_set: PackageSet, subject: str) -> tuple[str, str | N
 
 
 def guard_state(package_set: PackageSet, guard: Guard) -> GuardState:
-    """The state of a window's guard in `package_set`."""
+    """Return the state of a window's guard in `package_set`."""
     if guard.kind == "version":
         version = subject_package(package_set, guard.subject)[1]
         compared = _COMPARISON.fullmatch(guard.spec)

@@ -49,7 +49,7 @@ class SupportDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def violated_declarations(package_set: PackageSet) -> Iterator[SupportDeclaration]:
-    """The declarations in files that are violated in this package set."""
+    """Yield the declarations in files that are violated in this package set."""
     for package in package_set.packages:
         for file in package_set.files(package):
             if file.endswith(f"/{CHECKER}"):
@@ -117,7 +117,7 @@ def _least_versions(source: bytes | None) -> dict[str, str]:
 
 
 def _literals(source: bytes | None) -> dict[str, object]:
-    """The names that a module binds to literals."""
+    """Map the names that a module binds to literals to the values."""
     literals: dict[str, object] = {}
     try:
         tree = parse_source(source or b"")

@@ -115,7 +115,7 @@ def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
 
 
 def compared_packages() -> frozenset[str]:
-    """The packages whose options and variables are compared with command lines and settings."""
+    """Return the packages with options and variables that the user's files can set."""
     programs = command_lines.load_programs()
     names = {name for program in programs for name in (program.package, *program.more)}
     prefixes = variable_settings.load_variable_table().prefixes.values()
@@ -124,6 +124,6 @@ def compared_packages() -> frozenset[str]:
 
 
 def imported_modules(texts: Sequence[CodeText], store: Store) -> frozenset[str]:
-    """The top-level modules that the Python files among `texts` import."""
+    """Return the top-level modules that the Python files among `texts` import."""
     summaries = CodeFacts(texts, store).summaries.values()
     return frozenset(name for each in summaries for name in each.imports)

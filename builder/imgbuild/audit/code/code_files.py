@@ -62,7 +62,7 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """The files below `folder`, sorted, without folders that contain no user code."""
+    """Yield the files below `folder`, sorted, without folders that contain no user code."""
     for current, folders, files in os.walk(folder):
         folders[:] = sorted(
             name
@@ -136,7 +136,7 @@ def _read_code_file(path: Path, *, named: bool) -> CodeText | None:
 
 
 def _module(path: Path) -> tuple[str, str]:
-    """The folder from which Python imports a file, and its dotted name there."""
+    """Return the folder from which Python imports a file, and its dotted name there."""
     folder = path.resolve().parent
     parts = [] if path.name == "__init__.py" else [path.stem]
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
@@ -146,7 +146,10 @@ def _module(path: Path) -> tuple[str, str]:
 
 
 def fork_texts(folder: Path, package: str) -> tuple[CodeText, ...]:
-    """The modules of `package` in a checkout. Raises InputError if the folder contains none."""
+    """Return the modules of `package` in a checkout.
+
+    Raises InputError if the folder contains none.
+    """
     name = package.replace("-", "_")
     texts = tuple(text for text in find_files([folder]) if text.module.partition(".")[0] == name)
     if not texts:

@@ -21,7 +21,7 @@ _CERTAINLY_REACHED = Reached(Level.CERTAIN, "", user=True)
 
 
 def possible_roots(package: str) -> frozenset[str]:
-    """The possible names of modules of a package that was not read."""
+    """Return the possible names of modules of a package that was not read."""
     return frozenset((package.replace("-", "_"), package.partition("-")[0]))
 
 
@@ -86,7 +86,7 @@ class CodeSet:
         self._modules[name] = None
 
     def _user_module(self, name: str) -> ModuleFacts | OpaqueModule:
-        """The facts of a module of the user."""
+        """Return the facts of a user's module."""
         module = self._modules[name]
         if module is None:
             facts = self._facts[self._files[name]]
@@ -95,7 +95,7 @@ class CodeSet:
         return module
 
     def names(self) -> frozenset[str]:
-        """The modules of the user's code, including names that several files have."""
+        """Return the modules of the user's code, including names that several files have."""
         return frozenset(self._modules)
 
     @property
@@ -104,7 +104,7 @@ class CodeSet:
         return self._texts
 
     def root(self, file: str) -> str:
-        """The folder from which Python imports the modules of a file."""
+        """Return the folder from which Python imports the modules of a file."""
         return self._by_file[file].root
 
     def path(self, modules: Iterable[str] | None = None) -> MainPath:
@@ -147,7 +147,7 @@ class CodeSet:
         return self._base.owner(module)
 
     def version(self, package: str) -> str | None:
-        """The version of a package, or a placeholder for the user's code."""
+        """Return the version of a package, or a placeholder for the user's code."""
         return self._version if package == self._package else self._base.version(package)
 
     def modules_of(self, package: str) -> Mapping[str, str]:
@@ -164,7 +164,7 @@ class CodeSet:
         return self._sizes
 
     def read(self, package: str, path: str) -> bytes | None:
-        """The content of a file in a package or in the user's code."""
+        """Return the content of a file in a package or in the user's code."""
         if package != self._package:
             return self._base.read(package, path)
         text = self._by_file.get(path)
@@ -175,7 +175,7 @@ class CodeSet:
         self._base.prefetch(name for name in modules if name not in self._modules)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below `package` whose source contains `word`."""
+        """Return the modules below `package` whose source contains `word`."""
         if package not in self._modules:
             return self._base.mentioning(package, word)
         return [

@@ -105,7 +105,7 @@ class _CommandLines:
         self._parsers: dict[tuple[str, ...], Parser | None] = {}
 
     def find_problems(self, command: Command) -> Iterator[Problem]:
-        """The findings for the words of a command."""
+        """Yield the findings for the words of a command."""
         start = next(
             (at for at, word in enumerate(command) if not _ASSIGNMENT.match(word.text)),
             len(command),
@@ -255,7 +255,7 @@ def _has_flags(parser: Parser, words: Command) -> bool:
 
 
 def _normalize_flag(flag: str) -> str:
-    """An option with dashes instead of underscores, for comparison."""
+    """Return an option with dashes instead of underscores, for comparison."""
     return flag.lstrip("-").replace("_", "-")
 
 

@@ -119,7 +119,7 @@ def _yaml_commands(source: bytes) -> Iterator[Command]:
 
 
 def _mappings(document: yaml.Node | None) -> Iterator[dict[str, yaml.Node]]:
-    """The mappings in a document, without duplicates."""
+    """Yield the mappings in a document, without duplicates."""
     left, seen = [document], set()
     while left:
         node = left.pop()
@@ -210,5 +210,5 @@ def _json_words(text: str, line: int) -> list[Word] | None:
 
 
 def names_pattern(names: Iterable[str]) -> re.Pattern[bytes]:
-    """A pattern that matches the names of programs and modules, for `find_commands`."""
+    """Return a pattern that matches the names of programs and modules, for `find_commands`."""
     return re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(name.encode()) for name in names))

@@ -38,7 +38,7 @@ _AUTO_VALUE = '"auto"'  # in messages about values that only the default replace
 def check_configurations(
     sources: PackageSources, texts: Sequence[CodeText]
 ) -> Iterator[CodeFinding]:
-    """The findings in accelerate and DeepSpeed files among `texts`."""
+    """Yield the findings in accelerate and DeepSpeed files among `texts`."""
     for text in texts:
         content = _content(text)
         if isinstance(content, Mapping):
@@ -156,7 +156,7 @@ def _filled_settings(sources: PackageSources) -> frozenset[str]:
 
 
 def _automatic_settings(content: Any, prefix: str) -> Iterator[str]:
-    """The dotted paths of settings whose value is "auto"."""
+    """Yield the dotted paths of settings whose value is "auto"."""
     for key, value in content.items() if isinstance(content, Mapping) else ():
         if value == "auto":
             yield f"{prefix}{key}"
@@ -225,7 +225,7 @@ def _fields(sources: PackageSources) -> frozenset[str]:
 
 
 def _place(text: CodeText, key: str) -> tuple[int, int]:
-    """The line and column of a key, counted from 1."""
+    """Return the line and column of a key, counted from 1."""
     pattern = re.compile(rf"(?:^\s*|[{{,]\s*)[\"']?({re.escape(key)})[\"']?\s*:", re.MULTILINE)
     source = text.source.decode(errors="replace")
     match = pattern.search(source)

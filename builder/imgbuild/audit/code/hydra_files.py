@@ -178,13 +178,13 @@ def _python_findings(
 
 
 def _callee_name(call: ast.Call) -> str:
-    """The last component of a callee's name."""
+    """Return the last component of a callee's name."""
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _places(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call that initializes Hydra with a folder or module."""
+    """Return the arguments of a call that initializes Hydra with a folder or module."""
     if _callee_name(call) not in _INITIALIZERS:
         return []
     return [*call.args[:1], *(each.value for each in call.keywords if each.arg != "version_base")]

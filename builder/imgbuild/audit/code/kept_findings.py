@@ -77,7 +77,7 @@ class FindingCache:
 
 
 def _used_modules(named: Collection[str], modules: Collection[str]) -> Collection[str]:
-    """The user's modules among `named`, with their parents."""
+    """Return the user's modules among `named`, with their parents."""
     used: set[str] = set()
     for each in named:
         name = each.removesuffix(".*")

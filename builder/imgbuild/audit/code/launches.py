@@ -164,7 +164,7 @@ def _content(text: CodeText | None) -> Mapping[str, Any]:
 
 
 def _settings(texts: Sequence[CodeText], words: Command) -> Mapping[str, Any]:
-    """The accelerate configuration to which a command refers."""
+    """Return the accelerate configuration to which a command refers."""
     given = _value(words, "--config-file")
     return _content(_referenced_file(texts, given[0])) if given is not None else {}
 
@@ -216,7 +216,7 @@ def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any
 
 
 def _rejected_option_findings(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
-    """Findings for options in a script that the installed versions reject with ZeRO-3."""
+    """Yield findings for options in a script that the installed versions reject with ZeRO-3."""
     tree = valid_source(text.source)
     if tree is None:
         return

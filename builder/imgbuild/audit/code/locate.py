@@ -39,7 +39,7 @@ class CodeTree:
         return parse_source(self._text.source)
 
     def _nodes(self, line: int) -> Iterator[ast.AST]:
-        """The nodes that start on a line, outer ones first."""
+        """Yield the nodes that start on a line, outer ones first."""
         waiting: deque[ast.AST] = deque([self._tree])
         while waiting:
             for node in ast.iter_child_nodes(waiting.popleft()):

@@ -93,7 +93,7 @@ def _python(lines: list[str]) -> list[str]:
 
 
 def _replace_magics(lines: list[str]) -> list[str]:
-    """`lines` with Python statements instead of magics and commands."""
+    """Return `lines` with Python statements instead of magics and commands."""
     plain = []
     continued = False
     for line in lines:

@@ -132,7 +132,7 @@ def _is_called(facts: ModuleFacts, chain: Sequence[LookupResult], method: str) -
 
 
 def _calls(home: ModuleFacts, base: Class, method: str) -> Sequence[Call]:
-    """The calls of `self.METHOD` in the methods of a class."""
+    """Return the calls of `self.METHOD` in the methods of a class."""
     return _self_calls_by_method(SameFacts(home)).get((base.name, method), ())
 
 

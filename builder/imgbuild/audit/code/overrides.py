@@ -42,7 +42,7 @@ def check_overrides(
     words: Sequence[Word],
     texts: Sequence[CodeText] = (),
 ) -> Iterator[Problem]:
-    """Findings for overrides that the Hydra program `module` of a package rejects.
+    """Yield findings for overrides that the Hydra program `module` of a package rejects.
 
     With `--config-path`, the configurations among the user's `texts` are searched first.
     """

@@ -192,7 +192,7 @@ def _syntax_finding(file: str, message: str) -> CodeFinding:
 
 
 def _unique_findings(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
-    """The findings without duplicates, each with its highest severity.
+    """Return the findings without duplicates, each with its highest severity.
 
     The statements of a program are read twice, so findings are duplicated.
     """
@@ -240,7 +240,7 @@ class _ReplacementCache:
         self._memory: dict[tuple[str, str, str], Replacement] = {}
 
     def find(self, evidence: Evidence) -> Replacement:
-        """The result of `other_sets.find_replacement`, cached."""
+        """Return the result of `other_sets.find_replacement`, cached."""
         key = (evidence.relation, evidence.subject, evidence.other)
         if key not in self._memory:
             self._memory[key] = other_sets.find_replacement(self.code, evidence, self._others)
@@ -250,7 +250,7 @@ class _ReplacementCache:
 def _file_findings(
     look: _ReplacementCache, text: CodeText, group: Sequence[tuple[Finding, Evidence]]
 ) -> list[CodeFinding]:
-    """The findings in one file. The syntax tree is released afterwards."""
+    """Return the findings in one file. The syntax tree is released afterwards."""
     tree = CodeTree(text, look.code)
     return [_finding(look, finding, evidence, text, tree) for finding, evidence in group]
 

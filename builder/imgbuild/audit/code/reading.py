@@ -49,7 +49,7 @@ class CodeFacts(Mapping[str, ModuleFacts]):
         self._store_facts(_read_all([t for f, t in self._texts.items() if f not in self.summaries]))
 
     def variables(self) -> Mapping[str, FileVariables]:
-        """The environment variables that each file sets and reads."""
+        """Return the environment variables that each file sets and reads."""
         return {file: each.variables for file, each in self.summaries.items()}
 
     def _store_facts(self, read: Mapping[str, tuple[bytes, Summary]]) -> None:
@@ -63,7 +63,7 @@ class CodeFacts(Mapping[str, ModuleFacts]):
         self._summaries.save()
 
     def __getitem__(self, file: str) -> ModuleFacts:
-        """The facts of a file, from the cache if possible."""
+        """Return the facts of a file, from the cache if possible."""
         if file not in self._facts:
             data = self._modules.read(file, self.digests[file])
             cached = decode_value(data, ModuleFacts) if data is not None else None
@@ -81,7 +81,7 @@ class CodeFacts(Mapping[str, ModuleFacts]):
 
 
 def text_digest(text: CodeText) -> str:
-    """A digest of the name, module and content of a file."""
+    """Return a digest of the name, module and content of a file."""
     content = (f"{text.file}\0{text.module}".encode(), text.source, text.commands)
     return sha256(b"\0".join(content))
 

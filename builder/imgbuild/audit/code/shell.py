@@ -60,7 +60,7 @@ def shell_commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Co
 
 
 def nested_commands(command: Command, depth: int = 0) -> Iterator[Command]:
-    """The commands in an argument of a shell: `bash -c '…'`."""
+    """Yield the commands in an argument of a shell, such as `bash -c '…'`."""
     names = [word.text.rpartition("/")[2] for word in command]
     for at, word in enumerate(command[:-1]):
         is_shell = not _SHELLS.isdisjoint(names[:at])
@@ -205,7 +205,7 @@ class _ShellReader:
         return Word("".join(parts), line, column, literal, variable, items)
 
     def _parse_array(self) -> tuple[Word, ...]:
-        """The words of `(…)`."""
+        """Return the words in `(…)`."""
         self._at += 1
         words: list[Word] = []
         while self._at < len(self._source) and self._source[self._at] != ")":

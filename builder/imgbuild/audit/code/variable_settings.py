@@ -112,7 +112,7 @@ def _shell_settings(source: str) -> Iterator[VariableSetting]:
 
 
 def _line_settings(source: str) -> Iterator[VariableSetting]:
-    """The variables in YAML and Dockerfiles: `NAME: value`, `NAME=value`, `- name: NAME`."""
+    """Yield the variables in YAML and Dockerfiles: `NAME: value`, `NAME=value`, `- name: NAME`."""
     for number, line in enumerate(source.splitlines(), 1):
         match = _LINE.match(line) or _NAME_LINE.match(line)
         if match is not None:

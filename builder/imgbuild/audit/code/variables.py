@@ -65,7 +65,7 @@ def check_variables(
 def _unread_problem(
     sources: PackageSources, reading: VariablePrefix, prefix: str, setting: VariableSetting
 ) -> tuple[str, str, str] | None:
-    """The finding for a variable that no package reads."""
+    """Return the finding for a variable that no package reads."""
     package_set = sources.package_set
     readers = [name for name in reading.packages if package_set.version(name) is not None]
     names = _read_names(sources, readers, prefix)
@@ -142,7 +142,7 @@ def _value(
 
 
 def _choice_problem(source: bytes, setting: VariableSetting) -> tuple[str, str, str] | None:
-    """The finding for a value that is not among the choices in vLLM's table of variables."""
+    """Return the finding for a value that is not among the choices in vLLM's table of variables."""
     for name, listed in _CHOICES.findall(source):
         values = {value.decode() for value in _QUOTED.findall(listed)}
         allowed = map(str.lower, values)

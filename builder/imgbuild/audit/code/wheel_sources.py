@@ -298,7 +298,7 @@ def _raises_for(statement: ast.stmt, name: str) -> bool:
 
 
 def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes in the body of a function, without those of nested definitions."""
+    """Yield the nodes in the body of a function, without those of nested definitions."""
     todo: list[ast.AST] = list(body)
     while todo:
         node = todo.pop()
@@ -336,7 +336,7 @@ def _is_globals(node: ast.AST) -> bool:
 
 
 def _raising_tables(function: FunctionNode) -> Iterator[str]:
-    """The tables X of `if attr in X: raise AttributeError(…)`."""
+    """Yield each table X that is tested in `if attr in X: raise AttributeError(…)`."""
     for node in walk_tree(function):
         if (
             isinstance(node, ast.If)

@@ -20,7 +20,7 @@ _evaluators: WeakKeyDictionary[ImportablePackages, Evaluator] = WeakKeyDictionar
 
 
 def package_set_evaluator(package_set: ImportablePackages) -> Evaluator:
-    """The cached evaluator of a package set."""
+    """Return the cached evaluator of a package set."""
     if package_set not in _evaluators:
         _evaluators[package_set] = Evaluator(package_set)
     return _evaluators[package_set]

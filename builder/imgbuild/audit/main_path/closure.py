@@ -106,11 +106,11 @@ class MainPath:
         return how is not None and (how.via is None or (module, runner) in self._called)
 
     def modules(self) -> list[str]:
-        """The names of all checked modules, including corners, sorted."""
+        """Return the names of all checked modules, including corners, sorted."""
         return sorted(self._corners.union(module for module, _ in self.places))
 
     def module_facts(self, modules: Modules) -> Iterator[ModuleFacts]:
-        """The facts of the checked modules in `modules`, if they are known."""
+        """Yield the facts of the checked modules in `modules`, if they are known."""
         for module in self.modules():
             facts = modules.module(module)
             if isinstance(facts, ModuleFacts):

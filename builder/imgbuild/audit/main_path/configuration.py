@@ -122,7 +122,7 @@ def find_hydra_program(package_set: ImportablePackages, module: str) -> HydraPro
 
 
 def class_targets(tree: Any) -> Iterator[str]:
-    """The class paths in the `_target_` keys of a configuration."""
+    """Yield the class paths in the `_target_` keys of a configuration."""
     todo = [tree]
     while todo:
         node = todo.pop()

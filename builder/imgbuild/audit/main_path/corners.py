@@ -24,7 +24,7 @@ def main_path_with_corners(
 
 
 def corner_modules(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
-    """The modules of walked packages that contain import lines of other walked packages."""
+    """Return the modules of walked packages that contain import lines of other walked packages."""
     library_wheels = [
         package_set.wheels[package]
         for package in sorted(rules.walk)

@@ -66,7 +66,7 @@ class _ReturnSignal(Exception):
 
 
 def default_run(view: PackageSetView, name: str) -> DefaultRun:
-    """The code that a call of the function or class `name` runs with default arguments."""
+    """Return the code that a call of the function or class `name` runs with default arguments."""
     run = DefaultRun(set(), set())
     module, _, rest = name.rpartition(".")
     facts = view.module(module) if module else None
@@ -160,7 +160,7 @@ class _DefaultWalk:
         return lookup if lookup.state == "defined" and not lookup.ambiguous else None
 
     def _dataclass_defaults(self, lookup: LookupResult) -> dict[str, object]:
-        """The defaults of a dataclass, without fields whose default cannot be read.
+        """Return the defaults of a dataclass, without fields whose default cannot be read.
 
         Fields assigned in methods, such as `__post_init__`, are also omitted.
         """
@@ -319,7 +319,7 @@ class _DefaultWalk:
     # -- expressions
 
     def value(self, node: ast.expr) -> object:
-        """The value of an expression. Calls in the expression are followed."""
+        """Return the value of an expression. Calls in the expression are followed."""
         match node:
             case ast.Constant():
                 return node.value if isinstance(node.value, _PLAIN_TYPES) else UNKNOWN
@@ -423,7 +423,7 @@ def _is_dataclass(lookup: LookupResult) -> bool:
 
 
 def _field_default(node: ast.expr | None) -> object:
-    """The default of a dataclass field: a constant, or field(default=CONSTANT)."""
+    """Return the default of a dataclass field: a constant, or field(default=CONSTANT)."""
     if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] == "field":
         node = next((item.value for item in node.keywords if item.arg == "default"), None)
     return _constant(node)

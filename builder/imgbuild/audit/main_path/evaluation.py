@@ -171,7 +171,7 @@ class Evaluator:
         return (UNKNOWN if empty else values[0]), causes
 
     def _unbound_name(self, module: str, name: str) -> object:
-        """The value of a builtin, or of a name from a star import."""
+        """Return the value of a builtin, or of a name from a star import."""
         lookup_result = look_up(self.package_set, module, name)
         if (
             lookup_result.state == "defined"
@@ -238,7 +238,7 @@ class Evaluation(Execution):
             raise UnsupportedCodeError
 
     def read(self, name: str, frame: CallFrame) -> object:
-        """The value to which a name is bound."""
+        """Return the value to which a name is bound."""
         holder = frame.binding_frame(name)
         if holder is not None:
             return holder.names[name]
@@ -385,7 +385,7 @@ class Evaluation(Execution):
             raise EvaluatedError(SOME, certain=False)
 
     def parent(self, frame: CallFrame, given: Sequence[object]) -> object:
-        """The result of `super()` in a method."""
+        """Return the result of `super()` in a method."""
         kind, owner = given if len(given) == 2 else (frame.kind, frame.owner)
         if isinstance(kind, ClassValue) and isinstance(owner, (ObjectInstance, ClassValue)):
             return SuperValue(kind, owner)

@@ -49,7 +49,7 @@ class ExpressionValues(Interpreter):
         return self.choose_branch() if truth_value is None else truth_value
 
     def value(self, node: ast.expr, frame: CallFrame) -> object:
-        """The value of an expression."""
+        """Return the value of an expression."""
         self.count_steps()
         reader = self._readers.get(type(node))
         if reader is None:
@@ -121,7 +121,7 @@ class ExpressionValues(Interpreter):
         )
 
     def apply_operator(self, sign: ast.AST, left: object, right: object) -> object:
-        """The result of `left sign right`, where `sign` is an operator."""
+        """Return the result of `left sign right`, where `sign` is an operator."""
         return operations.apply_operator(sign, left, right)
 
     def _comparison_value(self, node: ast.Compare, frame: CallFrame) -> object:

@@ -233,7 +233,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _guard_in_definition(package_set: ImportablePackages, guard: Guard) -> Guard:
-    """An equivalent guard for the module that defines the function, or `guard` itself."""
+    """Return an equivalent guard for the module that defines the function, or `guard` itself."""
     module, scope, text = guard.subject.split(":", 2)
     facts, call = package_set.module(module), parse_subject(text)
     if not isinstance(facts, ModuleFacts) or not isinstance(call, ast.Call) or "..." in text:
@@ -277,7 +277,7 @@ def _returned_state(package_set: ImportablePackages, guard: Guard) -> GuardState
 
 
 def _version(package_set: ImportablePackages, subject: str) -> str | None:
-    """The version of the package `subject`, or of the package with the module `subject`."""
+    """Return the version of the package `subject`, or of the package with the module `subject`."""
     version = package_set.version(subject)
     if version is None:
         owner = package_set.owner(subject.replace("-", "_"))

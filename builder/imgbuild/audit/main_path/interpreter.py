@@ -34,11 +34,11 @@ class Interpreter(ABC):
 
     @abstractmethod
     def value(self, node: ast.expr, frame: CallFrame) -> object:
-        """The value of an expression."""
+        """Return the value of an expression."""
 
     @abstractmethod
     def read(self, name: str, frame: CallFrame) -> object:
-        """The value to which a name is bound."""
+        """Return the value to which a name is bound."""
 
     @abstractmethod
     def attribute(self, value: object, name: str) -> object:
@@ -53,7 +53,7 @@ class Interpreter(ABC):
 
     @abstractmethod
     def parent(self, frame: CallFrame, given: Sequence[object]) -> object:
-        """The result of `super()` in a method."""
+        """Return the result of `super()` in a method."""
 
     @abstractmethod
     def apply_call(

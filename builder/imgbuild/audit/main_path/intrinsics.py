@@ -143,7 +143,7 @@ def _apply_bool(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) 
 
 
 def _apply_isinstance(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -> object:
-    """The result of `isinstance`, for plain values and builtin types."""
+    """Return the result of `isinstance`, for plain values and builtin types."""
     if len(arguments) != 2 or not is_fully_known(arguments[0]):
         return UNKNOWN
     classes = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
@@ -242,7 +242,7 @@ def _return_none(*_: object) -> object:
 def apply_plain_method(
     called: BoundValueMethod, arguments: Sequence[object], named: Mapping[str, object]
 ) -> object:
-    """The result of calling a method of a plain value."""
+    """Return the result of calling a method of a plain value."""
     owner = called.owner
     if isinstance(owner, dict) and called.name in ("get", "items", "values", "keys"):
         if called.name != "get":

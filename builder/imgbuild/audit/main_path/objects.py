@@ -112,7 +112,7 @@ class ObjectModel:
         return instance
 
     def empty_instance(self, kind: ClassValue) -> ObjectInstance:
-        """An object without attributes."""
+        """Return an object without attributes."""
         decides = any(level.has(name) for level in self._chain(kind) for name in _TRUTH)
         return ObjectInstance(kind, truth=None if decides else True)
 
@@ -184,7 +184,7 @@ class ObjectModel:
         return self._constant(level, value)
 
     def call_object_method(self, name: str, given: Sequence[object]) -> object:
-        """The result of a method that a class inherits from `object`."""
+        """Return the result of a method that a class inherits from `object`."""
         if name == "__new__" and given and isinstance(given[0], ClassValue):
             return self.empty_instance(given[0])
         if name == "__setattr__" and len(given) == 3 and isinstance(given[0], ObjectInstance):

@@ -50,7 +50,7 @@ def has_registered_name(
 
 @lru_cache(maxsize=64)
 def _keys(source: bytes, table: str) -> frozenset[str]:
-    """The keys of the dict or list of pairs that a module assigns to `table`."""
+    """Return the keys of the dict or list of pairs that a module assigns to `table`."""
     try:
         tree = parse_source(source)
     except SyntaxError:

@@ -86,7 +86,7 @@ class ModuleTree:
         )
 
     def find_class(self, line: int) -> ast.ClassDef | None:
-        """The definition of a class that starts on this line."""
+        """Return the definition of a class that starts on this line."""
         if self._classes is None:
             self._classes = {
                 node.lineno: node
@@ -168,7 +168,7 @@ class ModuleTree:
 
 
 def _nested_statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """All statements, including nested ones, without their expressions."""
+    """Yield all statements, including nested ones, without their expressions."""
     todo: list[ast.AST] = list(tree.body)
     while todo:
         node = todo.pop()
@@ -238,7 +238,7 @@ def _bindings(statements: Sequence[ast.stmt]) -> dict[str, list[ast.stmt]]:
 
 
 def bound_names(statements: Sequence[ast.stmt]) -> Iterator[str]:
-    """The names that statements bind, without those in nested definitions."""
+    """Yield the names that statements bind, without those in nested definitions."""
     todo: list[ast.AST] = list(statements)
     while todo:
         node = todo.pop()

@@ -92,7 +92,7 @@ class CallFrame:
         return frame
 
     def visible_objects(self) -> list[object]:
-        """The objects bound to names in this frame and the enclosing frames."""
+        """Return the objects bound to names in this frame and the enclosing frames."""
         instances = [value for value in self.names.values() if isinstance(value, ObjectInstance)]
         return instances + (self.outer.visible_objects() if self.outer is not None else [])
 

@@ -47,7 +47,7 @@ class PackageSetView:
         return self._package_set is package_set
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """The facts of module `name`, without branches that do not run."""
+        """Return the facts of module `name`, without branches that do not run."""
         if name not in self._facts:
             facts = self._package_set.module(name)
             if isinstance(facts, ModuleFacts):
@@ -68,7 +68,7 @@ class PackageSetView:
         self._package_set.prefetch(name for name in modules if name not in self._facts)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below `package` whose source contains the word."""
+        """Return the modules below `package` whose source contains the word."""
         return self._package_set.mentioning(package, word)
 
     def read_ahead(self, package: str) -> None:

@@ -114,7 +114,7 @@ def full_name(facts: ModuleFacts, expression: str) -> str:
 def resolve_expression(
     modules: Modules, facts: ModuleFacts, expression: str, *, scope: str = ""
 ) -> LookupResult:
-    """The definition to which a dotted expression in a scope of this module refers."""
+    """Return the definition to which a dotted expression in a scope of this module refers."""
     first, *rest = strip_subscript(expression).split(".")
     lookup_result = _first_definition(modules, facts, first, scope)
     for part in rest:
@@ -170,7 +170,7 @@ def _is_enumeration(modules: Modules, chain: Iterable[LookupResult]) -> bool:
 
 
 def follow_assignment(modules: Modules, lookup_result: LookupResult) -> LookupResult:
-    """The definition to which an assigned name refers: `X = module.Y`."""
+    """Return the definition to which an assigned name refers, as in `X = module.Y`."""
     for _ in range(_DEPTH):
         definition = lookup_result.definition
         if not isinstance(definition, AssignedName) or lookup_result.home is None:
@@ -347,7 +347,7 @@ def look_up_module(modules: Modules, name: str) -> LookupResult:
 
 
 def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None:
-    """A member that the class itself defines."""
+    """Return a member that the class itself defines."""
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None:
         return None
@@ -364,7 +364,7 @@ def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None
 
 
 def _imported_names(home: ModuleFacts, definition: Class) -> Iterable[str]:
-    """The names that import statements in a class body bind."""
+    """Return the names that import statements in a class body bind."""
     return [line.bound for line in module_index(home).scoped.get(definition.name, ())]
 
 

@@ -60,7 +60,7 @@ Entry = Function | Class | AssignedName | Import
 
 
 def look_up(modules: Modules, module: str, name: str) -> LookupResult:
-    """The result of `from module import name`."""
+    """Return the result of `from module import name`."""
     results, key = cached_results(modules), (module, name)
     result: LookupResult | None = results.get(key)
     if result is None:
@@ -162,7 +162,7 @@ def _search_module(modules: Modules, module: str, name: str, path: tuple[str, ..
 def search_module(
     modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...] = ()
 ) -> LookupResult:
-    """The definition of a name at the top level of this module."""
+    """Return the definition of a name at the top level of this module."""
     bound = module_index(facts).top.get(name, ())
     entries = [entry for entry in bound if not is_typing_only(entry.guards)]
     if name in facts.deleted:
@@ -291,7 +291,7 @@ def _choose_definition(
 
 
 def _wrapped_definition(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
-    """The class or function X in `X = f(X)`."""
+    """Return the class or function X that is wrapped in `X = f(X)`."""
     last = entries[-1]
     if not isinstance(last, AssignedName) or not last.value.endswith("()") or not facts.classes:
         return None
@@ -315,7 +315,7 @@ def _entry(
 
 
 def module_result(modules: Modules, module: str, path: tuple[str, ...] = ()) -> LookupResult:
-    """The result for a name that refers to a module."""
+    """Return the result for a name that refers to a module."""
     facts = modules.module(module)
     if facts is None:
         return _missing_module_result(modules, module, (*path, module))

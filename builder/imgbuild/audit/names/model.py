@@ -33,7 +33,7 @@ class Searchable(Protocol):
     """
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below this package whose source contains the word."""
+        """Return the modules below this package whose source contains the word."""
 
     def read_ahead(self, package: str) -> None:
         """Read the modules below this package in advance, if that is cheap."""

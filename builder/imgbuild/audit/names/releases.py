@@ -299,7 +299,7 @@ def name_owner(name: str) -> str:
 
 
 def definers(name: str) -> tuple[str, ...]:
-    """The packages that define a class."""
+    """Return the packages that define a class."""
     return _classes().get(name, ())
 
 
@@ -342,7 +342,7 @@ def exporting_package(name: str) -> str:
 
 
 def distribution_of_module(module: str) -> str:
-    """The package to install for a module, from its import name."""
+    """Return the package to install for a module, from its import name."""
     names = load_name_table().import_names
     distributions = (names[path] for path in _parent_packages(module) if path in names)
     return next(distributions, normalize_package(module.partition(".")[0]))
@@ -357,7 +357,7 @@ def package_name(module: str) -> str:
 
 
 def _parent_packages(module: str) -> Iterator[str]:
-    """A module, followed by its parent packages."""
+    """Yield a module, followed by its parent packages."""
     while module:
         yield module
         module = module.rpartition(".")[0]

@@ -49,14 +49,14 @@ class Scopes:
         return self._runners[scope]
 
     def scopes_run_by(self, runner: str) -> list[str]:
-        """The scopes whose statements run when `runner` is called, or at import ("")."""
+        """Return the scopes whose statements run when `runner` is called, or at import ("")."""
         if not runner:
             return [name for name in self._names if not self.scope_runner(name)]
         prefix = runner + "."
         return [name for name in self._names if name == runner or name.startswith(prefix)]
 
     def class_methods(self, owner: str) -> list[str]:
-        """The qualified names of the functions of a class."""
+        """Return the qualified names of a class's functions."""
         prefix = owner + "."
         return [
             name
@@ -70,7 +70,7 @@ class Scopes:
         return owner in self.classes and name not in MAKERS
 
     def class_around(self, scope: str) -> Class | None:
-        """The innermost class whose body contains `scope`."""
+        """Return the innermost class whose body contains `scope`."""
         while scope:
             if scope in self.classes:
                 return self.classes[scope]
@@ -171,7 +171,7 @@ def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -
 
 
 def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
-    """A member of a class or module."""
+    """Return a member of a class or module."""
     if holder.state != "defined" or "." in name:
         return Meaning()
     lookup_result = classes.find_member(modules, holder, name)
@@ -184,7 +184,7 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
 
 
 def import_path(lookup_result: LookupResult) -> str:
-    """The dotted path under which a module imports a result."""
+    """Return the dotted path under which a module imports a result."""
     if isinstance(lookup_result.definition, ModuleFacts):
         return lookup_result.definition.module
     if lookup_result.trace:

@@ -38,7 +38,7 @@ class AdvisedExtra(msgspec.Struct, frozen=True, array_like=True):
 
 
 def part_files(files: Iterable[str]) -> list[str]:
-    """The files of a wheel that programs import as separate parts: `ray`, `ray.serve`."""
+    """Return the files of a wheel that programs import as separate parts: `ray`, `ray.serve`."""
     return [file for file in files if _PART.fullmatch(installed_path(file))]
 
 

@@ -97,12 +97,12 @@ def linked_libraries(links: Mapping[str, str]) -> list[ElfFacts]:
 
 
 def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:
-    """The packages in `debs` that `read_base` has to read."""
+    """Return the packages in `debs` that `read_base` has to read."""
     return [deb for deb in debs if stored_libraries(deb, store) is None]
 
 
 def stored_libraries(deb: Deb, store: Store) -> tuple[ElfFacts, ...] | None:
-    """The libraries of `deb`, from the cache or from the published facts."""
+    """Return the libraries of `deb`, from the cache or from the published facts."""
     stored = store.fact(FACT, _key(deb))
     libraries = unpack_value(stored, tuple[ElfFacts, ...]) if stored is not None else None
     return libraries if libraries is not None else published_facts().deb_libraries(deb.sha256)

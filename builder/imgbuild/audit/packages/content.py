@@ -58,7 +58,7 @@ class WheelContent(Protocol):
         """Return the contents of the members `names`. Missing members are omitted."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a member in pieces, checked while it is read."""
+        """Return the content of a member in pieces, checked while it is read."""
 
 
 class LocalContent:
@@ -95,7 +95,7 @@ class LocalContent:
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a member in pieces, checked while it is read."""
+        """Yield the content of a member in pieces, checked while it is read."""
         member = self.members()[name]
         with FileReader() as files:
 
@@ -141,7 +141,7 @@ class RemoteContent:
         return dict(pair for pairs in contents for pair in pairs)
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a member, fetched in one request."""
+        """Yield the content of a member, fetched in one request."""
         yield self.read([name])[name]
 
     def _group(self, group: Sequence[tuple[str, WheelMember]]) -> list[tuple[str, bytes]]:
@@ -205,7 +205,7 @@ def _directory(file: io.BufferedReader, label: str) -> dict[str, WheelMember]:
 
 
 def _header(head: bytes, label: str, name: str) -> int:
-    """The length of the local header that starts with `head`."""
+    """Return the length of the local header that starts with `head`."""
     if len(head) < LOCAL_STRUCT.size or head[:4] != b"PK\3\4":
         refuse_wheel(label, name, "no local header at the offset listed in the directory")
     *_, name_length, extra_length = LOCAL_STRUCT.unpack(head)

@@ -169,7 +169,7 @@ def _is_site(path: Path) -> bool:
 
 
 def _version_in_path(*folders: Path) -> str:
-    """The Python version in a path such as lib/python3.12/site-packages."""
+    """Return the Python version in a path such as lib/python3.12/site-packages."""
     for folder in folders:
         for part in reversed(folder.absolute().parts):
             match = _VERSION.search(part) if part.startswith("python3.") else None
@@ -182,7 +182,7 @@ def _version_in_path(*folders: Path) -> str:
 def _packages(
     folders: Iterable[Path],
 ) -> tuple[tuple[InstalledPackage, ...], tuple[UncheckedPart, ...]]:
-    """The packages, sorted by name, and the packages that cannot be read."""
+    """Return the packages, sorted by name, and the packages that cannot be read."""
     packages: dict[str, InstalledPackage] = {}
     unread: list[UncheckedPart] = []
     for folder in folders:
@@ -235,7 +235,7 @@ def _package(info: Path) -> InstalledPackage | UncheckedPart:
 
 
 def _headers(info: Path) -> dict[str, str]:
-    """The name and version from the first lines of METADATA."""
+    """Return the name and version from the first lines of METADATA."""
     for file_name in ("METADATA", "PKG-INFO"):
         try:
             with (info / file_name).open(encoding="utf-8", errors="replace") as file:

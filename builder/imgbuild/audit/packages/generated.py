@@ -29,7 +29,7 @@ class GeneratedCode(msgspec.Struct, frozen=True, array_like=True):
 
 
 def generated_files(files: Iterable[str]) -> list[str]:
-    """The files of a wheel that protobuf generated, selected by file name."""
+    """Return the files of a wheel that protobuf generated, selected by file name."""
     return [file for file in files if file.endswith(_SUFFIX)]
 
 

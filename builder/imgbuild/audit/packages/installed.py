@@ -62,7 +62,7 @@ class InstalledContent:
         return contents
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a file in pieces."""
+        """Yield the content of a file in pieces."""
         with self.file(name).open("rb") as file:
             while piece := file.read(CHUNK):
                 yield piece
@@ -84,7 +84,7 @@ class InstalledContent:
         return total.hexdigest()
 
     def top_level_names(self) -> frozenset[str]:
-        """The first component of each path."""
+        """Return the first component of each path."""
         return frozenset(name.partition("/")[0] for name in self._file_stats)
 
     @cached_property
@@ -103,7 +103,7 @@ class InstalledContent:
         return stats
 
     def _metadata(self) -> Iterator[tuple[str, Path]]:
-        """METADATA or PKG-INFO, under the name used in a wheel."""
+        """Yield METADATA or PKG-INFO, under the name used in a wheel."""
         for file_name in ("METADATA", "PKG-INFO"):
             place = self._info / file_name
             if place.is_file():

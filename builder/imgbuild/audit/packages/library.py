@@ -80,7 +80,7 @@ class SearchText(msgspec.Struct, frozen=True):
     source: bytes
 
     def modules_containing(self, word: bytes) -> tuple[str, ...]:
-        """The modules whose source contains `word`."""
+        """Return the modules whose source contains `word`."""
         modules = []
         at = self.source.find(word)
         while at >= 0:
@@ -235,7 +235,7 @@ class LibraryWheel:
         return self._read_once(advised.KIND, form, lambda: read_advised(self.content, self.package))
 
     def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
-        """The modules below `parent` whose source contains `word`."""
+        """Return the modules below `parent` whose source contains `word`."""
         if self._mentions is None:
             published = (
                 self.published_wheel_facts.mentions
@@ -250,7 +250,7 @@ class LibraryWheel:
         return self._mentions[key]
 
     def text(self, parent: str) -> SearchText:
-        """The sources of all modules below `parent`."""
+        """Return the sources of all modules below `parent`."""
         if parent not in self._texts:
             text = self._stored_value(TEXT, SearchText, f"/{parent}")
             if text is None:
@@ -566,7 +566,7 @@ class Library:
 
 
 def pack_value(value: object) -> bytes:
-    """`value` as compressed MessagePack."""
+    """Return `value` as compressed MessagePack."""
     return bytes(isal_zlib.compress(msgspec.msgpack.encode(value), 1))
 
 

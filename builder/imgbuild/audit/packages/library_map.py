@@ -130,7 +130,7 @@ class LibraryMap:
 
 
 def _symbols(facts: ElfFacts) -> Iterator[int]:
-    """The exported symbols of a file, as far as the published facts contain them."""
+    """Return the exported symbols of a file, as far as the published facts contain them."""
     return map(SYMBOL_MASK.__and__, array("Q", facts.defined))
 
 

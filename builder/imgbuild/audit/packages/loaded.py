@@ -22,7 +22,7 @@ NamesByFile = Mapping[str, tuple[str, ...]]
 
 
 def loading_files(elf_facts: Iterable[ElfFacts], sizes: Mapping[str, int]) -> list[ElfFacts]:
-    """The shared objects that load libraries by name."""
+    """Return the shared objects that load libraries by name."""
     return [
         facts
         for facts in elf_facts

@@ -116,7 +116,7 @@ class PackageSet:
         return library_wheel.metadata if library_wheel is not None else None
 
     def metadata_file(self, package: str) -> str:
-        """The path of METADATA in the wheel of `package`."""
+        """Return the path of METADATA in the wheel of `package`."""
         return next((file for file in self.files(package) if is_metadata(file)), "METADATA")
 
     def files(self, package: str) -> Mapping[str, int]:
@@ -133,25 +133,25 @@ class PackageSet:
         return library_wheel.read([path]).get(path) if library_wheel is not None else None
 
     def generated_code(self, package: str) -> tuple[GeneratedCode, ...]:
-        """The protobuf-generated modules of `package` that check the version of protobuf."""
+        """Return the protobuf-generated modules of `package` that check the version of protobuf."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.generated_code if library_wheel is not None else ()
 
     def elf_facts(self) -> Iterator[tuple[str, ElfFacts]]:
-        """Every shared object and program in local wheels, with its package."""
+        """Yield every shared object and program in local wheels, with its package."""
         self._library.prefetch_elf_facts([self.wheels[package] for package in self.packages])
         for package in self.packages:
             for facts in self.wheels[package].elf_facts():
                 yield package, facts
 
     def assemblers(self) -> Iterator[tuple[str, ElfFacts]]:
-        """The assemblers for GPU code in local and remote wheels, with their packages."""
+        """Yield the assemblers for GPU code in local and remote wheels, with their packages."""
         for package in self.packages:
             for facts in self.wheels[package].assemblers:
                 yield package, facts
 
     def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
-        """The extras of `package` that its import errors recommend."""
+        """Return the extras of `package` that its import errors recommend."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.advised_extras if library_wheel is not None else ()
 
@@ -256,7 +256,7 @@ class PackageSet:
         )
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """The modules below the module `package` whose source contains the word."""
+        """Return the modules below the module `package` whose source contains the word."""
         owner = self._owners.get(package)
         if owner is None:
             return ()

@@ -56,7 +56,7 @@ class ImportablePackages(InstalledPackages, Protocol):
         """Return the content of a small file of `package`, or None if it does not exist."""
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below `package` whose source contains the word."""
+        """Return the modules below `package` whose source contains the word."""
 
     def read_ahead(self, package: str) -> None:
         """Read the modules below a package in advance, if that is cheap."""

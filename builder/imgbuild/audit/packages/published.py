@@ -248,7 +248,7 @@ class _PackageFacts:
 
 @lru_cache
 def published_facts() -> PublishedFacts:
-    """The facts bundled with imgbuild."""
+    """Return the facts bundled with imgbuild."""
     return PublishedFacts(installed_facts())
 
 

@@ -25,12 +25,12 @@ _KEY_PREFIX: Final = "d3fb2939a5f266a8d41327044a051f0e265d12b074fdc28c9d57214716
 
 
 def normalized_name(name: str) -> str:
-    """The normalized name of a package, or of the top-level module in a dotted name."""
+    """Return the normalized name of a package, or of the top-level module in a dotted name."""
     return normalize_package(name.partition(".")[0])
 
 
 def lookup_names(package_set: PackageSet, packages: Iterable[str]) -> frozenset[str]:
-    """The names under which a lookup can find one of `packages` or their modules."""
+    """Return the names under which a lookup can find one of `packages` or their modules."""
     return frozenset(
         normalized_name(name)
         for package in packages
@@ -48,7 +48,7 @@ def _folders(package_set: PackageSet, package: str) -> set[str]:
 
 @lru_cache(maxsize=1)
 def entry_points() -> Sha256:
-    """The hash of the entry points that audits follow, without the reasons (`why`)."""
+    """Return the hash of the entry points that audits follow, without the reasons (`why`)."""
     policy = yaml_data.load_yaml_data(files.data("audit/entry_points.yaml"), dict[str, Any])
     policy["entries"] = [
         {key: value for key, value in entry.items() if key != "why"} for entry in policy["entries"]

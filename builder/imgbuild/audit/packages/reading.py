@@ -161,7 +161,7 @@ def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, M
 
 
 def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
-    """All shared objects and programs in a wheel, sorted by path.
+    """Return all shared objects and programs in a wheel, sorted by path.
 
     GPU code of installed packages is omitted, because a search for it would read all bytes.
     """
@@ -188,7 +188,7 @@ def assembler_files(files: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_assemblers(content: WheelContent, files: Iterable[str]) -> tuple[ElfFacts, ...]:
-    """The facts of the assemblers `files` of a wheel."""
+    """Return the facts of the assemblers `files` of a wheel."""
     from imgbuild.audit.binaries.elf import read_elf
 
     read = (read_elf(partial(content.chunks, file), file) for file in sorted(files))
@@ -214,7 +214,7 @@ def _rank(file: str) -> int:
 
 
 def installed_path(file: str) -> str:
-    """The path of a member of a wheel, relative to site-packages."""
+    """Return the path of a member of a wheel, relative to site-packages."""
     return _DATA.sub("", file, count=1) if ".data/" in file else file
 
 

@@ -229,7 +229,7 @@ class _RequirementReader:
         return pins
 
     def unpinned_requirements(self, pins: dict[str, Pin]) -> list[_PlacedRequirement]:
-        """The first requirement of each package without a pin."""
+        """Return the first requirement of each package without a pin."""
         first = []
         for package, entries in self._entries.items():
             named = [entry for entry in entries if not entry.line.constraint]
@@ -265,7 +265,7 @@ def _pipe_command(paths: Sequence[Path | None], python: str = "") -> str:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """The first line number and the text of each statement, without comments and hashes."""
+    """Yield the first line number and the text of each statement, without comments and hashes."""
     start, whole = 1, ""
     for number, line in enumerate(text.splitlines(), start=1):
         start = start if whole else number
@@ -317,7 +317,7 @@ def _pins_agree(first: _PlacedRequirement, other: _PlacedRequirement) -> bool:
 
 
 def _without_marker(entry: _PlacedRequirement) -> str:
-    """A requirement without its marker."""
+    """Return a requirement without its marker."""
     requirement = entry.requirement
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     if requirement.url:

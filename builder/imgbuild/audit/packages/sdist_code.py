@@ -71,7 +71,7 @@ def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> No
 
 
 def _read_sdist(sdist: Path) -> dict[str, bytes]:
-    """The Python files and metadata, by path relative to the top folder of the archive."""
+    """Return the Python files and metadata, by path relative to the top folder of the archive."""
     files: dict[str, bytes] = {}
     total = 0
     for number, (member, content) in enumerate(read_entries(sdist, sdist.name), start=1):
@@ -88,7 +88,7 @@ def _read_sdist(sdist: Path) -> dict[str, bytes]:
 
 
 def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]]:
-    """The files that an installation would copy, by path relative to site-packages."""
+    """Yield the files that an installation would copy, by path relative to site-packages."""
     source = [name.removeprefix("src/") for name in files if name.startswith("src/")]
     folder = "src/" if any(name.count("/") == 1 for name in source) else ""
     packages = {

@@ -18,7 +18,7 @@ _TAG = re.compile(r"[._-]?(?<![A-Za-z])cu(?:da)?[_-]?(1[1-9])\d?(?![0-9A-Za-z])"
 
 
 def linked_runtimes(facts: ElfFacts) -> frozenset[str]:
-    """The major versions of the CUDA runtime to which a file is linked."""
+    """Return the major versions of the CUDA runtime to which a file is linked."""
     matches = (_RUNTIME.fullmatch(library) for library in facts.needed)
     return frozenset(match[1] for match in matches if match is not None)
 
@@ -36,7 +36,7 @@ def cuda_family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
 
 
 def find_skipped_variants(elf_facts: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, str]]:
-    """The packages and files of variants that this package set does not load."""
+    """Return the packages and files of variants that this package set does not load."""
     elf_facts = tuple(elf_facts)
     ours = cuda_family(elf_facts)
     skipped: set[tuple[str, str]] = set()

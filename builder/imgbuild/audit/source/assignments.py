@@ -96,7 +96,7 @@ class AssignmentReader:
             self._bind_import(node.lineno, module, alias.name, alias.asname or alias.name, value)
 
     def absolute_module(self, node: ast.ImportFrom) -> str:
-        """The absolute name of the module in a `from … import`."""
+        """Return the absolute name of the module in a `from … import`."""
         if not node.level:
             return node.module or ""
         parts = self.base.split(".")

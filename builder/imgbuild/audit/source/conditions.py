@@ -193,7 +193,7 @@ class ConditionReader:
         return (together, other) if every else (other, together)
 
     def _guards_of_conditional(self, test: ast.IfExp) -> Branches | None:
-        """The guards of `True if … else False`."""
+        """Return the guards of `True if … else False`."""
         if not isinstance(test.body, ast.Constant) or not isinstance(test.orelse, ast.Constant):
             return None
         yes, no = self.read(test.test)
@@ -264,7 +264,7 @@ class ConditionReader:
         return None
 
     def _guards_of_hasattr(self, test: ast.Call) -> Branches | None:
-        """The guards of `hasattr(x, "a")` or `getattr(x, "a", None)`."""
+        """Return the guards of `hasattr(x, "a")` or `getattr(x, "a", None)`."""
         subject, name = dotted_name(test.args[0]), string_value(test.args[1])
         if not subject or not name:
             return None
@@ -297,7 +297,7 @@ class ConditionReader:
         return self._both_branches(test, Guard("version", module.replace("-", "_"), sign + text))
 
     def _guards_of_parameter(self, test: ast.Compare | ast.Call) -> Branches | None:
-        """The guards of `"x" in inspect.signature(f).parameters`."""
+        """Return the guards of `"x" in inspect.signature(f).parameters`."""
         parameter = self.signatures.parameter_test(test)
         if parameter is None:
             return None
@@ -340,7 +340,7 @@ class ConditionReader:
     def _guards_of_python_version(
         self, test: ast.Compare, operands: list[ast.expr]
     ) -> Branches | None:
-        """The guards of comparisons such as `(3, 9) <= sys.version_info < (3, 12)`."""
+        """Return the guards of comparisons such as `(3, 9) <= sys.version_info < (3, 12)`."""
         guards = []
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
             sign = OPERATORS.get(type(operator))
@@ -351,7 +351,7 @@ class ConditionReader:
         return self._both_branches(test, *guards)
 
     def _guards_of_none_test(self, test: ast.Compare) -> Branches | None:
-        """The guards of `find_spec("x") is not None`, `vllm is None`, `flag is True`."""
+        """Return the guards of `find_spec("x") is not None`, `vllm is None`, `flag is True`."""
         right = test.comparators[0]
         operator, left = test.ops[0], test.left
         if not isinstance(operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):

@@ -243,7 +243,7 @@ def _parameter(source: SourceText, item: ast.arg, kind: str, *, default: bool) -
 
 
 def read_field(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
-    """The facts of an annotated name in a class."""
+    """Return the facts of an annotated name in a class."""
     default, init = node.value is not None, True
     if isinstance(node.value, ast.Call) and dotted_name(node.value.func).endswith("ield"):
         given = {item.arg: item.value for item in node.value.keywords}

@@ -226,7 +226,7 @@ class LazyNames:
             self.dynamic = True
 
     def _typing_imports(self) -> list[Import]:
-        """The top-level imports that run only for type checkers."""
+        """Return the top-level imports that run only for type checkers."""
         top = [line for line in self.assignments.imports if not line.scope]
         return [line for line in top if any(guard.kind == "typing" for guard in line.guards)]
 
@@ -351,7 +351,7 @@ class LazyNames:
 
 
 def _import_time_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported, including those in branches."""
+    """Yield the statements that run when the module is imported, including those in branches."""
     for statement in body:
         yield statement
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -366,7 +366,7 @@ def _import_time_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """The calls in a statement, except those in nested statements."""
+    """Yield the calls in a statement, except those in nested statements."""
     for name in ("value", "test", "iter"):
         part = getattr(statement, name, None)
         if isinstance(part, ast.AST):

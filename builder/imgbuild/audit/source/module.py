@@ -102,7 +102,7 @@ def _read_module(
 
 
 def _bound_names(statements: StatementReader) -> set[str]:
-    """The names that top-level statements of the module bind."""
+    """Return the names that top-level statements of the module bind."""
     assignments, definitions = statements.assignments, statements.definitions
     names = {line.bound for line in assignments.imports if not line.scope}
     names.update(

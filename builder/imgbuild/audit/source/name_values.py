@@ -127,14 +127,14 @@ class ScopeFrame:
         self._sites: dict[str, list[BindingSite]] | None = None
 
     def binding_sites(self, name: str) -> list[BindingSite]:
-        """The places in this scope where a name is bound."""
+        """Return the places in this scope where a name is bound."""
         if self._sites is None:
             self._sites = binding_sites(self.body, expressions=self.expressions)
         return self._sites.get(name, [])
 
 
 def literal_value(value: object) -> NameValue:
-    """The value of a literal."""
+    """Return the value of a literal."""
     return NameValue(
         literal=value if isinstance(value, str) else "",
         truthy=() if value else None,
@@ -213,7 +213,7 @@ class NameValues:
         frame.values[name] = name_value if before is None else _merge_values(name_value, before)
 
     def value(self, name: str) -> NameValue:
-        """The value of a name at the current place."""
+        """Return the value of a name at the current place."""
         frame: ScopeFrame | None = self.frame
         passed: list[ScopeFrame] = []
         line = 0  # that of the outermost function between here and the name, which runs later

@@ -48,7 +48,7 @@ def rewrite_program(tree: ast.Module, source: bytes) -> None:
 
 
 def _parameters(scope: _Scope) -> set[str]:
-    """The parameters of a function."""
+    """Return the parameters of a function."""
     if isinstance(scope, ast.Module):
         return set()
     given = scope.args
@@ -57,7 +57,7 @@ def _parameters(scope: _Scope) -> set[str]:
 
 
 def _dictionaries(source: bytes) -> set[str]:
-    """The names in `**name` that may be bound to a literal dictionary."""
+    """Return the names in `**name` that may be bound to a literal dictionary."""
     starred = set(_STARRED_NAME.findall(source))
     starts = [match.start() for match in _DICTIONARY.finditer(source)] if starred else []
     lines = [source[source.rfind(b"\n", 0, start) + 1 : start] for start in starts]
@@ -70,7 +70,7 @@ def _dictionaries(source: bytes) -> set[str]:
 
 
 def _functions(body: Sequence[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions among statements, including those in nested blocks."""
+    """Yield the functions among statements, including those in nested blocks."""
     for statement in body:
         if isinstance(statement, _FUNCTIONS):
             yield statement
@@ -312,7 +312,7 @@ def _is_call(statement: ast.stmt) -> bool:
 
 
 def _names(statement: ast.stmt) -> Iterator[tuple[ast.Name, bool]]:
-    """The names in a statement, and whether each is in a nested function or class."""
+    """Yield the names in a statement, and whether each is in a nested function or class."""
     left: list[tuple[ast.AST, bool]] = [(statement, False)]
     while left:
         node, closed = left.pop()

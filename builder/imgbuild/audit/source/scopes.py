@@ -118,7 +118,7 @@ class SourceScope:
         self.owner: ClassMembers | None = parent.owner if parent and kind == "function" else members
 
     def qualified_name(self, name: str) -> str:
-        """The qualified name of a definition in this scope."""
+        """Return the qualified name of a definition in this scope."""
         return f"{self.name}.{name}" if self.name else name
 
 
@@ -168,7 +168,7 @@ def binding_sites(
 
 
 def imported_module(alias: ast.alias) -> tuple[str, str]:
-    """The name that an `import` binds, and the imported module."""
+    """Return the name that an `import` binds, and the imported module."""
     first = alias.name.partition(".")[0]
     return alias.asname or first, alias.name if alias.asname else first
 
@@ -183,14 +183,14 @@ def _imported_names(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, Bi
 
 
 def _name(node: ast.AST) -> str:
-    """The name that a definition, an exception handler or a pattern binds."""
+    """Return the name that a definition, an exception handler or a pattern binds."""
     if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
         return node.name or ""
     return (node.rest or "") if isinstance(node, ast.MatchMapping) else ""
 
 
 def _binding(node: ast.AST) -> Iterable[ast.AST]:
-    """The parts of a node that belong to the same scope, without expressions."""
+    """Return the parts of a node that belong to the same scope, without expressions."""
     parts: list[ast.AST] = []
     for field in _BINDING_FIELDS.get(type(node), ()):
         value = getattr(node, field, None)
@@ -202,7 +202,7 @@ def _binding(node: ast.AST) -> Iterable[ast.AST]:
 
 
 def _scope_parts(node: ast.AST) -> Iterable[ast.AST]:
-    """The parts of a node that belong to the same scope."""
+    """Return the parts of a node that belong to the same scope."""
     if isinstance(node, _FUNCTIONS):
         return [*node.decorator_list, node.args]
     if isinstance(node, ast.Lambda):

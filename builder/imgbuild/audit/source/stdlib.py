@@ -52,7 +52,7 @@ def opaque_module(module: str, python: str) -> OpaqueModule | None:
 
 @lru_cache
 def stdlib_modules(python: str) -> frozenset[str]:
-    """The top-level modules of a Python version ("3.11")."""
+    """Return the top-level modules of a Python version ("3.11")."""
     table = load_standard_library().modules
     names = {*sys.stdlib_module_names, *" ".join(table.values()).split()}
     return frozenset(names - set(_removed_names(table, python)))

@@ -160,12 +160,12 @@ class SourceText:
         return cut.decode("utf-8", "replace")
 
     def short_text(self, node: ast.expr) -> str:
-        """The source of a node, shortened to 160 characters."""
+        """Return the source of a node, shortened to 160 characters."""
         text = self.text(node)
         return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
 
     def statement_lines(self, node: ast.stmt) -> bytes:
-        """The lines of a statement."""
+        """Return the lines of a statement."""
         return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
 
 

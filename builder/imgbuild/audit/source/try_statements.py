@@ -210,7 +210,7 @@ def _is_flag(node: TryStatement, name: str) -> bool:
 
 
 def _constants(block: list[ast.stmt]) -> list[tuple[str, bool]]:
-    """The names that a block sets to True, False or None."""
+    """Return the names that a block sets to True, False or None."""
     constants: list[tuple[str, bool]] = []
     for statement in block:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):

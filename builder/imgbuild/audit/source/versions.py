@@ -67,7 +67,7 @@ class VersionReader:
         return ""
 
     def _first_of_split(self, node: ast.Subscript) -> str:
-        """The version in `….split("+")[0]`, which removes the local part."""
+        """Return the version in `….split("+")[0]`, which removes the local part."""
         zero = isinstance(node.slice, ast.Constant) and node.slice.value == 0
         call = node.value
         if not zero or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -163,7 +163,7 @@ class VersionReader:
 
 
 def _operands(node: ast.AST) -> Sequence[ast.expr]:
-    """The operands of an expression that can be its value."""
+    """Return the operands of an expression that can be its value."""
     if isinstance(node, ast.BoolOp):
         return node.values
     if isinstance(node, ast.IfExp):
@@ -241,7 +241,7 @@ def _part(versions: VersionReader, node: ast.expr) -> VersionPart | None:
 
 
 def _sliced_part(versions: VersionReader, node: ast.Subscript) -> VersionPart | None:
-    """The part of a version in `….release[:2]` or `….split(".")[0]`."""
+    """Return the part of a version in `….release[:2]` or `….split(".")[0]`."""
     value, single, count = node.value, not isinstance(node.slice, ast.Slice), 0
     if isinstance(node.slice, ast.Slice):
         first = node.slice.lower
