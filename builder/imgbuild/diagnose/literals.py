@@ -58,7 +58,10 @@ def required_texts(pattern: str) -> frozenset[str]:
 
 
 def _most_selective(tokens: Iterable[Any]) -> frozenset[str]:
-    """Return the most selective alternatives in a sequence: those with the longest texts."""
+    """Return the most selective alternatives in a sequence.
+
+    These are the alternatives whose shortest text is the longest.
+    """
     choices: list[frozenset[str]] = []
     run = ""
     for operation, argument in tokens:

@@ -190,7 +190,7 @@ def _unknown_argument_reason(
 
 
 def _of_mentioned(name: str, facts: LogFacts) -> Existence | None:
-    """Return the existence of the argument `name` in a class of a package.
+    """Return the versions in which a class of a package accepts the argument `name`.
 
     The log must show the version of the package.
     """
@@ -200,9 +200,9 @@ def _of_mentioned(name: str, facts: LogFacts) -> Existence | None:
 
 
 def _main_class_existence(name: str) -> Existence | None:
-    """Return the existence of the argument `name` in a main class of vLLM.
+    """Return the versions in which a main class of vLLM accepts the argument `name`.
 
-    Used for an error that contains no callable.
+    This is used for an error that names no callable.
     """
     for callee in ("SamplingParams", "EngineArgs", "LLM"):
         existence = releases.argument_existence(callee, name)

@@ -139,7 +139,8 @@ class ReleaseCatalogue:
     def wheel(self, package: str, release: PackageRelease) -> Wheel:
         """Return the wheel of a release as a locked file.
 
-        Raises FetchFailed if the index has no hash of the wheel and the library cannot download it.
+        Raises FetchFailed if the index provides no hash of the wheel and the library cannot
+        download it.
         """
         if is_sdist(release.file):
             return self._code_wheel(package, release)

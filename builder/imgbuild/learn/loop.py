@@ -72,7 +72,7 @@ SHOWN_ERRORS = 8
 class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
     """The resolution and report of each architecture, learned constraints, and number of rounds.
 
-    `sources` are the locked sources of packages that do not come from an index.
+    `sources` are the locked sources of packages that are not from an index.
     """
 
     resolutions: Mapping[Arch, Resolution]

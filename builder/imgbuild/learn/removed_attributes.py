@@ -47,11 +47,11 @@ def check_removed_attributes(
     *,
     published: Collection[str] = (),
 ) -> list[Finding]:
-    """Return the reads of attributes that existed when the reading package was released.
+    """Return reads of attributes that existed when the reading package was released, but not now.
 
-    Only attributes that do not exist any more are included. `open_releases` returns the releases of
-    packages, and is called only if there are such reads. Reads between `published` packages are
-    skipped, because they were checked when the target was locked.
+    `open_releases` returns the releases of packages, and is called only if there are candidates.
+    Reads between `published` packages are skipped, because they were checked when the target was
+    locked.
     """
     release_catalogue: ReleaseCatalogue | None = None
     findings: dict[tuple[str, int, str], Finding] = {}
@@ -151,7 +151,10 @@ def _resolve_read(
 
 
 def _defines_attribute(package_set: PackageSet, package: str, name: str) -> bool:
-    """Whether any class of the package, including subclasses, defines this name."""
+    """Whether any class of the package defines this name.
+
+    Subclasses are included.
+    """
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
     return any(
         defines_name(package_set.wheels[package].text(root).source, name) for root in sorted(roots)

@@ -148,10 +148,10 @@ def accepts_python(declared: Declarations, python: str) -> bool:
 
 
 def _python_class(declared: Declarations, python: str) -> int:
-    """Return a rank of the Python.
+    """Return a rank of a Python version: 0, 1 or 2.
 
-    The rank is 0 if the project accepts the Python, 1 if it accepts only another patch release of
-    the same minor release, and 2 otherwise.
+    The rank is 0 if the project accepts the version. It is 1 if the project accepts only another
+    patch release of the same minor release. Otherwise, it is 2.
     """
     if accepts_python(declared, python):
         return 0

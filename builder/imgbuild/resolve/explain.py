@@ -64,7 +64,7 @@ def query_from_problem(problem: SolveProblem) -> ArchQuery:
 def _extension_error(
     error: NoSolution, problem: SolveProblem, base_target: PublishedTarget
 ) -> NoSolution:
-    """Return the same as `explain_error`, for a target that extends a published one."""
+    """Return the error of `explain_error` for a target that extends a published one."""
     hint = (
         f"{base_target.name} cannot change: add a different version, extend a target that meets the"
         f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"

@@ -102,7 +102,7 @@ def behind_newest(
 
 
 class OldVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that is over a year behind the others in its set, with the reasons as text."""
+    """A package that is over a year behind the other packages in the set, with reasons as text."""
 
     package: str
     reasons: tuple[str, ...]

@@ -141,10 +141,10 @@ def widen_constraints(
     catalogue: FileCatalogue,
     context: Context,
 ) -> tuple[Constraint, ...]:
-    """Return `entries`, with those of `packages` extended to all versions to which they apply.
+    """Return `entries`, extended to all versions to which they apply.
 
-    For a pinned package, an entry is learned only for the pinned version. Other versions would
-    therefore seem compatible if the entry were not extended.
+    Only entries of `packages` are extended. For a pinned package, an entry is learned only for the
+    pinned version. Other versions would therefore seem compatible if the entry were not extended.
     """
     originals = tuple(entries)
     if not any(entry.package in packages for entry in originals):

@@ -57,8 +57,8 @@ def first_far_behind(
 ) -> FarBehind | None:
     """Return the first package in `chosen` that is far behind the versions that `specs` accept.
 
-    Packages with a lower bound are skipped, and so are versions in `expected`, which are those of
-    the target.
+    Packages with a lower bound are skipped. Versions in `expected`, which are the versions of the
+    target, are also skipped.
     """
     for item in chosen:
         spec = SpecifierSet(specs.get(item.package, ">=0"))

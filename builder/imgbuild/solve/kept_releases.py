@@ -39,8 +39,8 @@ class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
 def later_releases(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease]:
     """Return the frameworks with a later release than in the target.
 
-    Only frameworks whose release in the target the project also accepts are included. The result is
-    empty for a target without `like`.
+    A framework is included only if the project also accepts its release in the target. The result
+    is empty for a target without `like`.
     """
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None

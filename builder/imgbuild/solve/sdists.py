@@ -345,7 +345,7 @@ def make_wheel(recipe: BuiltWheel, root: Path, python: str, context: Context) ->
 
 
 def recipe_inputs(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
-    """Return the sdist and the build requirements of a built wheel, with their packages."""
+    """Return the sdist and the build requirements of a built wheel, each with its package."""
     return (
         (recipe.package, recipe.sdist),
         *((wheel.package, wheel) for wheel in recipe.requires),

@@ -29,9 +29,10 @@ VARIANT = re.compile(
 
 
 class GpuModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """GPUs with the same chip. `arch` is the CPU architecture of integrated GPUs, None for others.
+    """GPUs with the same chip.
 
-    `tegra` marks GPUs that cannot run machine code for desktop and server GPUs.
+    `arch` is the CPU architecture of integrated GPUs, or None for other GPUs. `tegra` marks GPUs
+    that cannot run machine code for desktop and server GPUs.
     """
 
     capability: str

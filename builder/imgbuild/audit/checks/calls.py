@@ -123,9 +123,10 @@ class _ModuleCalls:
         )
 
     def _other_package(self, what: Meaning) -> str | None:
-        """Return the other package that a reference uses, or None if it uses none.
+        """Return the package to which a reference refers, if it is another package.
 
-        For packages that are not walked, only names missing from modules are reported.
+        Return None for other references. For packages whose code is not followed, only names
+        missing from modules are reported.
         """
         home = what.found.home or (what.holder.home if what.holder is not None else None)
         if home is None:

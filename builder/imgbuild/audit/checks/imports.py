@@ -110,9 +110,10 @@ def _import_finding(
 ) -> Finding | None:
     """Return the finding for an import, or None if it does not fail.
 
-    A missing package is reported if a module imports it at the top level, unconditionally. Code
+    A missing package is reported if a module imports it at the top level without a condition. Code
     that tests for the package, or imports it in a function, is for installations that include the
-    package, unless the code runs with the `default` configuration of an entry point.
+    package. Such code is reported only if it runs with the `default` configuration of an entry
+    point.
     """
     course = judge_guards(package_set, line.guards)
     attributes = (Attribute(0, expression, scope=line.scope) for expression in course.asked)

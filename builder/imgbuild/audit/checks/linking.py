@@ -313,7 +313,10 @@ def lacks_version(candidates: Sequence[ElfFacts], version: str, glibc: str) -> b
 
 
 def base_library_remedy(library: str) -> str:
-    """Return the remedy for a library missing in the base, with its Debian package if known."""
+    """Return the remedy for a library that is missing in the base.
+
+    The remedy contains the library's Debian package, if it is known.
+    """
     package = releases.load_name_table().system_libraries.get(library)
     if package is None:
         return f"add {library} to the base"

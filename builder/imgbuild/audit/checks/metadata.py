@@ -33,10 +33,11 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A requirement of `package` that applies in a package set, due to `extra` if that is set.
+    """A requirement of `package` that applies in a package set.
 
-    `number` is the line in METADATA, or 0 if unknown. `requested` means that the user requests the
-    extra, directly or through another extra.
+    `extra` is the extra that contains the requirement, or "". `number` is the line in METADATA, or
+    0 if unknown. `requested` means that the user requests the extra, directly or through another
+    extra.
     """
 
     package: str

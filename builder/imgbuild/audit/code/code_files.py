@@ -37,8 +37,8 @@ _PYTHON = re.compile(rb"#!.*\bpython")
 def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[CodeText, ...]:
     """Return the files in `paths` and their subfolders, without duplicates.
 
-    Raises InputError for a path that does not exist. Raises TimeoutError after `deadline`, a time
-    of `time.monotonic`.
+    Raises InputError for a path that does not exist. Raises TimeoutError after `deadline`, which is
+    a value of `time.monotonic()`.
     """
     texts: dict[Path, CodeText] = {}
     for path in paths:

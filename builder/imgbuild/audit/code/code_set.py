@@ -195,7 +195,10 @@ def _uses(facts: ModuleFacts) -> tuple[Import | Call | Attribute, ...]:
 
 
 def _without_data_conditions(facts: ModuleFacts) -> ModuleFacts:
-    """Return `facts` without conditions on data, which may hold at the top level of a program."""
+    """Return `facts` without conditions on data.
+
+    At the top level of a user's program, these conditions may be true.
+    """
 
     def _retained_guards(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
         return tuple(guard for guard in guards if guard.kind != _DATA_SUBJECT)

@@ -193,7 +193,7 @@ def _places(call: ast.Call) -> list[ast.expr]:
 def _word(item: ast.expr) -> Word | None:
     """Return an override as a word, or None if it is not a string.
 
-    For an f-string, only the part before the first value is known.
+    For an f-string, only the part before the first placeholder is known.
     """
     text, literal = string_value(item), True
     if isinstance(item, ast.JoinedStr) and item.values:

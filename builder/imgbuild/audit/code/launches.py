@@ -86,7 +86,10 @@ def requested_gpus(source: str) -> SlurmGpus | None:
 
 
 def check_launches(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
-    """Yield findings for launchers that start more processes than GPUs, and for ZeRO-3 options."""
+    """Yield findings for launchers that start more processes than there are GPUs.
+
+    Options that ZeRO-3 rejects are also reported.
+    """
     rejected: set[tuple[str, str]] = set()
     for text in texts:
         source = (text.source if text.kind == "shell" else text.commands).decode(errors="replace")

@@ -96,7 +96,7 @@ def lacks_option(options: Mapping[str, frozenset[str]], group: str, value: str) 
 def _configuration(
     sources: PackageSources, module: str, words: Sequence[Word], texts: Sequence[CodeText]
 ) -> ComposedTree | None:
-    """Return the composed configuration of a program, or None if it has none."""
+    """Return the composed configuration of a program, or None if there is no configuration."""
     main = find_hydra_program(sources.package_set, module)
     if main is None:
         return None
@@ -116,7 +116,7 @@ def _configuration(
 
 
 def _option(words: Sequence[Word], names: tuple[str, ...]) -> str | None:
-    """Return the value of a command-line option, or None if it is not given."""
+    """Return the value of a command-line option, or None if the option is not given."""
     for at, word in enumerate(words):
         option, equals, value = word.text.partition("=")
         if option in names:

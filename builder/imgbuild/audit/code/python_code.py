@@ -256,7 +256,10 @@ def _file_findings(
 
 
 def _severity(finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree) -> Severity:
-    """Return the severity in the user's code. It is a warning if the line may not run or fail."""
+    """Return the severity of a finding in the user's code.
+
+    The severity is a warning if the line may not run, or may not fail.
+    """
     if finding.severity is not Severity.ERROR:
         return finding.severity
     if evidence.relation is ConflictRelation.PACKAGE:

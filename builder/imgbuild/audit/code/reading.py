@@ -49,7 +49,7 @@ class CodeFacts(Mapping[str, ModuleFacts]):
         self._store_facts(_read_all([t for f, t in self._texts.items() if f not in self.summaries]))
 
     def variables(self) -> Mapping[str, FileVariables]:
-        """Return the environment variables that each file sets and reads."""
+        """Map each file to the environment variables that it sets and reads."""
         return {file: each.variables for file, each in self.summaries.items()}
 
     def _store_facts(self, read: Mapping[str, tuple[bytes, Summary]]) -> None:

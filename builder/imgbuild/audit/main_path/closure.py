@@ -163,7 +163,7 @@ def _is_private(name: str) -> bool:
 
 
 class _BaseClasses:
-    """Looks up the bases of a class, which may call methods that the class overrides."""
+    """Looks up the base classes of a class. They may call methods that the class overrides."""
 
     def __init__(self, bases: Iterable[LookupResult]) -> None:
         self._methods: set[str] = set()

@@ -58,7 +58,7 @@ class _BoundMethod(msgspec.Struct, frozen=True):
 
 
 class _ReturnSignal(Exception):
-    """Raised if the rest of a function may not run. Contains the returned value, if known."""
+    """Raised if the rest of a function may not run. Contains the returned value, if it is known."""
 
     def __init__(self, value: object = UNKNOWN) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Evaluates statements, such as if, for, try, with and return (separate: one level)."""
+"""Evaluates statements: if, for, try, with, return (separate: a level of the interpreter)."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ class Execution(ExpressionValues):
 
 
 def _class_names(value: object) -> list[str] | None:
-    """Return the exceptions in an `except`, which has a class or a tuple.
+    """Return the exceptions that an `except` names, as a class or a tuple.
 
     Return None if one of them is unknown.
     """

@@ -1,4 +1,4 @@
-"""Evaluates objects: construction, attributes and methods (separate: one level).
+"""Evaluates objects: construction, attributes, methods (separate: a level of the interpreter).
 
 A class is followed if all of its base classes can be read, its metaclass is known, and all of its
 decorators are in `_TRANSPARENT_DECORATORS`.

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 
 class OpaqueObject(msgspec.Struct, frozen=True):
-    """An object of which only the truth value may be known."""
+    """An object of which at most the truth value is known."""
 
     truth: bool | None = None
 

@@ -206,7 +206,7 @@ def _enclosing_class(facts: ModuleFacts, scope: str) -> LookupResult:
 def _base(modules: Modules, facts: ModuleFacts, scope: str) -> LookupResult:
     """Return the class to which super() refers.
 
-    The class is known only if the enclosing class has exactly one base.
+    It is known only if the enclosing class has exactly one base.
     """
     around = module_scopes(facts).class_around(scope)
     if around is None or len(around.bases) != 1:

@@ -163,7 +163,7 @@ class VersionReader:
 
 
 def _operands(node: ast.AST) -> Sequence[ast.expr]:
-    """Return the operands of an expression that can be its value."""
+    """Return the operands that can be the value of an expression."""
     if isinstance(node, ast.BoolOp):
         return node.values
     if isinstance(node, ast.IfExp):
