@@ -49,12 +49,12 @@ class _PlainUnpickler(pickle.Unpickler):
     """Reads dictionaries, lists, texts and numbers. Anything that would run code is rejected."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Reject each class."""
+        """Reject all classes."""
         message = f"{module}.{name}"
         raise pickle.UnpicklingError(message)
 
     def persistent_load(self, pid: Any) -> Any:
-        """Reject each reference."""
+        """Reject all references."""
         raise pickle.UnpicklingError(str(pid))
 
 

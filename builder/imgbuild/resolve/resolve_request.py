@@ -90,8 +90,9 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(requested.package for requested in self.requests)
 
     def restrict_to(self, markers: Mapping[str, str]) -> ResolveRequest:
-        """Return the request without packages whose markers do not apply to a machine with
-        `markers`.
+        """Return the request for a machine with `markers`.
+
+        Packages whose own marker is not true on this machine are omitted.
         """
         requests = tuple(each for each in self.requests if each.applies_to(markers))
         return msgspec.structs.replace(self, requests=requests)

@@ -313,7 +313,7 @@ def _refuse_native_code(
     texts: Mapping[str, str],
     context: Context,
 ) -> None:
-    """Raise NoSolution if the files in the folder show that it cannot be built."""
+    """Raise NoSolution if the files in the folder show that the package cannot be built."""
     if not texts:
         message = f"{address}: the folder has no pyproject.toml and no setup.py"
         raise InputError(message, hint="append the folder of the package: #subdirectory=")

@@ -229,7 +229,7 @@ def _parse_module(content: bytes, module: str, *, package: bool) -> ModuleTree |
 
 
 def _bindings(statements: Sequence[ast.stmt]) -> dict[str, list[ast.stmt]]:
-    """Map each name to the statements among `statements` that bind it."""
+    """Map each name that `statements` bind to the binding statements."""
     bindings: dict[str, list[ast.stmt]] = {}
     for statement in statements:
         for bound in dict.fromkeys(bound_names([statement])):

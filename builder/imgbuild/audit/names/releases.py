@@ -47,7 +47,7 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ]
 
     def existence(self, spec: str, instead: str = "") -> Existence:
-        """Return the versions with a name, in the form of an `Existence` with `spec` and `instead`."""
+        """Return the versions with a name, as an `Existence` with `spec` and `instead`."""
         return Existence(
             package=self.package, spec=spec, first=self.first, last=self.last, instead=instead
         )
