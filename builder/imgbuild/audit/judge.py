@@ -30,11 +30,12 @@ CHECKS: tuple[str, ...] = get_args(Check)
 class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of an audit, in addition to the package set.
 
-    `cuda` is the CUDA release of the target ("12.4"), `gpu` its compute capabilities ("9.0").
-    `named` packages must be importable even if no other package uses them, and `added` packages are
-    followed once another package imports them. `extras` maps packages to requested extras. `exempt`
-    maps packages, whose versions the user chose against METADATA or which the user removed, to the
-    place or reason of that choice. `alone` packages are installed without their requirements. If
+    `cuda` is the CUDA release of the target ("12.4"), and `gpu` its compute capabilities ("9.0").
+    `named` packages must be importable even if no other package uses them. `added` packages are
+    followed once another package imports them. `extras` maps packages to requested extras.
+
+    `exempt` maps packages to the place or reason of a user's choice: the user chose their versions
+    against METADATA, or removed them. `alone` packages are installed without their requirements. If
     `all_gpus` is false, a GPU that a package does not support is a warning.
     """
 
@@ -54,11 +55,11 @@ class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
 def terms_for_additions(
     terms: AuditTerms, required: Collection[str], added: Collection[str]
 ) -> AuditTerms:
-    """The terms for packages `added` to a published target, of which `required` are requested.
+    """Return the terms for packages `added` to a published target.
 
-    The others are dependencies, and only the imported parts of them run: IPython imports
-    matplotlib-inline only if matplotlib is installed. If no package is requested, as for an extra,
-    all are named.
+    The packages `required` are requested. The others are dependencies, and only their imported
+    parts run: IPython imports matplotlib-inline only if matplotlib is installed. If no package is
+    requested, as for an extra, all added packages are named.
     """
     named = sorted({*required} & {*added}) or sorted(added)
     return msgspec.structs.replace(terms, named=tuple(named), added=tuple(sorted(added)))
@@ -67,7 +68,7 @@ def terms_for_additions(
 def requested_extras(
     lines: Iterable[str], markers: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Package → the extras requested by requirement lines, on a machine with `markers`.
+    """Map each package to the extras in requirement lines that apply on a machine with `markers`.
 
     Lines that are not requirements are skipped.
     """
@@ -95,13 +96,13 @@ def audit_package_set(
     past: Callable[[MainPath], Iterable[Finding]] | None = None,
     published: Collection[str] = (),
 ) -> Report:
-    """All findings of `checks` in `package_set`.
+    """Return all findings of `checks` in `package_set`.
 
     `libraries` returns the shared objects of the base, and `interpreter` the files of a standalone
     Python, if there is one. `past` searches other releases for attributes that were removed (check
     "calls"), and may access an index. If the caller passes a main path as `path`, only that path is
-    checked. `published` are packages that were audited together: a finding between two of them that
-    only added packages reach is a warning.
+    checked. `published` are packages that were audited together. A finding between two of them is a
+    warning if only added packages reach its code.
     """
     terms = restrict_constraints(
         terms or AuditTerms(),
@@ -172,7 +173,7 @@ class _AuditRun:
 
     @property
     def path(self) -> MainPath:
-        """The main path from the caller, or that of the package set including corners."""
+        """The main path from the caller, or else the main path of the package set with corners."""
         if self._path is None:
             from imgbuild.audit.main_path.corners import main_path_with_corners
 
@@ -346,7 +347,7 @@ def _accepts_finding(waiver: Waiver, finding: Finding) -> bool:
 
 
 def restrict_constraints(terms: AuditTerms, versions: Mapping[str, str]) -> AuditTerms:
-    """`terms`, with only the constraints on packages in `versions`."""
+    """Return `terms` with only the constraints on packages in `versions`."""
     constraints = tuple(
         constraint
         for constraint in terms.constraints

@@ -12,9 +12,10 @@ CODE = "IMG905"
 
 
 def attribute_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
-    """The cause of an AttributeError; None for other errors, and for values of Python's types.
+    """Return the cause of an AttributeError.
 
-    `caller` is the import name of the package whose code reads the attribute.
+    `caller` is the import name of the package whose code reads the attribute. Return None for other
+    errors, and for attributes of Python's built-in types.
     """
     if not text.startswith("AttributeError") and "AttributeError" not in text[:60]:
         return None
@@ -40,7 +41,7 @@ def attribute_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
 
 
 def _module_reason(module: str, name: str, facts: LogFacts, caller: str) -> Reason:
-    """The reason for a module without an attribute."""
+    """Return the reason for a module without an attribute."""
     existence = releases.name_existence(module, name) or releases.module_existence(
         f"{module}.{name}"
     )
@@ -63,7 +64,7 @@ def _module_reason(module: str, name: str, facts: LogFacts, caller: str) -> Reas
 
 
 def _class_reason(owner: str, name: str, facts: LogFacts, caller: str) -> Reason:
-    """The reason for an object of class `owner` without an attribute."""
+    """Return the reason for an object of class `owner` without an attribute."""
     if package := releases.name_owner(owner):
         return Reason(
             code=CODE,
@@ -92,7 +93,10 @@ def _class_reason(owner: str, name: str, facts: LogFacts, caller: str) -> Reason
 
 
 def _configuration_reason(owner: str, name: str, version: str) -> Reason:
-    """The reason for a model's configuration without a field; `version` is of transformers."""
+    """Return the reason for a model configuration without a field.
+
+    `version` is the version of transformers.
+    """
     major = version.partition(".")[0]
     older = f" (pip install 'transformers<{major}')" if major in ("4", "5") else ""
     return Reason(

@@ -1,4 +1,4 @@
-"""Explains missing symbols, libraries and CUDA errors (separate: facts of binaries)."""
+"""Explains missing symbols, libraries and CUDA errors (separate: facts about binaries)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CUDA_CODE = re.compile(
 
 
 def site_package(file: str) -> str:
-    """The package of a file below site-packages; "" for others."""
+    """Return the package of a file below site-packages, or "" for other files."""
     for mark in ("site-packages/", "dist-packages/"):
         if mark in file:
             top = file.rpartition(mark)[2].partition("/")[0]
@@ -63,7 +63,7 @@ def site_package(file: str) -> str:
 
 
 def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None:
-    """The cause of an error about a library, a symbol or CUDA.
+    """Return the cause of an error about a library, a symbol or CUDA, or None.
 
     `caller` is the import name of the package that loads the library.
     """
@@ -138,7 +138,10 @@ def _symbol(text: str, facts: LogFacts) -> Reason | None:
 
 
 def _driver_function(package: str, symbol: str, facts: LogFacts) -> Reason:
-    """The reason for a function of CUDA's driver library, which is not part of CUDA's toolkit."""
+    """Return the reason for a missing function of the CUDA driver library.
+
+    The CUDA toolkit does not contain this library.
+    """
     shown = f" (CUDA {facts.driver_cuda})" if facts.driver_cuda else ""
     branches = [
         f"{cuda} {gpus.load_drivers().release_driver(cuda).partition('.')[0]}"
@@ -158,7 +161,10 @@ def _driver_function(package: str, symbol: str, facts: LogFacts) -> Reason:
 
 
 def _compiled_package_reason(package: str, symbol: str, file: str) -> Reason | None:
-    """The reason for a package's own function, or for a library that it compiled at run time."""
+    """Return the reason for a missing function of a package or of a library that it compiled.
+
+    The library is compiled at run time.
+    """
     if (function := GLOBAL.match(symbol)) is not None:
         name = function["rest"][: int(function["length"])]
         return Reason(
@@ -183,7 +189,7 @@ def _compiled_package_reason(package: str, symbol: str, file: str) -> Reason | N
 
 
 def _torch_symbol(package: str, symbol: str, file: str, facts: LogFacts) -> Reason:
-    """A symbol of torch that the installed torch lacks."""
+    """Return the reason for a torch symbol that the installed torch lacks."""
     table = pairs.load_pairs()
     torch, version = facts.version("torch"), facts.version(package)
     old = bool(OLD_STRING.search(symbol)) and "__cxx11" not in symbol
@@ -231,7 +237,7 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: LogFacts) -> Reas
 
 
 def _rebuild_cure(package: str) -> str:
-    """How to get a build of an extension for the installed torch."""
+    """Return the way to get a build of an extension for the installed torch."""
     if package == "an extension module":
         return (
             "find it (the last import above the error, such as flash-attn or sgl-kernel) and"
@@ -247,7 +253,10 @@ def _rebuild_cure(package: str) -> str:
 
 
 def _companion(package: str, torch: Version | None, file: str) -> str:
-    """The cure for what is released with each torch, or compiled at run time; "" for others."""
+    """Return the cure for a package that is released with each torch, or compiled at run time.
+
+    Return "" for other packages.
+    """
     if BUILT.search(file):
         return f"delete {file.rpartition('/')[0]}, so that it is compiled again for this torch"
     if package == "torchaudio":
@@ -261,7 +270,10 @@ def _companion(package: str, torch: Version | None, file: str) -> str:
 
 
 def _flash_attn(cause: str, facts: LogFacts) -> Reason:
-    """The reason for a flash-attn for a different torch. Its wheels name their torch."""
+    """Return the reason for a flash-attn that was built for another torch.
+
+    The file names of flash-attn's wheels contain the torch version.
+    """
     torch, wheel = facts.version("torch"), facts.wheels.get("flash-attn")
     if wheel is not None:
         built = f"torch {wheel.torch}" + (f" (cxx11abi{wheel.abi})" if wheel.abi else "")
@@ -340,7 +352,7 @@ def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:
 
 
 def _absent_library_reason(library: str) -> Reason:
-    """A library of a package, of Python or of no known owner."""
+    """Return the reason for a missing library of a package, of Python or of an unknown owner."""
     provider = libraries.load_libraries().provider(library)
     cause, cure = f"{library} is not installed", "add its folder to LD_LIBRARY_PATH"
     cure = f"install {provider or 'the package that provides it'}, or {cure}"
@@ -364,7 +376,7 @@ def _absent_library_reason(library: str) -> Reason:
 
 
 def _extension(text: str) -> Reason | None:
-    """An extension module that is absent from the folder in which torch compiles it."""
+    """Return the reason for an extension module missing in the folder where torch compiles it."""
     match = EXTENSION.search(text)
     if match is None or not BUILT.search(match["folder"] + "/"):
         return None
@@ -379,7 +391,7 @@ def _extension(text: str) -> Reason | None:
 
 
 def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Reason:
-    """A library of the CUDA release `major`."""
+    """Return the reason for a missing library of the CUDA release `major`."""
     user = releases.package_name(caller) or ("vllm" if "vllm" in facts.versions else "")
     who = " ".join((user, facts.versions.get(user, ""))).strip() or "an installed package"
     torch = facts.version("torch")
@@ -454,7 +466,7 @@ def _version(text: str) -> Reason | None:
 class CudaError(msgspec.Struct, frozen=True, kw_only=True):
     """The meaning of a CUDA error number, and the cure.
 
-    `says` is the message of CUDA, for errors that torch prints without the number.
+    `says` is CUDA's message, for errors that torch prints without the number.
     """
 
     name: str
@@ -465,14 +477,17 @@ class CudaError(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1)
 def cuda_errors() -> dict[int, CudaError]:
-    """The CUDA errors by number that give information about the machine or the build."""
+    """Map the number of each CUDA error that indicates a cause in the machine or build to it."""
     return yaml_data.load_yaml_data(
         files.data("diagnose/facts/cuda_errors.yaml"), dict[int, CudaError]
     )
 
 
 def start_reason(text: str) -> Reason | None:
-    """The cause if torch warns that CUDA cannot be initialized: the program then has no GPU."""
+    """Return the cause if torch warns that CUDA cannot be initialized.
+
+    The program then runs without a GPU.
+    """
     return _cuda_code(text) if "CUDA initialization" in text else None
 
 

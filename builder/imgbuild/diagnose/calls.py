@@ -1,6 +1,7 @@
 """Explains Python errors in calls between packages whose versions do not match.
 
-The calling package, from the frames of the traceback, and its line of code tell which.
+The frames of the traceback show which package makes the call, and its line of code shows the other
+package.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ OWN_MODELS = ("vllm", "sglang")
 
 
 def overridden_method_reason(text: str, caller: str, code: str) -> Reason | None:
-    """The cause if a package passes a keyword that a method of the program does not accept."""
+    """Return the cause if a package passes a keyword that a method of the program rejects."""
     match = KEYWORD.search(text)
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
     if owner.endswith(("Trainer", "Callback")) and not releases.name_owner(owner):
@@ -111,7 +112,10 @@ def overridden_method_reason(text: str, caller: str, code: str) -> Reason | None
 
 
 def _function_keyword(text: str, caller: str, code: str, facts: LogFacts) -> Reason | None:
-    """The cause if a function of another package, which the line names, lacks an argument."""
+    """Return the cause if a function of another package lacks an argument.
+
+    The line of code contains the name of the function.
+    """
     match = KEYWORD.search(text) if caller else None
     callee = re.escape(match["callee"] or " ") if match else ""
     called = re.search(rf"\b(\w+)\.(?:\w+\.)*{callee}\(", code) if match else None
@@ -133,9 +137,9 @@ def _function_keyword(text: str, caller: str, code: str, facts: LogFacts) -> Rea
 
 
 def passed_argument_reason(text: str, caller: str, above: str, facts: LogFacts) -> Reason | None:
-    """The cause if a class of the package `caller` rejects an argument that `above` passes to it.
+    """Return the cause if a class of `caller` rejects an argument that `above` passes.
 
-    Only for classes whose arguments no table lists.
+    `caller` and `above` are packages. Only classes whose arguments no table lists are examined.
     """
     match = KEYWORD.search(text) if caller and above else None
     owner = (match["callee"] or "").removesuffix(".__init__") if match else ""
@@ -158,7 +162,10 @@ def passed_argument_reason(text: str, caller: str, above: str, facts: LogFacts) 
 def called_by_name_reason(
     text: str, code: str, caller: str, above: str, facts: LogFacts
 ) -> Reason | None:
-    """The cause if the package `above` has `caller` call a method that its object does not have."""
+    """Return the cause if an object lacks a method that `above` has `caller` call by name.
+
+    Both are packages.
+    """
     owner, name = _attribute(text) if caller and above and BY_NAME.search(code) else ("", "")
     if not owner[:1].isupper():
         return None
@@ -173,7 +180,7 @@ def called_by_name_reason(
 
 
 def other_package_reason(callee: str, name: str, caller: str, facts: LogFacts) -> Reason | None:
-    """The reason if a package passes an argument to a method of another package's class."""
+    """Return the reason if a package passes an unknown argument to a method of another's class."""
     existence = (
         releases.argument_existence(callee.partition(".")[0], name) if caller and callee else None
     )
@@ -198,7 +205,7 @@ def _rejected_argument_cause(callee: str, package: str, name: str, user: str) ->
 
 
 def _member(text: str, caller: str, code: str, _facts: LogFacts) -> Reason | None:
-    """The cause if an enumeration lacks a member."""
+    """Return the cause if an enumeration lacks a member."""
     match = MEMBER.match(text)
     used = re.search(rf"(\w+)\.{match['name']}\b", code) if match else None
     if match is None or used is None:
@@ -216,7 +223,7 @@ def _member(text: str, caller: str, code: str, _facts: LogFacts) -> Reason | Non
 def _replaced_package_reason(
     text: str, _caller: str, _code: str, _facts: LogFacts
 ) -> Reason | None:
-    """The cause if a folder is imported instead of a package, which then has no names."""
+    """Return the cause if a folder is imported instead of a package, and lacks its names."""
     match = NO_FILE_NAME.search(text)
     if match is None:
         return None
@@ -244,7 +251,7 @@ def _replaced_package_reason(
 
 
 def sources_folder_reason(text: str) -> Reason | None:
-    """The cause if a name is looked up in a folder with the sources of a known package."""
+    """Return the cause if a name is looked up in a source folder of a known package."""
     match = FROM_SOURCES.search(text)
     if match is None or INSTALLED.search(match["file"]):
         return None
@@ -264,7 +271,7 @@ def sources_folder_reason(text: str) -> Reason | None:
 
 
 def _text_expected_reason(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | None:
-    """The cause if an object is passed where a text is expected, on which a method is called."""
+    """Return the cause if a text method is called on an object that is not a text."""
     match = ATTRIBUTE.search(text) if "AttributeError" in text[:60] else None
     if match is None or match["module"] or not OF_TEXTS.fullmatch(match["name"]):
         return None
@@ -284,7 +291,7 @@ def _text_expected_reason(text: str, caller: str, _code: str, _facts: LogFacts) 
 
 
 def _model_method(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | None:
-    """The cause if transformers passes a new argument to a method of a model's own code."""
+    """Return the cause if transformers passes a new argument to a model's own method."""
     match = KEYWORD.search(text) if caller in ("", "transformers") else None
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
     if match is None or not MODEL_CLASS.search(owner) or not OF_MODELS.fullmatch(method):
@@ -303,13 +310,16 @@ def _model_method(text: str, caller: str, _code: str, _facts: LogFacts) -> Reaso
 
 
 def _attribute(text: str) -> tuple[str, str]:
-    """The class and the attribute that an error reports as absent; "" for both if it does not."""
+    """Return the class and the attribute that an error reports as missing.
+
+    Both are "" if the error reports no missing attribute.
+    """
     match = ATTRIBUTE.search(text)
     return (match["owner"] or "", match["name"]) if match else ("", "")
 
 
 def _own_name(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | None:
-    """The cause if a package lacks a name or module that it imports from itself.
+    """Return the cause if a package lacks a name or module that it imports from itself.
 
     A release is consistent, so an optional package or a part of the installation must be missing.
     """
@@ -360,7 +370,7 @@ def _own_name(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | 
 
 
 def _unbuilt(package: str, part: str, caller: str) -> Reason:
-    """The reason for a part of a package that its build writes or compiles."""
+    """Return the reason for a missing part that a package's build writes or compiles."""
     user = releases.package_name(caller)
     other = user and user != package
     return Reason(
@@ -377,7 +387,7 @@ def _unbuilt(package: str, part: str, caller: str) -> Reason:
 
 
 def _class_attribute(text: str, caller: str, code: str, _facts: LogFacts) -> Reason | None:
-    """The cause if a package uses an attribute that a class which it imports does not have."""
+    """Return the cause if a package uses an attribute that an imported class lacks."""
     owner, name = _attribute(text) if caller and "AttributeError" in text[:60] else ("", "")
     if not owner[:1].isupper() or f"{owner}.{name}" not in code:
         return None
@@ -398,7 +408,7 @@ def _class_attribute(text: str, caller: str, code: str, _facts: LogFacts) -> Rea
 
 
 def _own_layer(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | None:
-    """The cause if an inference engine uses an attribute that a layer of its own does not have."""
+    """Return the cause if an inference engine uses an attribute that one of its layers lacks."""
     owner, name = _attribute(text) if caller in OWN_MODELS else ("", "")
     if not OWN_LAYER.search(owner) or releases.member_existence(owner, name):
         return None
@@ -414,7 +424,7 @@ def _own_layer(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason |
 
 
 def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts) -> Reason | None:
-    """The cause if a package uses an attribute that an object passed to it does not have."""
+    """Return the cause if a package uses an attribute that an argument passed to it lacks."""
     owner, name = _attribute(text) if caller and "AttributeError" in text[:60] else ("", "")
     if owner.islower() or not owner or owner == "NoneType":
         return None
@@ -473,7 +483,10 @@ def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts
 
 
 def _undefined_name_reason(text: str, caller: str, _code: str, facts: LogFacts) -> Reason | None:
-    """The cause of an undefined name that is a known package or is defined by one."""
+    """Return the cause of an undefined name.
+
+    The name is that of a known package, or a known package defines it.
+    """
     match = UNDEFINED.search(text)
     if match is None:
         return None
@@ -510,7 +523,10 @@ def _undefined_name_reason(text: str, caller: str, _code: str, facts: LogFacts) 
 
 
 def _package_by_class_name(name: str) -> str:
-    """The package with whose name a class begins, such as peft of PeftModel; else ""."""
+    """Return the package whose name starts the name of a class, such as peft for PeftModel.
+
+    Return "" if there is no such package.
+    """
     packages = releases.load_name_table().packages.split()
     plain = ((each, each.replace("-", "")) for each in packages if len(each) > 3)
     return next(

@@ -21,7 +21,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def all_explanations() -> dict[str, Explanation]:
-    """The explanations of all codes, in their order."""
+    """Return the explanations of all codes, in order."""
     return {
         each.code: each
         for each in sorted(_iterate_explanations(), key=lambda each: int(each.code[3:]))
@@ -36,7 +36,7 @@ def _iterate_explanations() -> Iterator[Explanation]:
 
 
 def rule_explanation(rule: FailureRule) -> Explanation:
-    """The explanation of a rule: cause, cure, sources, and its example."""
+    """Return the explanation of a rule: cause, cure, sources and example."""
     parts = [f"Cause: {fill_placeholders(rule.cause)}.", f"Cure: {fill_placeholders(rule.cure)}."]
     if rule.role == "consequence":
         parts.append(

@@ -1,4 +1,4 @@
-"""Finds the causes in a log and ranks the first failure before its consequences."""
+"""Finds the causes in a log, and ranks the first failure before its consequences."""
 
 from __future__ import annotations
 
@@ -70,31 +70,34 @@ LOOKUPS = (
 
 
 def diagnose_log(stream: BinaryIO, name: str) -> LogFindings:
-    """The findings of a log. InputError if it is not text."""
+    """Return the findings in a log. Raises InputError if the log is not text."""
     return LogFindings(findings=tuple(_findings(log.parse_log(lines.read_lines(stream, name)))))
 
 
 def first_finding_sentence(text: str) -> str:
-    """The first finding of a log as a sentence; "" if its confidence is low, or there is none."""
+    """Return the first finding in a log as a sentence.
+
+    Return "" if the confidence is low, or if there is no finding.
+    """
     found = likely_findings(diagnose_log(io.BytesIO(text.encode("utf-8", "replace")), "log"))
     return finding_sentence(found[0]) if found else ""
 
 
 def likely_findings(result: LogFindings) -> tuple[LogFinding, ...]:
-    """The findings, unless the confidence of the first one is low."""
+    """Return the findings, or nothing if the confidence of the first one is low."""
     low = not result.findings or result.findings[0].confidence == "low"
     return () if low else result.findings
 
 
 def finding_sentence(finding: LogFinding) -> str:
-    """A finding as a sentence."""
+    """Return a finding as a sentence."""
     return f"{finding.code}: {finding.cause}; cure: {finding.cure}"
 
 
 def diagnose_paths(paths: Sequence[Path]) -> LogFindings:
-    """The findings of a log, or of the flight-recorder dumps of several ranks or of a folder.
+    """Return the findings in a log, or in flight-recorder dumps of several ranks.
 
-    InputError for a file that cannot be read.
+    The dumps are files or in a folder. Raises InputError for a file that cannot be read.
     """
     dumps: list[flight.RankDump] = []
     answers: list[LogFinding] = []
@@ -119,7 +122,10 @@ def diagnose_paths(paths: Sequence[Path]) -> LogFindings:
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files of `paths`; of a folder the regular ones, since a pipe in it has no end."""
+    """Yield the files in `paths`.
+
+    In a folder, only regular files are included, because a pipe has no end.
+    """
     for path in paths:
         if not path.is_dir():
             yield path
@@ -199,7 +205,7 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
 
 
 def _replaced_exceptions(value: ParsedLog) -> set[int | None]:
-    """The exceptions that code handles with a call that the installed versions do not have."""
+    """Return the numbers of exceptions whose handlers fail because versions do not match."""
     return {
         each.context
         for each in value.exceptions
@@ -208,7 +214,10 @@ def _replaced_exceptions(value: ParsedLog) -> set[int | None]:
 
 
 def _unfinished_log_reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
-    """For a log without an exception: a line with an error, or the end of a truncated traceback."""
+    """Yield reasons for a log without an exception.
+
+    They come from a line with an error, or from the end of a truncated traceback.
+    """
     if any(each.traced for each in value.exceptions):
         return
     cut = value.cut
@@ -252,7 +261,10 @@ def _event_reason(
     *,
     failed: bool,
 ) -> Reason | None:
-    """The reason for an event, from a rule or else from facts. `allowed` maps codes to booleans."""
+    """Return the reason for an event, from a rule or else from facts.
+
+    `allowed` maps codes to booleans.
+    """
     exception = None if event.exception is None else value.exceptions[event.exception]
     traced = exception.frames if exception else ()
     frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}:{f.code}" for f in traced)
@@ -310,7 +322,10 @@ def _event_reason(
 def _rule_reason(
     rule: FailureRule, groups: Mapping[str, str], user: str, event: LogEvent, facts: LogFacts
 ) -> Reason:
-    """The reason from a rule that applies. `user` is the import name of the failing package."""
+    """Return the reason from a rule that applies.
+
+    `user` is the import name of the failing package.
+    """
     weak = event.level in ("I", "W") and not rule.warns
     texts = {**groups, "user": releases.package_name(user) or "a package"}
     pin = requirements.pin_cure(rule.requires, user, facts) if rule.requires else ""
@@ -330,12 +345,12 @@ def _rule_reason(
 
 
 def _is_minor(reason: Reason) -> bool:
-    """Whether it is a message of a program whose failure the calling Python program may survive."""
+    """Whether the reason is a program's message that the calling Python program may survive."""
     return reason.code == program_reasons.CODE and reason.source == "first"
 
 
 def _stated_reason(text: str, facts: LogFacts) -> Reason | None:
-    """The reason for a line that is a known program's own statement of its failure."""
+    """Return the reason for a line in which a known program states its failure."""
     return (
         resolution_reasons.resolution_reason(text, facts)
         or value_reasons.value_reason(text)
@@ -344,7 +359,7 @@ def _stated_reason(text: str, facts: LogFacts) -> Reason | None:
 
 
 def _line_reason(value: ParsedLog, event: LogEvent, *, failed: bool) -> Reason | None:
-    """The reason for a line that is not an exception."""
+    """Return the reason for a line that is not an exception."""
     text = event.text
     if not failed and (not value.is_excerpt or event.level in ("I", "W")):
         explained = value.is_single_message and event.level != "I"
@@ -365,7 +380,7 @@ def _line_reason(value: ParsedLog, event: LogEvent, *, failed: bool) -> Reason |
 
 
 def _survived_error_reason(reason: Reason, value: ParsedLog, event: LogEvent) -> Reason:
-    """The reason for an error mentioned in a line, which the program may have survived."""
+    """Return the reason for an error in a line, which the program may have survived."""
     weak = event.level in ("I", "W") or "Warning: " in event.text
     if value.note and not weak:
         weak = event.exception is not None  # a line that states a failure explains more
@@ -381,14 +396,17 @@ def _survived_error_reason(reason: Reason, value: ParsedLog, event: LogEvent) ->
 
 
 def _innermost_frame(exception: LoggedException | None) -> TraceFrame | None:
-    """The innermost frame of an exception that does not only pass a call on."""
+    """Return the innermost frame of an exception, ignoring frames that only pass calls on."""
     frames = exception.frames if exception else ()
     own = (f for f in reversed(frames) if not PASSING.match(f.name) and f.package != "omegaconf")
     return next((frame for frame in own if frame.file != "<string>"), None)  # by exec()
 
 
 def _caller(exception: LoggedException | None) -> str:
-    """The package whose code raised an exception, ignoring frames that only pass calls on."""
+    """Return the package whose code raised an exception.
+
+    Frames that only pass calls on are ignored.
+    """
     last = _innermost_frame(exception)
     if last is None or last.package or exception is None:
         return last.package if last else ""
@@ -400,33 +418,42 @@ def _caller(exception: LoggedException | None) -> str:
 
 
 def _next_exception(value: ParsedLog, event: LogEvent) -> LoggedException | None:
-    """The exception of the traceback that follows a line."""
+    """Return the exception of the traceback that follows a line."""
     near = (each for each in value.exceptions if 0 <= each.number - event.number < NEAR)
     return next(near, None)
 
 
 def _handling(value: ParsedLog, index: int | None) -> LoggedException | None:
-    """The exception that was raised while the one at `index` was handled, in the same program."""
+    """Return the exception that was raised while the exception at `index` was handled.
+
+    Only exceptions of the same program are considered.
+    """
     return next(
         (each for each in value.exceptions if index is not None and each.context == index), None
     )
 
 
 def _user(exception: LoggedException | None) -> str:
-    """The package, by import name, whose code called the one that an exception is about."""
+    """Return the import name of the package whose code led to an exception.
+
+    General libraries are skipped.
+    """
     frames = exception.frames if exception else ()
     packages = (f.package for f in reversed(frames) if f.package and f.package not in LIBRARIES)
     return next(packages, "")
 
 
 def _package_above(exception: LoggedException, caller: str) -> str:
-    """The package, by import name, that called `caller` from outside; "" if none did."""
+    """Return the import name of the package that called `caller`, or "" if there is none."""
     packages = (f.package for f in reversed(exception.frames) if f.package and not f.is_standard)
     return next((package for package in packages if package not in (caller, *LIBRARIES)), "")
 
 
 def _first_exception(value: ParsedLog) -> tuple[Reason, LogEvent] | None:
-    """The first exception that is neither a wrapper nor a warning, explained by its message."""
+    """Return the first exception that is neither a wrapper nor a warning, with a reason.
+
+    Its message explains the exception.
+    """
     for index, exception in enumerate(value.exceptions):
         if not exception.traced or exception.is_warning or exception.is_wrapper:
             continue
@@ -444,7 +471,10 @@ def _first_exception(value: ParsedLog) -> tuple[Reason, LogEvent] | None:
 
 
 def _repeated_exception(value: ParsedLog) -> tuple[Reason, LogEvent] | None:
-    """The exception whose message the first wrapper repeats, if the log has only wrappers."""
+    """Return the exception whose message the first wrapper repeats, with a reason.
+
+    Used if the log contains only wrappers.
+    """
     for index, exception in enumerate(value.exceptions):
         inner = quoted_exception(exception) if exception.traced else None
         if inner is None:
@@ -472,7 +502,7 @@ def _unknown_reason(exception: LoggedException) -> Reason:
 
 
 def _is_followed(value: ParsedLog, index: int) -> bool:
-    """Whether another exception was raised while this one was handled."""
+    """Whether another exception was raised while an exception was handled."""
     return any(
         index in root_causes(value.exceptions, later)
         for later in range(index + 1, min(index + 6, len(value.exceptions)))
@@ -480,7 +510,7 @@ def _is_followed(value: ParsedLog, index: int) -> bool:
 
 
 def _lines(value: ParsedLog, event: LogEvent) -> tuple[ShownLine, ...]:
-    """The line of an event; before it the innermost frame outside site-packages."""
+    """Return the line of an event, preceded by the innermost frame outside site-packages."""
     shown = []
     if event.exception is not None:
         frames = reversed(value.exceptions[event.exception].frames)

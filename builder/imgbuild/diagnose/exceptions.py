@@ -1,8 +1,8 @@
-"""Reads the exceptions in a log: type, message, frames, and exceptions chained to them.
+"""Reads the exceptions in a log: type, message, frames and chained exceptions.
 
-Several processes write at the same time: each source has a separate traceback. A log may start
-inside a traceback, and tracebacks that Ray and multiprocessing repeat from other processes have no
-header.
+Several processes may write to a log at the same time, so each source has a separate traceback. A
+log may start inside a traceback. Tracebacks that Ray and multiprocessing repeat from other
+processes have no header.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ WRAPPING_MESSAGES = re.compile(
 
 
 class TraceFrame(msgspec.Struct, frozen=True):
-    """A place in a traceback. `number` is the line in the log, and `code` is the source line."""
+    """A place in a traceback. `number` is the line in the log, and `code` the source line."""
 
     file: str
     line: int
@@ -110,12 +110,12 @@ class TraceFrame(msgspec.Struct, frozen=True):
 
     @property
     def package(self) -> str:
-        """The package of the file by its import name, "" for other code."""
+        """The import name of the package that contains the file, or "" for other code."""
         return owners.package_of_file(self.file)
 
     @property
     def is_standard(self) -> bool:
-        """Whether the file is of Python's standard library, or generated."""
+        """Whether the file is part of Python's standard library, or generated."""
         return owners.is_standard(self.file)
 
 
@@ -124,10 +124,11 @@ TRACKER = "multiprocessing/resource_tracker.py"
 
 
 class LoggedException(msgspec.Struct, kw_only=True):
-    """An exception in a log, at the line that names it.
+    """An exception in a log, at the line that contains its type.
 
-    `cause` and `context` are the numbers of the exceptions, in the order of the log, to which it is
-    chained. A `traced` exception follows frames or begins a line; others are quoted in a sentence.
+    `cause` and `context` are the numbers of the exceptions to which it is chained, in the order of
+    the log. A `traced` exception follows frames or starts a line. Other exceptions are quoted in a
+    sentence.
     """
 
     number: int
@@ -142,12 +143,12 @@ class LoggedException(msgspec.Struct, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Type and message, as Python prints them."""
+        """The type and message, as Python prints them."""
         return f"{self.type}: {self.message}" if self.message else self.type
 
     @property
     def condition(self) -> str:
-        """The assertion that failed, as its line of code has it; "" for other exceptions."""
+        """The condition of a failed assertion, from its code, or "" for other exceptions."""
         code = self.frames[-1].code if self.frames and self.name == "AssertionError" else ""
         return code if code.startswith("assert ") else ""
 
@@ -187,7 +188,7 @@ class _UnfinishedTrace(msgspec.Struct):
 
 
 class ExceptionReader:
-    """Reads lines in order; `exceptions` are the complete ones."""
+    """Reads lines in order. `exceptions` contains the complete exceptions."""
 
     def __init__(self) -> None:
         self.exceptions: list[LoggedException] = []
@@ -195,7 +196,7 @@ class ExceptionReader:
         self._traces: dict[str, _UnfinishedTrace] = {}
 
     def read_line(self, line: LogLine) -> bool:
-        """Read a line; returns whether it is part of a traceback or names an exception."""
+        """Read a line. Return whether it is part of a traceback, or contains an exception."""
         trace = self._traces.get(line.source)
         if trace is None:
             if len(self._traces) >= MOST_SOURCES:
@@ -237,12 +238,12 @@ class ExceptionReader:
         return self._continue_message(line, text, trace)
 
     def open(self, line: LogLine) -> bool:
-        """Whether a line follows a frame of a traceback that no exception has ended."""
+        """Whether a line follows a frame of a traceback that is not complete."""
         trace = self._traces.get(line.source)
         return trace is not None and trace.open and bool(trace.frames)
 
     def close(self) -> None:
-        """Add tracebacks that are cut off by the end of the log, with their last line."""
+        """Add tracebacks that the end of the log truncates, with their last line."""
         for source, trace in self._traces.items():
             if trace.open and trace.frames:
                 latest = self.cut.number if self.cut is not None else 0
@@ -250,7 +251,10 @@ class ExceptionReader:
             self._add_unnamed(source, trace)
 
     def _add_unnamed(self, source: str, trace: _UnfinishedTrace) -> None:
-        """Add the exception of a traceback without its line, as the code raises it."""
+        """Add the exception of a traceback without a last line.
+
+        Its type and message are read from the code that raises it.
+        """
         match = RAISE.match(trace.code) if trace.open and trace.frames else None
         if match is None or not match["type"].rpartition(".")[2][0].isupper():
             return
@@ -268,7 +272,7 @@ class ExceptionReader:
         trace.frames, trace.open, trace.cause, trace.context = [], False, None, None
 
     def _read_exception_line(self, line: LogLine, text: str, trace: _UnfinishedTrace) -> bool:
-        """Whether the line names an exception."""
+        """Read a line. Return whether it contains the type of an exception."""
         likely = LIKELY.match(text)
         if likely and not trace.frames and self._read_compiler_line(text, trace):
             return True
@@ -304,7 +308,10 @@ class ExceptionReader:
         return True
 
     def _read_compiler_line(self, text: str, trace: _UnfinishedTrace) -> bool:
-        """Whether the line is what torch.compile quotes of its backend; it becomes the message."""
+        """Read a backend's error that torch.compile quotes. Return whether the line contains one.
+
+        The line is added to the message of the exception.
+        """
         before = self.exceptions[trace.last] if trace.last is not None else None
         if before is None or not RAISED.search(before.message) or not INTERNAL.match(text):
             return False
@@ -312,7 +319,10 @@ class ExceptionReader:
         return True
 
     def _read_quoted(self, line: LogLine, text: str) -> bool:
-        """Whether the line mentions an exception in a sentence; it is added as not traced."""
+        """Add an exception that a line mentions in a sentence, as not traced.
+
+        Returns False, because the line is not part of a traceback.
+        """
         if not line.hit or (match := QUOTED.search(text)) is None:
             return False
         self._add_exception(
@@ -328,14 +338,14 @@ class ExceptionReader:
         return False
 
     def _add_exception(self, exception: LoggedException) -> bool:
-        """Add an exception; False if the limit is reached."""
+        """Add an exception. Return False if the limit is reached."""
         if len(self.exceptions) >= MOST_EXCEPTIONS:
             return False
         self.exceptions.append(exception)
         return True
 
     def _continue_message(self, line: LogLine, text: str, trace: _UnfinishedTrace) -> bool:
-        """Whether the line continues the message of the exception before it."""
+        """Read a line. Return whether it continues the message of the previous exception."""
         if trace.last is None:
             return False
         trace.continuation += 1
@@ -359,7 +369,7 @@ class ExceptionReader:
 
 
 def _frame(line: LogLine) -> TraceFrame | None:
-    """The place in a line of a traceback by Python, rich or IPython."""
+    """Return the place in a traceback line by Python, rich or IPython."""
     match = FRAME.match(line.text) or RICH_FRAME.match(line.text)
     if match is not None:
         name = match["name"] or "<module>"
@@ -373,7 +383,7 @@ def _frame(line: LogLine) -> TraceFrame | None:
 
 
 def _add_code(trace: _UnfinishedTrace, text: str) -> None:
-    """Add the line of code below a frame: the first, or the one that IPython marks."""
+    """Add the line of code below a frame: the first line, or the line that IPython marks."""
     latest = trace.frames[-1]
     if match := ARROW.match(text):
         line = latest.line or int(match["line"])
@@ -385,7 +395,7 @@ def _add_code(trace: _UnfinishedTrace, text: str) -> None:
 
 
 def _wraps(exception: LoggedException, text: str) -> bool:
-    """Whether a line continues the message of an exception, which rich broke at its width."""
+    """Whether a line continues the message of an exception that rich wrapped."""
     if FIELDS.search(exception.message):
         return False
     length = len(exception.type) + len(exception.message.rpartition("\n")[2])
@@ -395,7 +405,7 @@ def _wraps(exception: LoggedException, text: str) -> bool:
 
 
 def _unquoted(text: str) -> str:
-    """A quoted message without the quotation marks and brackets around it."""
+    """Return a quoted message without the surrounding quotation marks and brackets."""
     text = text.rstrip(")\u201d\u300d\uff09")
     for mark in "'\"":
         if text.startswith(mark) and text.count(mark) <= 2:
@@ -406,7 +416,7 @@ def _unquoted(text: str) -> str:
 
 
 def _is_code(text: str, indent: int | None) -> bool:
-    """Whether a line below a frame without a header is code, not an exception."""
+    """Whether a line below a frame without a header is code instead of an exception."""
     return indent is None and not re.match(
         r"[A-Z]\w*(?:\.\w+)*(?::|$)|(?:\w+\.)+[A-Z]\w*(?::|$)", text
     )
@@ -423,7 +433,7 @@ TYPES = (
 
 
 def quoted_exception(exception: LoggedException) -> LoggedException | None:
-    """The exception whose message a wrapper repeats; None for others."""
+    """Return the exception whose message a wrapper repeats, or None if there is none."""
     match = REPEATED.search(exception.message)
     if match is None:
         return None
@@ -433,7 +443,7 @@ def quoted_exception(exception: LoggedException) -> LoggedException | None:
 
 
 def root_causes(exceptions: list[LoggedException], index: int) -> Iterator[int]:
-    """The numbers of the exceptions before `index` in its chain, the nearest first."""
+    """Yield the numbers of the exceptions before `index` in its chain, nearest first."""
     seen = {index}
     while True:
         before = exceptions[index].cause

@@ -1,4 +1,4 @@
-"""Explains a missing name by the releases that have it."""
+"""Explains a missing name by the releases that contain it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from imgbuild.diagnose.finding import Reason
 
 
 def is_in_log_version(existence: Existence, facts: LogFacts) -> bool:
-    """Whether the version in the log has the name, so that its absence has another reason."""
+    """Whether the version in the log has the name, so that another reason must be found."""
     version = facts.versions.get(existence.package, "")
     return bool(version) and existence.allows_version(version)
 
@@ -17,9 +17,10 @@ def is_in_log_version(existence: Existence, facts: LogFacts) -> bool:
 def existence_reason(
     existence: Existence, what: str, remove: str, code: str, facts: LogFacts, caller: str = ""
 ) -> Reason:
-    """The reason according to `existence`, with a change of the code and a pin as its cure.
+    """Return the reason according to `existence`.
 
-    `caller` is the package that uses the name, which users cannot change.
+    The cure is a change of the code or a pin. `caller` is the package that uses the name. Users
+    cannot change its code.
     """
     cures = []
     user = releases.package_name(caller)

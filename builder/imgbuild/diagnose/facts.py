@@ -1,4 +1,4 @@
-"""Reads the environment that a log shows: versions, Python, driver, GPU, architecture."""
+"""Reads the environment in a log: versions, Python, driver, GPU and architecture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ VERSION = r"\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:\.?(?:post|dev|rc|a|b)\d{1,8})?(?:\
 
 @lru_cache(maxsize=1)
 def stated_version_pattern() -> re.Pattern[str]:
-    """The version of a package in a text: torch==2.9.0, torch 2.9.0+cu128, torch-2.9.dist-info."""
+    """Return a pattern for the version of a package in a text.
+
+    Examples are torch==2.9.0, torch 2.9.0+cu128 and torch-2.9.dist-info.
+    """
     names = "|".join(
         re.escape(name).replace(r"\-", "[-_]")
         for name in sorted(load_name_table().packages.split(), key=len, reverse=True)
@@ -72,7 +75,7 @@ IGNORED = re.compile(
 
 
 class WheelBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """The version of a wheel, and the torch and C++ ABI ("TRUE", "FALSE") in its name."""
+    """The version of a wheel, and the torch version and C++ ABI ("TRUE", "FALSE") in its name."""
 
     version: str
     torch: str
@@ -80,7 +83,7 @@ class WheelBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFacts(msgspec.Struct):
-    """Facts in the log; empty if it does not contain them."""
+    """Facts in a log. A field is empty if the log does not contain the fact."""
 
     versions: dict[str, str] = {}
     wheels: dict[str, WheelBuild] = {}
@@ -94,7 +97,7 @@ class LogFacts(msgspec.Struct):
     arm: bool = False
 
     def read_line(self, line: LogLine) -> None:
-        """Read a line."""
+        """Read the facts in a line."""
         text = line.text
         for match in stated_version_pattern().finditer(text):
             if match["sep"] == "-" and not match["rest"] and ".whl" not in text:
@@ -135,14 +138,17 @@ class LogFacts(msgspec.Struct):
         self.versions.setdefault(normalize_package(name), version)
 
     def user_of(self, package: str) -> str:
-        """The import name of the only package in the log that may use `package`; "" if unclear."""
+        """Return the import name of the only package in the log that may use `package`.
+
+        Return "" unless there is exactly one such package.
+        """
         names = [
             name for name in self.users if normalize_package(name) != normalize_package(package)
         ]
         return names[0] if len(names) == 1 else ""
 
     def version(self, package: str) -> Version | None:
-        """The version of a package, if the log contains it."""
+        """Return the version of a package, or None if the log does not contain it."""
         try:
             return Version(self.versions[normalize_package(package)])
         except (KeyError, InvalidVersion):

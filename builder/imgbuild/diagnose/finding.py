@@ -1,4 +1,4 @@
-"""Defines a finding of a log: its code, cause, lines and cure."""
+"""Defines a finding in a log: its code, cause, lines and cure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from imgbuild.diagnose.rules import FindingConfidence, FindingRole
 
 
 class ShownLine(msgspec.Struct, frozen=True):
-    """A line in the log, by its number from 1; for flight-recorder dumps a rank and its state."""
+    """A line in a log, with its number from 1.
+
+    For flight-recorder dumps, it is a rank and its state.
+    """
 
     number: int
     text: str
 
 
 class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of a failure. `confidence` is high, medium or low."""
+    """A cause of a failure. `confidence` is "high", "medium" or "low"."""
 
     code: str
     cause: str
@@ -27,16 +30,16 @@ class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of a log, the best first."""
+    """The findings in a log, best first."""
 
     findings: tuple[LogFinding, ...]
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause for one event, before it is ranked.
+    """A cause of one event, before it is ranked.
 
-    `source` is its rule or the facts behind it. With `follows`, the event is often a consequence of
-    a failure in another process.
+    `source` is the rule of the cause, or the facts from which it was derived. `follows` means that
+    the event is often a consequence of a failure in another process.
     """
 
     code: str

@@ -1,7 +1,7 @@
 """Compares the ranks in dumps of PyTorch's flight recorder (separate: not a log).
 
-A dump is the pickle or the JSON of `torch.distributed`'s trace of one rank; its rank is the number
-at the end of the file's name, as PyTorch writes it.
+A dump is a trace of one rank by `torch.distributed`, in pickle or JSON format. The rank is the
+number at the end of the file name, as written by PyTorch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class CollectiveCall(msgspec.Struct, frozen=True):
 
 
 class RankDump(msgspec.Struct, frozen=True):
-    """The collectives of a rank by process group, in order; `groups` has the groups' ranks."""
+    """The collectives of a rank by process group, in order.
+
+    `groups` contains the ranks of each group.
+    """
 
     rank: int
     calls: Mapping[str, tuple[CollectiveCall, ...]]
@@ -43,27 +46,30 @@ class RankDump(msgspec.Struct, frozen=True):
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads dictionaries, lists, texts and numbers; anything that would run code is refused."""
+    """Reads dictionaries, lists, texts and numbers. Anything that would run code is rejected."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse each class."""
+        """Reject all classes."""
         message = f"{module}.{name}"
         raise pickle.UnpicklingError(message)
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse each reference."""
+        """Reject all references."""
         raise pickle.UnpicklingError(str(pid))
 
 
 def is_dump(first: bytes) -> bool:
-    """Whether a file may be a dump, by its first bytes."""
+    """Whether a file may be a dump, according to its first bytes."""
     if first[:1] == b"\x80" and first[1:2] in b"\x02\x03\x04\x05":
         return True
     return first.lstrip()[:1] == b"{" and (b'"entries"' in first or b'"pg_config"' in first)
 
 
 def read_dump(data: bytes, name: str) -> RankDump:
-    """The dump in `data`. InputError if it is not a dump; `name` is the file's."""
+    """Return the dump in `data`. Raises InputError if `data` is not a dump.
+
+    `name` is the file name.
+    """
     try:
         if data[:1] == b"\x80":
             value = _PlainUnpickler(io.BytesIO(data)).load()
@@ -89,7 +95,7 @@ def read_dump(data: bytes, name: str) -> RankDump:
 
 
 def _parse_dump(value: Any, name: str) -> RankDump:
-    """The contents of a dump. ValueError or TypeError if a value is invalid."""
+    """Return the contents of a dump. Raises ValueError or TypeError if a value is invalid."""
     entries = value.get("entries") if isinstance(value, dict) else None
     if not isinstance(entries, list):
         message = "`entries` is not a list"
@@ -137,7 +143,10 @@ def _groups(value: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def flight_findings(dumps: Iterable[RankDump]) -> list[LogFinding]:
-    """The differences between ranks: in the number of their last collective, or in its type."""
+    """Return the differences between ranks.
+
+    The ranks differ in the number of their last collective, or in its type.
+    """
     by_rank = {dump.rank: dump for dump in dumps}
     labels = sorted({label for dump in by_rank.values() for label in dump.calls})
     answers = []
@@ -155,7 +164,7 @@ def flight_findings(dumps: Iterable[RankDump]) -> list[LogFinding]:
 def _different_collectives(
     label: str, states: Mapping[int, tuple[CollectiveCall, ...]]
 ) -> list[LogFinding]:
-    """Ranks that entered different collectives at the same number."""
+    """Return findings for ranks that entered different collectives at the same number."""
     by_number: dict[int, dict[int, CollectiveCall]] = {}
     for rank, calls in states.items():
         for call in calls:
@@ -187,7 +196,10 @@ def _different_collectives(
 def _lagging_ranks(
     label: str, states: Mapping[int, tuple[CollectiveCall, ...]], members: tuple[int, ...]
 ) -> list[LogFinding]:
-    """Ranks whose last collective has a lower number than in other ranks, or that wrote no dump."""
+    """Return findings for ranks that are behind others, or that wrote no dump.
+
+    The last collective of a rank that is behind has a lower number than in other ranks.
+    """
     last = {rank: calls[-1].sequence if calls else 0 for rank, calls in states.items()}
     absent = sorted(set(members) - set(states))
     if not last or (min(last.values()) == max(last.values()) and not absent):
@@ -222,6 +234,9 @@ def _lagging_ranks(
 def _finding(
     cause: str, states: Mapping[int, str], cure: str, *, confidence: FindingConfidence = "high"
 ) -> LogFinding:
-    """A difference between ranks; `states` has a line for each rank, of which eight are shown."""
+    """Return a finding for a difference between ranks.
+
+    `states` contains a line for each rank. Eight of the lines are shown.
+    """
     lines = tuple(ShownLine(rank, f"rank {rank}: {text}") for rank, text in sorted(states.items()))
     return LogFinding(code="IMG909", cause=cause, lines=lines[:8], confidence=confidence, cure=cure)

@@ -1,8 +1,8 @@
 """Reads the lines of a log that may report a failure (separate: bounds of memory and work).
 
-A log may have gigabytes, endless lines, escape sequences and bytes that are not text. Blocks
+A log may contain gigabytes, endless lines, escape sequences and bytes that are not text. Blocks
 without a word of `SIGNALS` are skipped. Of lines that differ only in digits, the first `REPEATS`
-are read; after `MOST_LINES` lines only the end of the log is read.
+are read. After `MOST_LINES` lines, only the end of the log is read.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ TRACE = (b"traceback", b'file "', b'file \\"', b"the above exception", b"during 
 
 
 def read_lines(stream: BinaryIO, name: str) -> Iterator[LogLine]:
-    """The lines of `stream` that may matter, in order.
+    """Yield the lines of `stream` that may report a failure, in order.
 
-    Decoded, without prefixes and control characters; the last lines of the log are always among
-    them. InputError if it is not text; `name` is for messages.
+    The lines are decoded, and have no prefixes and control characters. The last lines of the log
+    are always included. Raises InputError if the log is not text. `name` is used in error messages.
     """
     reader = LineReader()
     for block in _blocks(stream, name):
@@ -93,7 +93,10 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[LogLine]:
 
 
 def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """The log in UTF-8, in blocks that end with a line unless a line is longer than a block."""
+    """Yield the log in UTF-8, in blocks.
+
+    A block ends with a line, unless a line is longer than a block.
+    """
     first = stream.read(BLOCK)
     chunks = _chunks(first, stream)
     if first[:2] == b"\x1f\x8b":
@@ -138,7 +141,7 @@ def _chain_chunks(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _unpack_gzip(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """The content of a gzip file; a damaged end is omitted."""
+    """Yield the content of a gzip file. A damaged end is omitted."""
     inflater = zlib.decompressobj(wbits=31)
     try:
         for chunk in chunks:
@@ -158,7 +161,7 @@ def _unpack_gzip(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 def _encoding(first: bytes) -> str | None:
-    """The encoding of a log that is not UTF-8, by its first bytes."""
+    """Return the encoding of a log that is not UTF-8, according to its first bytes."""
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     sample = first[:2048]
@@ -185,13 +188,13 @@ class LineReader:
         self._last: deque[bytes] = deque()  # the latest two blocks, which are read in any case
 
     def feed_block(self, block: bytes) -> Iterator[LogLine]:
-        """The lines of blocks before the last two."""
+        """Add a block, and yield the lines of the block that precedes the last two."""
         self._last.append(block)
         if len(self._last) > 2:
             yield from self._read_block(self._last.popleft(), last=False)
 
     def close(self) -> Iterator[LogLine]:
-        """The lines of the last two blocks."""
+        """Yield the lines of the last two blocks."""
         last = [*self._last]
         remaining = sum(block.count(b"\n") for block in last)
         last_number = self._number + remaining + (bool(last) and not last[-1].endswith(b"\n"))
@@ -230,7 +233,7 @@ class LineReader:
     def _parts(
         self, number: int, raw: bytes, present: tuple[bytes, ...], *, whole: bool, last: bool
     ) -> Iterator[LogLine]:
-        """A line, or the latest states of a line that a progress bar has rewritten many times."""
+        """Yield a line, or its latest states if a progress bar has rewritten it many times."""
         for part in raw.split(b"\r")[-50:] if b"\r" in raw else (raw,):
             if part or part is raw:
                 yield from self._line(number, part, present, whole=whole, last=last)

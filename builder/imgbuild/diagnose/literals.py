@@ -1,6 +1,6 @@
 """Finds the texts that every match of a regular expression contains.
 
-With them, most patterns can be excluded without a search.
+Most patterns can be excluded with these texts, without a search.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ NO_TEXTS: frozenset[str] = frozenset()
 
 
 class WordIndex:
-    """Patterns by the texts that they require: which may match is found without trying each."""
+    """Indexes patterns by the texts that they require.
+
+    The patterns that may match a text are found without a search for each.
+    """
 
     def __init__(self, patterns: Iterable[str]) -> None:
         places: defaultdict[str, set[int]] = defaultdict(set)
@@ -35,7 +38,7 @@ class WordIndex:
             self._words[word[:SHORTEST_TEXT]].append((word, numbers))
 
     def candidate_patterns(self, text: str) -> list[int]:
-        """The numbers of the patterns whose required texts are in `text`, in their order."""
+        """Return the numbers of the patterns whose required texts are in `text`, in order."""
         low, candidates = text.lower(), set(self._always)
         starts = {low[at : at + SHORTEST_TEXT] for at in range(len(low) - SHORTEST_TEXT + 1)}
         for start in starts & self._words.keys():
@@ -47,12 +50,18 @@ class WordIndex:
 
 @lru_cache(maxsize=4096)
 def required_texts(pattern: str) -> frozenset[str]:
-    """Texts in lower case, at least one of which is in each match; empty if unknown."""
+    """Return lower-case texts, at least one of which is in each match.
+
+    The result is empty if they are unknown.
+    """
     return _most_selective(_parser.parse(pattern))
 
 
 def _most_selective(tokens: Iterable[Any]) -> frozenset[str]:
-    """The most selective texts of a sequence: those whose shortest is the longest."""
+    """Return the most selective alternatives in a sequence.
+
+    These are the alternatives whose shortest text is the longest.
+    """
     choices: list[frozenset[str]] = []
     run = ""
     for operation, argument in tokens:
@@ -71,7 +80,7 @@ def _most_selective(tokens: Iterable[Any]) -> frozenset[str]:
 
 
 def _texts_within(operation: Any, argument: Any) -> frozenset[str]:
-    """The texts that a part of a pattern requires."""
+    """Return the texts that a part of a pattern requires."""
     if operation is _constants.SUBPATTERN:
         return _most_selective(argument[3])
     if operation is _constants.BRANCH:

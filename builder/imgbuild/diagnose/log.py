@@ -1,4 +1,4 @@
-"""Reads a log into a value: events in order, facts, reports of watchdogs, last lines."""
+"""Parses a log: events in order, facts, reports of watchdogs and last lines."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ class LogEvent(msgspec.Struct, kw_only=True):
 
 
 class ParsedLog(msgspec.Struct, kw_only=True):
-    """A log; `lines` is the number of lines that were read, and `number` is the number of the last.
+    """A parsed log.
 
-    `cut` is the innermost frame of a traceback whose exception is not in the log. With `note`, the
-    log is a few lines without log levels, such as a description that quotes an error.
+    `lines` is the number of lines that were read, and `number` the number of the last line. `cut`
+    is the innermost frame of a traceback whose exception is not in the log. `note` means that the
+    log consists of a few lines without log levels, such as a description that quotes an error.
     """
 
     events: list[LogEvent]
@@ -90,7 +91,7 @@ class ParsedLog(msgspec.Struct, kw_only=True):
         return self.number <= LONGEST_MESSAGE
 
     def is_handled(self, number: int) -> bool:
-        """Whether the log goes on for long after a line, and does not end with a failure."""
+        """Whether the log continues for long after a line, and does not end with a failure."""
         if self.number - number < LINES_AFTERWARDS:
             return False
         if self.cut is not None and self.number - self.cut.number < SHORT_LOG:
@@ -102,7 +103,7 @@ class ParsedLog(msgspec.Struct, kw_only=True):
 
     @property
     def failed(self) -> bool:
-        """Whether the log shows that a process failed: a traceback, a log level, or its end."""
+        """Whether the log shows that a process failed, by a traceback, a log level or its end."""
         return (
             any(
                 exception.traced
@@ -117,7 +118,7 @@ class ParsedLog(msgspec.Struct, kw_only=True):
 
 
 def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
-    """The log of `lines`."""
+    """Parse the log `lines`."""
     reader, facts = ExceptionReader(), LogFacts()
     watchdogs, paragraph = WatchdogReports(), MessageParagraph()
     events: list[LogEvent] = []
@@ -178,7 +179,10 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
 
 
 def _is_note(events: list[LogEvent], number: int, *, levels: bool) -> bool:
-    """Whether the log is a note, whose errors have no level. With `levels`, lines have levels."""
+    """Whether the log is a note, whose errors have no level.
+
+    `levels` means that the lines have log levels.
+    """
     if number > SHORT_LOG or levels:
         return False
     for event in events:
@@ -187,7 +191,7 @@ def _is_note(events: list[LogEvent], number: int, *, levels: bool) -> bool:
 
 
 def _complete_events(events: list[LogEvent], reader: ExceptionReader) -> None:
-    """Add exceptions that the log's end cuts off, and the texts of all exceptions."""
+    """Add exceptions that the end of the log truncates, and the texts of all exceptions."""
     before = len(reader.exceptions)
     reader.close()
     for index in range(before, len(reader.exceptions)):

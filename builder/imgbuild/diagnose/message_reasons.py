@@ -1,7 +1,7 @@
 """Explains exceptions without a rule (separate: by message and frames, not by a pattern).
 
-The exception's message is the cause. Its frames show the package that raised it, and the line of
-the user's program that led to it.
+The exception's message is the cause. The frames show the package that raised the exception, and the
+line of the user's program that led to it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ PYTHONS = re.compile(
 
 
 def exception_reason(exception: LoggedException, facts: LogFacts) -> Reason | None:
-    """The cause of an exception without a rule; None if it has neither place nor message."""
+    """Return the cause of an exception without a rule.
+
+    Return None if the exception has neither a place nor a message.
+    """
     raised = _raising_frame(exception.frames)
     caller = next(
         (f for f in reversed(exception.frames) if not f.package and not f.is_standard), None
@@ -111,7 +114,7 @@ def _package_reason(
     message: str,
     confidence: FindingConfidence,
 ) -> Reason:
-    """The reason for an exception that a package raised, or one whose call led to it."""
+    """Return the reason for an exception that a package raised, or that its call led to."""
     package = raised.package if raised else _type_package(exception.type)
     user = _user(exception.frames)
     name = releases.package_name(user.package if user else package)
@@ -147,7 +150,10 @@ def _package_reason(
 
 
 def _calling_package(frames: tuple[TraceFrame, ...], package: str) -> str:
-    """The package that calls the one that raised an exception, by its name on the index."""
+    """Return the package that calls the one that raised an exception.
+
+    The result is the name of the package on the index.
+    """
     for frame in reversed(frames):
         if frame.package not in ("", package, *BELOW) and not frame.is_standard:
             return releases.package_name(frame.package)
@@ -155,7 +161,7 @@ def _calling_package(frames: tuple[TraceFrame, ...], package: str) -> str:
 
 
 def _pair(exception: LoggedException, name: str, other: str, facts: LogFacts) -> str:
-    """The end of a cure for an error that packages of different versions may cause."""
+    """Return the end of a cure for an error that packages of different versions may cause."""
     if not other or exception.name not in UNEXPECTED:
         return ""
     pin = requirements.pin_cure(name, other.replace("-", "_"), facts)
@@ -163,7 +169,10 @@ def _pair(exception: LoggedException, name: str, other: str, facts: LogFacts) ->
 
 
 def _user(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
-    """The frame of the package that called one of `BELOW`, which raised; None for others."""
+    """Return the frame of the package that called a package in `BELOW`.
+
+    Return None unless a package in `BELOW` raised the exception.
+    """
     inner = next((each for each in reversed(frames) if not each.is_standard), None)
     if inner is None or inner.package not in BELOW:
         return None
@@ -175,7 +184,10 @@ def _user(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
 
 
 def _message_meaning(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
-    """What a message of Python or torch reports, in parentheses; "" for others."""
+    """Return the meaning of a message of Python or torch, in parentheses.
+
+    Return "" for other messages.
+    """
     at = f"{owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
     remedy = _condition_remedy(exception, package, at)
     remedy = remedy or remedies.find_remedy(exception.text, package, at)
@@ -185,7 +197,7 @@ def _message_meaning(exception: LoggedException, package: str, caller: TraceFram
 def _condition_remedy(
     exception: LoggedException, package: str, at: str
 ) -> remedies.MessageRemedy | None:
-    """The remedy for the condition of an assertion without a message."""
+    """Return the remedy for the condition of an assertion without a message, or None."""
     if exception.message or not exception.condition:
         return None
     remedy = remedies.find_remedy(f"{exception.text}: {exception.condition}", package, at)
@@ -193,14 +205,14 @@ def _condition_remedy(
 
 
 def _condition_cure(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
-    """The cure for the condition of an assertion without a message; "" if unknown."""
+    """Return the cure for the condition of an assertion without a message, or "" if unknown."""
     at = f"the call at {owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
     remedy = _condition_remedy(exception, package, at)
     return remedy.cure if remedy else ""
 
 
 def _patched_code_cure(exception: LoggedException) -> str:
-    """The cure if unsloth's generated code led to an exception; "" otherwise."""
+    """Return the cure if unsloth's generated code led to an exception, or else ""."""
     if not any("_compiled_cache/" in frame.file for frame in exception.frames):
         return ""
     return (
@@ -211,7 +223,7 @@ def _patched_code_cure(exception: LoggedException) -> str:
 
 
 def _import_cure(exception: LoggedException, package: str) -> str:
-    """The cure if a package fails while it is imported; "" otherwise."""
+    """Return the cure if a package fails while it is imported, or else ""."""
     raised = exception.frames[-1] if exception.frames else None
     imports = any(
         frame.package and frame.package == (raised.package if raised else "")
@@ -230,7 +242,7 @@ def _import_cure(exception: LoggedException, package: str) -> str:
 
 
 def _program_cure(exception: LoggedException, raised: TraceFrame) -> str:
-    """The cure for an exception that the program's own code raised."""
+    """Return the cure for an exception that the program's own code raised."""
     at = f"{owners.shorten_path(raised.file)}:{raised.line}"
     advice = remedies.message_advice(exception.message)
     kind = remedies.find_cure(exception.text, "the package that it uses", at)
@@ -247,7 +259,10 @@ def _program_cure(exception: LoggedException, raised: TraceFrame) -> str:
 def _generated_code_reason(
     message: str, exception: LoggedException, caller: TraceFrame | None
 ) -> Reason:
-    """The reason for an exception in code that a package generated, such as unsloth's trainers."""
+    """Return the reason for an exception in code that a package generated.
+
+    An example is unsloth's generated trainers.
+    """
     at = f", called from {owners.shorten_path(caller.file)}:{caller.line}" if caller else ""
     return Reason(
         code="IMG924",
@@ -269,7 +284,7 @@ def _reason_without_place(message: str, cure: str, confidence: FindingConfidence
 
 
 def cut_off_reason(frame: TraceFrame) -> Reason:
-    """The reason for a log that ends inside a traceback."""
+    """Return the reason for a log that ends inside a traceback."""
     code = f": {frame.code}" if frame.code else ""
     return Reason(
         code="IMG999",
@@ -283,7 +298,7 @@ def cut_off_reason(frame: TraceFrame) -> Reason:
 
 
 def reported_reason(text: str) -> Reason:
-    """The reason for a log without an exception, by its first line that reports an error."""
+    """Return the reason for a log without an exception: the first line that reports an error."""
     advice = remedies.message_advice(text)
     cure = f'follow the message: "{advice}"' if advice else ""
     cure = cure or remedies.find_cure(text, "the program", "the command")
@@ -299,20 +314,26 @@ def reported_reason(text: str) -> Reason:
 
 
 def _raising_frame(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
-    """The innermost frame that is not of the standard library, and does more than a lookup."""
+    """Return the innermost frame that is outside the standard library and not only a lookup."""
     in_code = [frame for frame in frames if not frame.is_standard]
     last = in_code[-1] if in_code else None
     return next((frame for frame in reversed(in_code) if frame.name not in READS), last)
 
 
 def _type_package(name: str) -> str:
-    """The package that defines an exception: deepspeed of deepspeed.runtime.zero.Error."""
+    """Return the package that defines an exception.
+
+    An example is deepspeed for deepspeed.runtime.zero.Error.
+    """
     top = name.partition(".")[0] if "." in name else ""
     return "" if top in ("builtins", "json", "subprocess", "multiprocessing", "__main__") else top
 
 
 def _message(exception: LoggedException, raised: TraceFrame | None) -> str:
-    """Type and message in one line; for an assertion without a message, its condition."""
+    """Return type and message on one line.
+
+    For an assertion without a message, the condition is used.
+    """
     text = exception.message
     if match := VALIDATION.search(text):
         text = match["text"]
@@ -339,7 +360,7 @@ def _failed_lookup_reason(
     caller: TraceFrame | None,
     facts: LogFacts,
 ) -> Reason | None:
-    """The reason for a failed lookup of an item."""
+    """Return the reason for a failed lookup of an item."""
     at = f", read in {_place(raised)}" if raised else ""
     if raised and caller and raised != caller:
         at += f", called from {owners.shorten_path(caller.file)}:{caller.line}"
@@ -391,7 +412,10 @@ def _failed_lookup_reason(
 def _none_value_cause(
     match: re.Match[str], raised: TraceFrame | None, at: str, *, outside: bool
 ) -> tuple[str, str]:
-    """Cause and cure if None is used as a value; with `outside`, in the program's own code."""
+    """Return cause and cure if None is used as a value.
+
+    `outside` means that the program's own code uses it.
+    """
     how = match["how"] or match["other"] or ""
     what = f".{match['name']} of None is used" if match["name"] else f"None {how}"
     value = _none_expression(raised, match["name"] or "", how)
@@ -414,7 +438,10 @@ def _none_value_cause(
 def _part(
     exception: LoggedException, raised: TraceFrame | None, caller: TraceFrame | None
 ) -> PackagePart | None:
-    """The part of a package that looked an item up, unless the program's own code called it."""
+    """Return the part of a package that looked up an item.
+
+    Return None if the program's own code called the part.
+    """
     if raised is None or not raised.package or caller is not None:
         return None
     name = releases.package_name(raised.package)
@@ -422,13 +449,16 @@ def _part(
 
 
 def _companions(package: str) -> str:
-    """Packages that must be compatible with `package`, as the end of a sentence; "" if unknown."""
+    """Return packages that must be compatible with `package`, as the end of a sentence.
+
+    Return "" if they are unknown.
+    """
     names = releases.load_name_table().companions.get(package, "")
     return f" with {names} in its range (imgbuild resolve {package})" if names else ""
 
 
 def _none_expression(raised: TraceFrame | None, name: str, how: str) -> str:
-    """The expression in the line of code whose value is None; "" if it is not certain."""
+    """Return the expression in a line of code whose value is None, or "" if it is uncertain."""
     code = raised.code if raised else ""
     pattern = rf"\({EXPRESSION}\)"
     if name:
@@ -442,7 +472,7 @@ def _none_expression(raised: TraceFrame | None, name: str, how: str) -> str:
 
 
 def _lookup_expression(raised: TraceFrame | None, key: str) -> str:
-    """The expression of a line of code in which `key` is looked up; "" if unknown."""
+    """Return the expression in a line of code in which `key` is looked up, or "" if unknown."""
     code = raised.code if raised else ""
     match = re.search(rf"{EXPRESSION}\[['\"]{re.escape(key)}['\"]\]", code)
     return match["value"] if match else ""
@@ -488,14 +518,14 @@ def _cure(
 
 
 def _versions(exception: LoggedException, package: str) -> str:
-    """The end of a cure for errors from incompatible versions; "" for other errors."""
+    """Return the end of a cure for errors from incompatible versions, or "" for other errors."""
     if exception.name not in UNEXPECTED or package not in releases.load_name_table().companions:
         return ""
     return f"; or the versions are incompatible: install {package}{_companions(package)}"
 
 
 def _general_cure(exception: LoggedException, package: str, at: str) -> str:
-    """The cure for an exception of which only the package is known."""
+    """Return the cure for an exception if only its package is known."""
     if not exception.message and exception.condition:
         test = exception.condition.removeprefix("assert ")[:MOST_SHOWN]
         return (

@@ -1,4 +1,4 @@
-"""Explains errors in a model's own code that uses transformers (separate: one package)."""
+"""Explains errors in the code of a model that uses transformers (separate: one package)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPES = re.compile(r"(?:AttributeError|ImportError|TypeError|ModuleNotFoundError
 
 
 def model_code_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
-    """The cause if a model's own code uses what the installed transformers does not have.
+    """Return the cause if a model's own code uses what the installed transformers lacks.
 
     `caller` is the package whose code raised the exception.
     """
@@ -41,7 +41,10 @@ def model_code_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
 
 
 def _used_name(text: str) -> tuple[str, Existence | None] | None:
-    """What the code uses, and the versions that have it; None if the message has no name."""
+    """Return the name that the code uses, and the versions that have it.
+
+    Return None if the message contains no name.
+    """
     if match := calls.IMPORT.search(text):
         name, module = match["name"], match["module"]
         return f"{name} of {module}", releases.name_existence(module, name)

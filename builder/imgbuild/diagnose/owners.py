@@ -20,7 +20,7 @@ AMBIGUOUS = frozenset(("yaml", "git", "click", "attr", "hydra", "swift", "apex",
 
 @lru_cache(maxsize=1)
 def _import_names() -> frozenset[str]:
-    """The import names of known packages."""
+    """Return the import names of known packages."""
     names = load_name_table()
     tops = {name.replace("-", "_") for name in names.packages.split()}
     return frozenset(tops | {top for top in names.import_names if "." not in top})
@@ -28,10 +28,11 @@ def _import_names() -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def package_of_file(file: str) -> str:
-    """The import name of the package of a file: below site-packages, or in a checkout.
+    """Return the import name of the package that contains a file, or "" for other code.
 
-    In a checkout the folder of a known package is the first of a path, or is below `src`, `python`
-    or a folder of the same name: `/work/verl/verl/trainer/main.py`. "" for other code.
+    The file is below site-packages or in a checkout. In a checkout, the folder of a known package
+    starts a path, or is below `src`, `python` or a folder with the same name:
+    `/work/verl/verl/trainer/main.py`.
     """
     path = file.replace("\\", "/")
     if f"/{MODEL_CODE}/" in path:
@@ -61,12 +62,15 @@ def package_of_file(file: str) -> str:
 
 @lru_cache(maxsize=4096)
 def is_standard(file: str) -> bool:
-    """Whether a file is of Python's standard library, compiled, or no file."""
+    """Whether a file is part of the standard library, is compiled, or is not a file on disk."""
     return bool(STANDARD_LIBRARY.search(file.replace("\\", "/")))
 
 
 def shorten_path(file: str) -> str:
-    """The path of a file starting at its package; other files with two parent folders."""
+    """Return the path of a file, starting with its package.
+
+    Other files are returned with two parent folders.
+    """
     folders = file.replace("\\", "/").split("/")
     top = package_of_file(file)
     if top in folders:

@@ -12,7 +12,7 @@ from imgbuild.system import files, yaml_data
 
 
 class VllmBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """The torch for which releases of vllm were compiled."""
+    """The version of torch for which releases of vllm were compiled."""
 
     versions: str
     torch: str
@@ -20,7 +20,7 @@ class VllmBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TorchWheel(msgspec.Struct, frozen=True, kw_only=True):
-    """A torch on PyPI. With `cxx11`, it was compiled with the C++11 ABI."""
+    """A version of torch on PyPI. `cxx11` means that it was compiled with the C++11 ABI."""
 
     version: str
     cuda: str
@@ -29,26 +29,26 @@ class TorchWheel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionPairs(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the data file of pairs."""
+    """The content of the data file."""
 
     vllm: tuple[VllmBuild, ...]
     torch: tuple[TorchWheel, ...]
 
     def torch_of_vllm(self, vllm: Version) -> TorchWheel | None:
-        """The torch for which a vllm was compiled."""
+        """Return the torch for which a vllm was compiled."""
         for build in self.vllm:
             if vllm in SpecifierSet(build.versions, prereleases=True):
                 return self.torch_wheel(Version(build.torch))
         return None
 
     def torch_wheel(self, torch: Version) -> TorchWheel | None:
-        """The wheel of a version of torch; None if the table lacks it."""
+        """Return the wheel of a version of torch, or None if the table does not contain it."""
         return next(
             (each for each in self.torch if Version(each.version).release == torch.release), None
         )
 
     def vllm_for(self, torch: Version) -> str:
-        """The range of vllm versions that were compiled for a torch; "" if none."""
+        """Return the range of vllm versions that were compiled for a torch, or "" if unknown."""
         release = torch.release
         return next(
             (each.versions for each in self.vllm if Version(each.torch).release == release), ""
@@ -57,5 +57,5 @@ class VersionPairs(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1)
 def load_pairs() -> VersionPairs:
-    """The data of this version of imgbuild."""
+    """Load the bundled table."""
     return yaml_data.load_yaml_data(files.data("diagnose/facts/pairs.yaml"), VersionPairs)

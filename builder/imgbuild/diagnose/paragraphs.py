@@ -21,7 +21,7 @@ class MessageParagraph:
         self._open = 0
 
     def starts(self, text: str) -> bool:
-        """Whether a line is the first of a message."""
+        """Whether a line is the first one of a message."""
         if not STARTS.search(text):
             return False
         self._open = MOST_LINES

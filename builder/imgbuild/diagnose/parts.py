@@ -1,6 +1,6 @@
 """Finds the part of a package that raised an exception (separate: a table of places).
 
-`data/diagnose/facts/parts.yaml` has the parts with what to use instead of each.
+`data/diagnose/facts/parts.yaml` lists the parts and their alternatives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_FRAMES = 12  # from the innermost one
 
 
 class PackagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A part, by a pattern for FILE:FUNCTION of a frame."""
+    """A part of a package, with a pattern for FILE:FUNCTION of a frame."""
 
     place: str
     part: str
@@ -27,7 +27,7 @@ class PackagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 @lru_cache(maxsize=1)
 def load_parts() -> tuple[tuple[re.Pattern[str], PackagePart], ...]:
-    """The parts with their patterns, in their order."""
+    """Load the parts with their patterns, in order."""
     rows = yaml_data.load_yaml_data(
         files.data("diagnose/facts/parts.yaml"), tuple[PackagePart, ...]
     )
@@ -35,7 +35,7 @@ def load_parts() -> tuple[tuple[re.Pattern[str], PackagePart], ...]:
 
 
 def find_part(frames: tuple[TraceFrame, ...], packages: tuple[str, ...]) -> PackagePart | None:
-    """The part of the innermost frame that is in one, of the frames of these packages."""
+    """Return the part of the innermost frame that is in a part of one of `packages`."""
     for frame in reversed(frames[-MOST_FRAMES:]):
         if frame.is_standard or not frame.package:
             continue

@@ -1,6 +1,6 @@
-"""Removes the prefixes of a line of a log.
+"""Removes the prefixes of a line in a log.
 
-Prefixes are colours, times, ranks, log levels, and the prefixes that Ray, Slurm and docker add.
+Prefixes are colours, times, ranks, log levels, and the prefixes that Ray, Slurm and Docker add.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ WORDS = {
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A line with its number (from 1), the rank or process that wrote it ("" if unknown), its text.
+    """A line with its number (from 1), its text, and the rank or process that wrote it.
 
-    `level` is "E", "W" or "I" if the line has one, else "". With `hit`, the line may report a
-    failure.
+    The rank or process is "" if unknown. `level` is "E", "W" or "I", or "" if the line has none.
+    `hit` means that the line may report a failure.
     """
 
     number: int
@@ -132,7 +132,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class LearnedPrefixes:
-    """Reads lines with prefixes of other programs, learned from the headers of tracebacks.
+    """Reads lines with prefixes of other programs, which are learned from traceback headers.
 
     A line that begins like the header of a traceback, except for digits, has the same prefix.
     """
@@ -141,7 +141,7 @@ class LearnedPrefixes:
         self._patterns: dict[str, re.Pattern[str]] = {}
 
     def parse(self, number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLine:
-        """Line `number` of a log. `level` is the level of its record."""
+        """Parse line `number` of a log. `level` is the level of its record."""
         line = parse_line(number, raw, hit=hit, level=level)
         for pattern in self._patterns.values():
             if match := pattern.match(line.text):
@@ -160,7 +160,7 @@ class LearnedPrefixes:
 
 
 def parse_line(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLine:
-    """Line `number` of a log. `level` is the level of its record."""
+    """Parse line `number` of a log. `level` is the level of its record."""
     text = raw[:LONGEST]
     if len(raw) > LONGEST:
         text = raw[: LONGEST // 2] + " … " + raw[-LONGEST // 2 :]

@@ -1,4 +1,4 @@
-"""Explains failures that need the whole log (separate: others need one line)."""
+"""Explains failures that require the whole log (separate: others require one line)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from imgbuild.diagnose.rules import FindingConfidence
 
 
 def watchdog_reason(log: ParsedLog) -> tuple[Reason, int] | None:
-    """The rank that stopped first, and the line of its watchdog; None without a watchdog."""
+    """Return the rank that stopped first, and the line of its watchdog.
+
+    Return None if the log contains no report of a watchdog.
+    """
     ranks = log.watchdogs.ranks
     if not ranks:
         return None

@@ -1,6 +1,7 @@
 """Explains lines from compilers, apt, git, docker, Slurm and others (separate: not Python).
 
-`data/diagnose/facts/programs.yaml` has their forms, `program_cures.yaml` the cures by message.
+`data/diagnose/facts/programs.yaml` lists the forms of the lines, and `program_cures.yaml` the cures
+by message.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ FATAL = re.compile(r"\w{1,20}: fatal: ")
 
 
 class ProgramRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A form of a line. With `build`, a later exception only reports that the build failed.
+    """A form of a line.
 
-    With `minor`, programs also print the line and then continue.
+    `build` means that a later exception only reports the failure of the build. `minor` means that
+    programs also print the line and then continue.
     """
 
     match: str
@@ -35,7 +37,7 @@ class ProgramRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 @lru_cache(maxsize=1)
 def load_programs() -> tuple[tuple[tuple[ProgramRow, re.Pattern[str]], ...], literals.WordIndex]:
-    """The rows with their patterns, and the index of the texts that these require."""
+    """Load the rows with their patterns, and the index of the texts that the patterns require."""
     rows = yaml_data.load_yaml_data(
         files.data("diagnose/facts/programs.yaml"), tuple[ProgramRow, ...]
     )
@@ -45,7 +47,7 @@ def load_programs() -> tuple[tuple[tuple[ProgramRow, re.Pattern[str]], ...], lit
 
 @lru_cache(maxsize=1)
 def load_cures() -> Mapping[str, tuple[tuple[re.Pattern[str], str], ...]]:
-    """The cures of each type of program, in their order."""
+    """Load the cures for each type of program, in order."""
     path = files.data("diagnose/facts/program_cures.yaml")
     table = yaml_data.load_yaml_data(path, dict[str, tuple[remedies.MessageRemedy, ...]])
     return {
@@ -55,7 +57,7 @@ def load_cures() -> Mapping[str, tuple[tuple[re.Pattern[str], str], ...]]:
 
 
 def program_reason(text: str) -> Reason | None:
-    """The cause of a line of another program; None if the line is not recognized."""
+    """Return the cause in a line of another program, or None if the line is not recognized."""
     text = text.lstrip()
     rows, index = load_programs()
     for number in index.candidate_patterns(text):

@@ -1,4 +1,4 @@
-"""Explains Python errors by the names in them."""
+"""Explains Python errors by the names in the errors."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ SETS = re.compile(
 
 
 def python_reason(text: str, facts: LogFacts, caller: str = "", code: str = "") -> Reason | None:
-    """The cause of an error, from the names in it.
+    """Return the cause of an error, from the names in it.
 
-    `caller` is the package that made the call, and `code` is its line.
+    `caller` is the package that made the call, and `code` the line of the call.
     """
     if text.startswith("TypeError: __init__()") and (called := CLASS_CALL.findall(code)):
         # Python before 3.10 does not name the class: the innermost call of the line is it.
@@ -86,7 +86,7 @@ def python_reason(text: str, facts: LogFacts, caller: str = "", code: str = "") 
 
 
 def unknown_name_reason(text: str) -> Reason | None:
-    """The cause of a line with a name that exists in no release."""
+    """Return the cause for a line with a name that exists in no release."""
     for each in releases.load_name_table().invented:
         if re.search(each.pattern, text):
             return Reason(code="IMG919", cause=each.cause, cure=each.cure, confidence="high")
@@ -94,7 +94,7 @@ def unknown_name_reason(text: str) -> Reason | None:
 
 
 def variable_reason(text: str, facts: LogFacts) -> Reason | None:
-    """The cause of a line that sets a variable that the package does not read."""
+    """Return the cause for a line that sets a variable which the package does not read."""
     match = SETS.search(text)
     if match is None or (existence := releases.variable_existence(match["name"])) is None:
         return None
@@ -156,9 +156,10 @@ def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:
 def _unknown_argument_reason(
     existence: Existence, callee: str, name: str, facts: LogFacts, caller: str
 ) -> Reason:
-    """The reason for an argument that no release between `first` and `last` added or removed.
+    """Return the reason for an argument whose addition or removal is unknown.
 
-    The table does not list arguments of all these releases, which an older one may lack.
+    No release between `first` and `last` added or removed the argument. Arguments that all these
+    releases have are not in the table, and an older release may lack them.
     """
     package, version = existence.package, facts.versions.get(existence.package, "")
     span = f"from {existence.first} to {existence.last}"
@@ -189,14 +190,20 @@ def _unknown_argument_reason(
 
 
 def _of_mentioned(name: str, facts: LogFacts) -> Existence | None:
-    """The argument `name` of a class of a package whose version the log shows."""
+    """Return the versions in which a class of a package accepts the argument `name`.
+
+    The log must show the version of the package.
+    """
     existence = releases.accepting(name)
     known = existence is not None and existence.package in facts.versions
     return existence if known else None
 
 
 def _main_class_existence(name: str) -> Existence | None:
-    """The argument `name` of a main class of vLLM, for an error that names no callable."""
+    """Return the versions in which a main class of vLLM accepts the argument `name`.
+
+    This is used for an error that names no callable.
+    """
     for callee in ("SamplingParams", "EngineArgs", "LLM"):
         existence = releases.argument_existence(callee, name)
         if existence is not None and existence.spec:
@@ -420,13 +427,16 @@ def _hydra(text: str, facts: LogFacts, caller: str) -> Reason | None:
 
 
 def _snake_case(name: str) -> str:
-    """The name of the module with a model's class."""
+    """Return the name of the module that contains a model's class."""
     kind = re.sub(r"For[A-Z]\w*$|(?:LMHead)?Model$|(?:Text|Vision)?Config$", "", name)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()
 
 
 def _model(name: str) -> Existence | None:
-    """The releases of transformers with the model of a class; None if unknown or all."""
+    """Return the releases of transformers that have the model of a class.
+
+    Return None if they are unknown, or if all releases have it.
+    """
     if not name.endswith(("Config", "Model")) and "For" not in name:
         return None
     existence = releases.exact_module_existence(f"transformers.models.{_snake_case(name)}")
@@ -434,7 +444,7 @@ def _model(name: str) -> Existence | None:
 
 
 def _architecture(text: str, facts: LogFacts, caller: str, code: str) -> Reason | None:
-    """The cause of a model that transformers or vllm lacks, from their modules of models."""
+    """Return the cause for a model that transformers or vllm lacks, from their model modules."""
     if match := MODEL_TYPE.search(text):
         kind = match["type"] or match["key"]
         module = f"transformers.models.{kind.replace('-', '_')}"

@@ -1,4 +1,4 @@
-"""Reads log records in JSON and logfmt, as of docker and Kubernetes (separate: one format)."""
+"""Reads log records in JSON and logfmt, as written by Docker or Kubernetes (separate: a format)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,20 @@ LOGFMT = re.compile(
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """The lines of a record and its level ("" if it names none); no lines if it only has data."""
+    """The lines of a record, and its level.
+
+    The level is "" if the record has none. A record that contains only data has no lines.
+    """
 
     level: str
     lines: tuple[str, ...]
 
 
 def unwrap_record(raw: str) -> LogRecord | None:
-    """The record in a line; None if the line is not a record, and is read unchanged."""
+    """Return the record in a line.
+
+    Return None if the line is not a record. The line is then read unchanged.
+    """
     if match := LOGFMT.match(raw):
         return _record(match["level"], [_decode_text(match["text"])])
     if not raw.startswith("{") or not raw.rstrip().endswith("}"):

@@ -1,7 +1,7 @@
 """Finds the cures that the message of an exception contains or implies.
 
-Many messages have advice ("Consider reducing …"), which is quoted. Others are of a type with a
-known cure: `data/diagnose/facts/remedies.yaml`.
+Many messages contain advice ("Consider reducing …"), which is quoted. Others are of a type with a
+known cure, which is in `data/diagnose/facts/remedies.yaml`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class MessageRemedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The cure for messages that contain `match`.
 
     `means` describes such messages. A `weak` cure is less useful than one derived from the place of
-    the error; a `first` cure is more useful.
+    the error. A `first` cure is more useful.
     """
 
     match: str
@@ -82,7 +82,7 @@ class MessageRemedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """`match`, compiled when it is used, as most messages need few of them."""
+        """The compiled `match`. Compiled on first use, because most messages need few patterns."""
         return _compile_pattern(self.match)
 
 
@@ -93,7 +93,7 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=1)
 def load_remedies() -> tuple[MessageRemedy, ...]:
-    """The types of messages with their cures, in their order."""
+    """Load the types of messages with their cures, in order."""
     return yaml_data.load_yaml_data(
         files.data("diagnose/facts/remedies.yaml"), tuple[MessageRemedy, ...]
     )
@@ -111,7 +111,7 @@ VARIABLE = re.compile(
 
 
 def message_advice(message: str) -> str:
-    """The first sentence of a message that proposes an action; "" if it has none."""
+    """Return the first sentence of a message that proposes an action, or "" if there is none."""
     sentences = [
         text
         for match in ADVICE.finditer(message[:2000])
@@ -125,12 +125,15 @@ def message_advice(message: str) -> str:
 
 
 def is_vague(advice: str) -> bool:
-    """Whether advice only says what to check."""
+    """Whether the advice only states what to check."""
     return VAGUE.match(advice) is not None
 
 
 def find_remedy(message: str, package: str, call: str) -> MessageRemedy | None:
-    """The remedy for an exception with this message, filled; None if it is of no known type."""
+    """Return the remedy for an exception with this message, with its placeholders replaced.
+
+    Return None if the message is not of a known type.
+    """
     for row in load_remedies():
         if match := row.pattern.search(message[:1000]):
             groups = {name: value or "" for name, value in match.groupdict().items()}
@@ -144,13 +147,19 @@ def find_remedy(message: str, package: str, call: str) -> MessageRemedy | None:
 
 
 def _filled(text: str, groups: Mapping[str, str]) -> str:
-    """`text` with its placeholders replaced; "the package" may follow an article in it."""
+    """Return `text` with its placeholders replaced.
+
+    An article before "the package" is corrected.
+    """
     full = rules.fill_placeholders(text, groups)
     full = re.sub(r"\bthe installed the package\b", "the installed package", full)
     return re.sub(r"\b(an?|another) ((?:newer )?)the package\b", r"\1 \2release", full)
 
 
 def find_cure(message: str, package: str, call: str) -> str:
-    """The cure for an exception with this message; "" if it is of no known type."""
+    """Return the cure for an exception with this message.
+
+    Return "" if the message is not of a known type.
+    """
     remedy = find_remedy(message, package, call)
     return remedy.cure if remedy else ""

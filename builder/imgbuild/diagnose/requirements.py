@@ -1,6 +1,6 @@
-"""Reads what releases of packages require, and messages that state it.
+"""Reads the requirements of package releases, and messages that state them.
 
-`data/diagnose/facts/requirements.yaml` is written by `tools/requirement_versions.py`.
+`tools/requirement_versions.py` writes `data/diagnose/facts/requirements.yaml`.
 """
 
 from __future__ import annotations
@@ -94,18 +94,18 @@ NO_PACKAGES = frozenset(("python", "cuda", "version", "the", "driver", "gcc", "g
 
 @lru_cache(maxsize=1)
 def load_requirements() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
-    """Package → required package → range of the package's versions → specifier."""
+    """Load the specifiers by package, required package and range of the package's versions."""
     path = files.data("diagnose/facts/requirements.yaml")
     return yaml_data.load_yaml_data(path, dict[str, dict[str, dict[str, str]]])
 
 
 def _ranges(user: str, package: str) -> Mapping[str, str]:
-    """Range of the versions of `user` → what they require of `package`."""
+    """Map each range of `user` versions to the specifier that they require of `package`."""
     return load_requirements().get(normalize_package(user), {}).get(normalize_package(package), {})
 
 
 def required_specifier(user: str, package: str, version: str) -> str:
-    """The specifier of `package` that `version` of `user` requires; "" if unknown."""
+    """Return the specifier that `version` of `user` requires of `package`, or "" if unknown."""
     rows = _ranges(user, package)
     try:
         release = Version(version)
@@ -115,20 +115,23 @@ def required_specifier(user: str, package: str, version: str) -> str:
 
 
 def used(user: str, packages: Sequence[str]) -> str:
-    """The first of `packages` that `user` requires; "" if none."""
+    """Return the first of `packages` that `user` requires, or "" if it requires none of them."""
     names = load_requirements().get(normalize_package(user), {})
     return next((package for package in packages if normalize_package(package) in names), "")
 
 
 def newest_specifier(user: str, package: str) -> str:
-    """The specifier of `package` that the newest listed release of `user` requires; "" if none."""
+    """Return the specifier that the newest listed release of `user` requires of `package`.
+
+    Return "" if the release does not require it.
+    """
     rows = _ranges(user, package)
     last = [*rows.items()][-1] if rows else ("<", "")
     return "" if "<" in last[0] else last[1]
 
 
 def pin_cure(package: str, caller: str, facts: LogFacts) -> str:
-    """The pin of `package` for the package `caller` that uses it; "" if unknown."""
+    """Return a cure that makes `package` and its user `caller` compatible, or "" if unknown."""
     user = releases.package_name(caller)
     if not user or user == package:
         return ""
@@ -152,7 +155,10 @@ def pin_cure(package: str, caller: str, facts: LogFacts) -> str:
 
 
 def update_cure(package: str, caller: str, facts: LogFacts) -> str:
-    """The cure if the package `caller` and `package` do not fit, in a direction that is unknown."""
+    """Return the cure if `caller` and `package` are incompatible.
+
+    It is unknown which of the two packages is too old.
+    """
     caller = caller or facts.user_of(package)
     if pin := pin_cure(package, caller, facts):
         return pin
@@ -194,20 +200,26 @@ def update_cure(package: str, caller: str, facts: LogFacts) -> str:
 
 
 def update_command(package: str) -> str:
-    """The command that updates `package`, with the one that is released together with it."""
+    """Return the command that updates `package`.
+
+    A package that is released together with it is also updated.
+    """
     return f"pip install -U {package} {_twin(package)}".rstrip()
 
 
 def _twin(package: str) -> str:
-    """The package that is released together with `package`, such as unsloth_zoo; "" if none."""
+    """Return the package that is released together with `package`, such as unsloth_zoo.
+
+    Return "" if there is none.
+    """
     twin = releases.load_name_table().companions.get(package, "").partition(",")[0]
     return twin if package.partition("-")[0] == re.split("[-_]", twin)[0] else ""
 
 
 def requirement_reason(text: str, caller: str = "") -> Reason | None:
-    """The cause of a message that states which version of a package is required.
+    """Return the cause for a message that states the required version of a package.
 
-    `caller` is the import name of the package that raised it.
+    `caller` is the import name of the package that raised the exception.
     """
     for pattern in STATED:
         match = pattern.search(text)
@@ -244,7 +256,10 @@ def _is_within(version: Version, span: str) -> bool:
 
 
 def accepting_versions(user: str, package: str, have: str) -> str:
-    """The newest range of versions of `user` that allows `have` of `package`; "" if none."""
+    """Return the newest range of `user` versions that allow the version `have` of `package`.
+
+    Return "" if there is none.
+    """
     rows = _ranges(user, package)
     for span, spec in reversed([*rows.items()]):
         try:

@@ -1,7 +1,7 @@
 """Explains why uv or pip finds no solution (separate: an explanation in prose).
 
-The explanation lists dependencies. The cause is the package on which requirements exclude each
-other, or whose required version is on no index.
+The explanation lists dependencies. The cause is the package whose requirements exclude each other,
+or whose required version is on no index.
 """
 
 from __future__ import annotations
@@ -97,21 +97,24 @@ NOT_LISTED = tuple(
 
 
 class _ListedVersions(msgspec.Struct, frozen=True):
-    """The system that the newest or oldest listed version of a package belongs to."""
+    """The system to which the newest or oldest listed version of a package belongs."""
 
     newest: Mapping[str, str]
     oldest: Mapping[str, str]
 
 
 class _PackageConstraint(msgspec.Struct, frozen=True):
-    """A requirement of `by` on a package; `by` is "" for an index, "you" for the project."""
+    """A requirement of `by` on a package. `by` is "" for an index, and "you" for the project."""
 
     by: str
     on: str
 
 
 def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
-    """The cause in the explanation `text`, whose lines are joined; None for other texts."""
+    """Return the cause in the explanation `text`, whose lines are joined.
+
+    Return None for other texts.
+    """
     if facts.ignored and (match := UNAVAILABLE.search(text)):
         return _other_python(match["package"], match["version"], facts)
     if (missing := unlisted_reason(text)) is not None:
@@ -144,7 +147,7 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
 
 
 def _without_clash(plain: str) -> Reason | None:
-    """The reason for an explanation in which no two requirements exclude each other."""
+    """Return the reason for an explanation in which no two requirements exclude each other."""
     match = re.search(r"[Bb]ecause (.{10,300}?)(?:,? we can conclude|$)", plain)
     if match is None:
         return None
@@ -158,7 +161,7 @@ def _without_clash(plain: str) -> Reason | None:
 
 
 def _no_wheel(requirement: str, tag: str, have: str) -> Reason:
-    """The reason for a version without a wheel.
+    """Return the reason for a version without a suitable wheel.
 
     `tag` is the part that does not match, and `have` describes this system.
     """
@@ -171,7 +174,7 @@ def _no_wheel(requirement: str, tag: str, have: str) -> Reason:
 
 
 def _other_system(name: str, have: str, *, python: bool) -> str:
-    """The cure for a package without wheels for this Python, or this platform."""
+    """Return the cure for a package without wheels for this Python or platform."""
     if python:
         return (
             "use a different Python (uv venv --python 3.11, or 3.12), for which it has wheels, or a"
@@ -188,7 +191,10 @@ def _other_system(name: str, have: str, *, python: bool) -> str:
 
 
 def _fitting_versions(user: str, requirement: str) -> str:
-    """The versions of `user` that allow an exact requirement, in parentheses; "" if unknown."""
+    """Return the versions of `user` that allow an exact requirement, in parentheses.
+
+    Return "" if they are unknown.
+    """
     name, exact, version = requirement.partition("==")
     span = (
         requirements.accepting_versions(user, name.strip(), version.partition("+")[0])
@@ -199,13 +205,13 @@ def _fitting_versions(user: str, requirement: str) -> str:
 
 
 def _pip_requirement(match: re.Match[str]) -> str:
-    """A requirement of Poetry in pip's form."""
+    """Convert a requirement of Poetry to pip's form."""
     spec = match["spec"].replace("^", ">=")
     return match["name"] + (f"=={spec}" if spec[0].isdigit() else spec)
 
 
 def unlisted_reason(text: str) -> Reason | None:
-    """The cause if pip finds no matching version, derived from those that it lists."""
+    """Return the cause if pip finds no matching version, based on the versions that it lists."""
     match = next((match for form in NOT_LISTED if (match := form.search(text))), None)
     if match is None:
         return None
@@ -250,7 +256,7 @@ def _systems() -> Mapping[str, _ListedVersions]:
 
 
 def installed_conflict_reason(text: str, texts: Iterable[str]) -> Reason | None:
-    """The cause if pip reports that it installed versions which another package excludes.
+    """Return the cause if pip reports installed versions that another package excludes.
 
     `texts` are all lines. The package with the most unmet requirements must be installed again.
     """
@@ -279,7 +285,7 @@ def installed_conflict_reason(text: str, texts: Iterable[str]) -> Reason | None:
 
 
 def _other_python(package: str, version: str, facts: LogFacts) -> Reason | None:
-    """The reason if pip omits the required version because of its Python."""
+    """Return the reason if pip omits the required version because it requires another Python."""
     spec = facts.ignored.get(version)
     if spec is None:
         return None
@@ -307,16 +313,16 @@ def _needs(each: _PackageConstraint) -> str:
 
 
 def _name(requirement: str) -> str:
-    """The package of a requirement."""
+    """Return the package of a requirement."""
     match = re.match(r"[A-Za-z][\w.-]*", requirement)
     return match[0].rstrip("-.") if match else requirement
 
 
 def _absent_version_reason(needed: _PackageConstraint, there: str, split: str) -> Reason:
-    """The reason if no index of the command has a version.
+    """Return the reason if none of the command's indexes has a version.
 
-    `there` describes the versions on the index. `split` is the environment for which uv solves, ""
-    if uv solves for all environments.
+    `there` describes the versions on the index. `split` is the environment for which uv solves, or
+    "" if uv solves for all environments.
     """
     cause = f"{_needs(needed)}, and {there}" + (f" (for {split})" if split else "")
     tagged = re.search(r"\+|dev", needed.on)
@@ -346,7 +352,7 @@ def _absent_version_reason(needed: _PackageConstraint, there: str, split: str) -
 
 
 def _constraints(text: str) -> dict[str, list[_PackageConstraint]]:
-    """The constraints on each package, in the order of the text."""
+    """Return the constraints on each package, in the order of the text."""
     constraints: dict[str, list[_PackageConstraint]] = {}
     for each in sorted(_iterate_statements(CONCLUSION.sub(". ", text)), key=lambda pair: pair[0]):
         _, constraint, package = each
@@ -357,7 +363,7 @@ def _constraints(text: str) -> dict[str, list[_PackageConstraint]]:
 
 
 def _iterate_statements(text: str) -> Iterator[tuple[int, _PackageConstraint, str]]:
-    """Place, constraint and package of each statement."""
+    """Yield place, constraint and package of each statement."""
     for pattern in (DEPENDS, REQUIRED):
         for match in pattern.finditer(text):
             by = match.groupdict().get("by") or "you"
@@ -380,7 +386,10 @@ def _iterate_statements(text: str) -> Iterator[tuple[int, _PackageConstraint, st
 def _find_clash(
     constraints: dict[str, list[_PackageConstraint]],
 ) -> tuple[_PackageConstraint, _PackageConstraint] | None:
-    """Two constraints on one package that exclude each other; the second may be an index's."""
+    """Return two constraints on one package that exclude each other.
+
+    The second may be the constraint of an index.
+    """
     for rows in constraints.values():
         needs = [row for row in rows if row.by]
         there = [row for row in rows if not row.by]
@@ -398,7 +407,7 @@ def _find_clash(
 
 
 def _python(text: str) -> Reason | None:
-    """The reason if a package does not support the required Python."""
+    """Return the reason if a package does not support the required Python."""
     needs = have = by = ""
     for match in PYTHON.finditer(text):
         needs, by = match["need"] or needs, match["by"] or by

@@ -1,7 +1,7 @@
-"""Reads the known failures in `data/diagnose/*.yaml` and matches a log with them.
+"""Reads the known failures in `data/diagnose/*.yaml`, and matches a log with them.
 
 A pattern is a regular expression that is searched for in one event: an exception with its type and
-message, or a line. Its named groups may be used in `cause` and `cure`.
+message, or a line. Its named groups can be used in `cause` and `cure`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     The rule applies to an event that one of the patterns `match` matches, if the log meets these
     conditions. Each pattern in `also`, and none in `unless`, matches some event. The pattern
-    `frames` matches a frame of the exception (PACKAGE:FILE:FUNCTION:CODE), or
-    "" if it has none. Versions named in the log are in the ranges `packages`. The machine is arm64,
-    or is not, as `arm` requires. With `failed`, the log shows a failure elsewhere, because the
-    matched text does not. With `last`, one of the last lines matches, because programs also print
-    the text and continue.
+    `frames` matches a frame of the exception (PACKAGE:FILE:FUNCTION:CODE), or "" if the exception
+    has no frame. Versions in the log are in the ranges `packages`. The machine is arm64, or is not,
+    as `arm` requires. With `failed`, the log shows a failure elsewhere, because the matched text
+    does not. With `last`, one of the last lines matches, because programs also print the text and
+    continue.
 
     With `warns`, an event that is a warning is sufficient. With `follows`, the failure is a
     consequence if an exception of the program precedes it. For one event, the rule with the highest
     `priority` is used. `role` is a cause, a consequence of another failure, or a text about one. If
-    the metadata of the calling package names a version of the package `requires`, the cure begins
-    with it. `{user}` in cause and cure is the calling package. The groups of the patterns `names`
-    are taken from any event; groups without a match are replaced by their names in capitals.
+    the metadata of the calling package contains a version of the package `requires`, the cure
+    begins with that version. `{user}` in cause and cure is the calling package. The groups of the
+    patterns `names` are taken from any event. Groups without a match are replaced by their names in
+    capitals.
     """
 
     code: str
@@ -67,7 +68,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def compiled_patterns(self) -> tuple[re.Pattern[str], ...]:
-        """`match`, compiled."""
+        """The compiled patterns in `match`."""
         return _compile_patterns(self.match)
 
     @property
@@ -76,7 +77,10 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return _groups(self.match)
 
     def named_groups(self, texts: Sequence[str]) -> Mapping[str, str]:
-        """The groups of `names`, from the first text with each; in capitals if there is none."""
+        """Return the groups of `names`, each from the first text that contains it.
+
+        A group without a match is replaced by its name in capitals.
+        """
         groups = {name: name.upper() for name in _groups(self.names)}
         for pattern in reversed(_compile_patterns(self.names)):
             match = next(filter(None, map(pattern.search, texts)), None)
@@ -86,7 +90,10 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def conditions_hold(
         self, facts: LogFacts, texts: Sequence[str], end: Sequence[str] = ()
     ) -> bool:
-        """Whether the rest of the log, with the last lines `end`, meets the rule's conditions."""
+        """Whether the rest of the log meets the rule's conditions.
+
+        `end` contains the last lines.
+        """
         if self.last and not any(_matches_any(pattern, end) for pattern in self.compiled_patterns):
             return False
         if self.arm is not None and self.arm != facts.arm:
@@ -116,7 +123,7 @@ def _matches_any(pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=1)
 def load_rules() -> tuple[FailureRule, ...]:
-    """All rules, those with the highest priority first."""
+    """Load all rules. Rules with a higher priority come first."""
     rules = [
         yaml_data.load_yaml_data(path, FailureRule)
         for path in sorted(files.data("diagnose").glob("*.yaml"))
@@ -126,15 +133,18 @@ def load_rules() -> tuple[FailureRule, ...]:
 
 @lru_cache(maxsize=1)
 def derived_kinds() -> Mapping[str, FindingKind]:
-    """The failures that are derived from facts, by code: `data/diagnose/facts/kinds.yaml`."""
+    """Load the failures that are derived from facts, by code.
+
+    The file is `data/diagnose/facts/kinds.yaml`.
+    """
     return yaml_data.load_yaml_data(files.data("diagnose/facts/kinds.yaml"), dict[str, FindingKind])
 
 
 @lru_cache(maxsize=1)
 def _searched_patterns() -> tuple[tuple[tuple[FailureRule, str], ...], literals.WordIndex]:
-    """The patterns of all rules, each with its rule, and the index of their words.
+    """Return the patterns of all rules, each with its rule, and the index of their words.
 
-    They are compiled when a text has their words, since a log has the words of few.
+    A pattern is compiled when a text contains its words, because a log contains the words of few.
     """
     rows = tuple((rule, pattern) for rule in load_rules() for pattern in rule.match)
     return rows, literals.WordIndex(pattern for _, pattern in rows)
@@ -144,7 +154,7 @@ def _searched_patterns() -> tuple[tuple[tuple[FailureRule, str], ...], literals.
 def matching_rules(
     text: str, frames: tuple[str, ...]
 ) -> tuple[tuple[FailureRule, Mapping[str, str]], ...]:
-    """The rules with a pattern in `text`, each with the pattern's groups."""
+    """Return the rules with a pattern that matches `text`, each with the groups of the pattern."""
     return tuple(_iterate_matches(text, frames))
 
 
@@ -168,7 +178,10 @@ def _iterate_matches(
 
 
 def fill_placeholders(text: str, groups: Mapping[str, str]) -> str:
-    """`text` with its placeholders replaced; empty values are removed with their punctuation."""
+    """Return `text` with its placeholders replaced.
+
+    Empty values are removed with their punctuation.
+    """
     full = PLACEHOLDER.sub(lambda match: groups.get(match[1], match[0]), text)
     if "" not in groups.values():
         return full

@@ -1,6 +1,6 @@
-"""Explains weights whose shape differs from that in the model (separate: shapes).
+"""Explains weights whose shape differs from the shape in the model (separate: shapes).
 
-`data/diagnose/facts/shapes.yaml` has the causes and cures.
+`data/diagnose/facts/shapes.yaml` contains the causes and cures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_PARTS = 64
 
 
 class ShapeKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Why two shapes differ, and the cure."""
+    """The reason why two shapes differ, and the cure."""
 
     cause: str
     cure: str
@@ -38,12 +38,15 @@ class ShapeKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 @lru_cache(maxsize=1)
 def load_shape_kinds() -> Mapping[str, ShapeKind]:
-    """The kinds by their names."""
+    """Load the types of differences by name."""
     return yaml_data.load_yaml_data(files.data("diagnose/facts/shapes.yaml"), dict[str, ShapeKind])
 
 
 def shape_reason(text: str) -> Reason | None:
-    """The cause of the first weight that a checkpoint has in another shape; None for others."""
+    """Return the cause for the first weight with another shape in the checkpoint than in the model.
+
+    Return None for other texts.
+    """
     match = COPIED.search(text)
     if match is None:
         return None
@@ -66,7 +69,7 @@ def shape_reason(text: str) -> Reason | None:
 
 
 def _kind(name: str, saved: tuple[int, ...], model: tuple[int, ...]) -> str:
-    """The name of the kind of difference; "" if none explains it."""
+    """Return the name of the type of difference, or "" if no type explains it."""
     if "lora_" in name:
         differing = set(saved) ^ set(model)
         return "rank" if len(differing) == 2 and max(differing) <= LARGEST_RANK else "base"
@@ -80,7 +83,10 @@ def _kind(name: str, saved: tuple[int, ...], model: tuple[int, ...]) -> str:
 
 
 def _factor(saved: tuple[int, ...], model: tuple[int, ...]) -> int:
-    """The power of two by which exactly one dimension differs; 0 if it is none."""
+    """Return the power of two by which exactly one dimension differs.
+
+    Return 0 if there is no such dimension.
+    """
     if len(saved) != len(model):
         return 0
     pairs = [sorted(pair) for pair in zip(saved, model, strict=True) if pair[0] != pair[1]]

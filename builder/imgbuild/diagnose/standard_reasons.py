@@ -1,6 +1,6 @@
 """Explains missing names of the standard library (separate: versions of Python).
 
-From `data/audit/stdlib.yaml` (Python 3.10 to 3.14).
+The names are in `data/audit/stdlib.yaml` (Python 3.10 to 3.14).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ABSTRACT = frozenset(
 
 
 def standard_reason(text: str, facts: LogFacts) -> Reason | None:
-    """The cause if a version of Python lacks a module or name of its standard library."""
+    """Return the cause if a version of Python lacks a module or name of its standard library."""
     if match := MODULE.search(text):
         if match["module"] in POSIX and not match["below"]:
             return Reason(
@@ -74,7 +74,10 @@ def standard_reason(text: str, facts: LogFacts) -> Reason | None:
 
 
 def _unknown_name_reason(module: str, name: str, code: str, facts: LogFacts) -> Reason:
-    """The reason for a name missing in the table: from a Python before 3.10 or after 3.14."""
+    """Return the reason for a name that is missing in the table.
+
+    The name is from a Python version before 3.10 or after 3.14.
+    """
     python = f"Python {facts.python}" if facts.python else "the Python that ran this"
     return Reason(
         code=code,
@@ -86,7 +89,10 @@ def _unknown_name_reason(module: str, name: str, code: str, facts: LogFacts) -> 
 
 
 def _pythons_with_name(group: dict[str, str], name: str) -> str:
-    """The versions of Python that have a name, if not all have it; "" if unknown."""
+    """Return the versions of Python that have a name.
+
+    Return "" if they are unknown, or if all versions have it.
+    """
     return next((spec for spec, names in group.items() if name in names.split()), "")
 
 

@@ -1,6 +1,6 @@
 """Explains values that argparse, click, pydantic or another validator rejects.
 
-The finding names the option or field, its value, and the most similar allowed value.
+The finding contains the option or field, its value, and the most similar allowed value.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ NO_WORDS = frozenset(
 
 
 def value_reason(text: str) -> Reason | None:
-    """The cause of a value that a parser or validator rejects; None for other texts."""
+    """Return the cause for a value that a parser or validator rejects, or None for other texts."""
     return _command_line(text) or _validation_reason(text)
 
 
 def allowed_values(text: str) -> tuple[str, ...]:
-    """The allowed values in a message that lists them; none if it does not."""
+    """Return the allowed values in a message that lists them. Otherwise, the result is empty."""
     match = ONE_OF.search(text)
     if match is None:
         return ()
@@ -75,7 +75,7 @@ def allowed_values(text: str) -> tuple[str, ...]:
 
 
 def rejected_value(text: str, allowed: tuple[str, ...]) -> str:
-    """The value that such a message rejects: the first quoted one that is not allowed."""
+    """Return the value that a message rejects: the first quoted value that is not allowed."""
     rest = re.sub(r"\[[^\[\]]{0,1500}\]|\([^()]{0,1500}\)|\{[^{}]{0,1500}\}", " ", text)
     match = re.search(r"(?:got|found|given|but|is|was|received)[: ]+['\"`]?([\w./:+-]{1,80})", rest)
     candidates = [*QUOTED.findall(rest), *([match[1]] if match else [])]
@@ -83,7 +83,7 @@ def rejected_value(text: str, allowed: tuple[str, ...]) -> str:
 
 
 def nearest_value(value: str, allowed: tuple[str, ...]) -> str:
-    """The most similar allowed value; "" if none is similar."""
+    """Return the most similar allowed value, or "" if no value is similar."""
     low = {each.lower(): each for each in allowed}
     near = difflib.get_close_matches(value.strip("'\"").lower(), low, 1, 0.6)
     return low[near[0]] if near else ""
@@ -96,7 +96,7 @@ def _values(text: str) -> tuple[str, ...]:
 
 
 def value_advice(value: str, allowed: tuple[str, ...], where: str) -> str:
-    """The cure for a value that is not one of `allowed`."""
+    """Return the cure for a value that is not in `allowed`."""
     if not allowed:
         return f"pass a value that {where} allows: --help or the documentation lists them"
     near = nearest_value(value, allowed)
@@ -107,7 +107,7 @@ def value_advice(value: str, allowed: tuple[str, ...], where: str) -> str:
 
 
 def _command(value: str, allowed: tuple[str, ...]) -> str:
-    """The cure for a command that a program does not have."""
+    """Return the cure for a command that a program does not have."""
     shown = ", ".join(allowed[:12]) or "those that --help lists"
     near = nearest_value(value, allowed)
     what = f"write {near}" if near else "update the package, if a newer release documents it"
@@ -161,7 +161,7 @@ def _command_line(text: str) -> Reason | None:
 
 
 def _validation_reason(text: str) -> Reason | None:
-    """The first field that a pydantic model rejects."""
+    """Return the reason for the first field that a pydantic model rejects."""
     model = MODEL.search(text)
     field = (
         (FIELD.search(text, model.end()) or OLD_FIELD.search(text, model.end())) if model else None

@@ -21,7 +21,7 @@ SOURCE = re.compile(r"(?:rank|default)[ =]?(\d{1,6})")
 
 
 class RankState(msgspec.Struct):
-    """The last works of a rank; -1 for values that the log does not contain."""
+    """The numbers of a rank's last works, or -1 for values that the log does not contain."""
 
     rank: int
     number: int
@@ -37,7 +37,7 @@ class WatchdogReports(msgspec.Struct):
     ranks: dict[int, RankState] = {}
 
     def read_line(self, line: LogLine) -> None:
-        """Read a line."""
+        """Read the report in a line, if there is one."""
         text = line.text
         if "ork" not in text:
             return
@@ -55,7 +55,10 @@ class WatchdogReports(msgspec.Struct):
             state.enqueued, state.completed = int(progress["enqueued"]), int(progress["completed"])
 
     def stopped_first(self) -> list[RankState]:
-        """The ranks that stopped before the others, by their last works; empty if all are equal."""
+        """Return the ranks that stopped before the others, according to their last works.
+
+        The result is empty if all ranks stopped at the same work.
+        """
         enqueued = {
             state.rank: state.enqueued for state in self.ranks.values() if state.enqueued >= 0
         }
@@ -69,6 +72,6 @@ class WatchdogReports(msgspec.Struct):
         return []
 
     def absent_ranks(self) -> list[int]:
-        """Ranks lower than the highest rank that timed out, whose watchdog reports nothing."""
+        """Return ranks below the highest rank that timed out whose watchdog reports nothing."""
         reported = {state.rank for state in self.ranks.values() if state.timed_out >= 0}
         return [rank for rank in range(max(reported, default=-1)) if rank not in reported][:64]

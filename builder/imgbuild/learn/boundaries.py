@@ -48,7 +48,7 @@ class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def upload_time(self) -> datetime.datetime | None:
-        """The upload time of the wheel; None if the index does not provide it."""
+        """The upload time of the wheel, or None if the index does not provide it."""
         return self.file.uploaded
 
 
@@ -63,7 +63,7 @@ class ReleaseCatalogue:
         self._readable: dict[str, tuple[PackageRelease, ...]] = {}
 
     def package_releases(self, package: str) -> tuple[PackageRelease, ...]:
-        """All final versions with a compatible wheel that is not yanked, oldest first.
+        """Return all final versions with a compatible wheel that is not yanked, oldest first.
 
         A pinned version is included even if it is a pre-release.
         """
@@ -93,16 +93,17 @@ class ReleaseCatalogue:
         return self._releases[package]
 
     def readable_releases(self, package: str) -> tuple[PackageRelease, ...]:
-        """The releases of a package, or if it has no wheels, its final sdists with a known hash.
+        """Return the releases of a package that can be read.
 
-        Only the Python code of an sdist is read.
+        If the package has no wheels, these are the final sdists with a known hash. Only the Python
+        code of an sdist is read.
         """
         if package not in self._readable:
             self._readable[package] = self.package_releases(package) or self._sdists(package)
         return self._readable[package]
 
     def releases_for_older_python(self, package: str) -> tuple[PackageRelease, ...]:
-        """Some older final versions, whose wheels are for other versions of Python.
+        """Return some older final versions whose wheels are for other versions of Python.
 
         Every `STEP`-th version is included, newest first, because a name that a package once had is
         usually in several releases.
@@ -130,15 +131,16 @@ class ReleaseCatalogue:
         return tuple(sorted(sdists, key=lambda release: release.version))
 
     def release(self, package: str, version: str) -> PackageRelease | None:
-        """The release of a version; None if there is none."""
+        """Return the release of a version, or None if there is none."""
         expected = Version(version)
         matches = (item for item in self.package_releases(package) if item.version == expected)
         return next(matches, None)
 
     def wheel(self, package: str, release: PackageRelease) -> Wheel:
-        """The wheel of a release, as a locked file.
+        """Return the wheel of a release as a locked file.
 
-        FetchFailed if the index has no hash of the wheel and the library cannot download it.
+        Raises FetchFailed if the index provides no hash of the wheel and the library cannot
+        download it.
         """
         if is_sdist(release.file):
             return self._code_wheel(package, release)
@@ -162,7 +164,7 @@ class ReleaseCatalogue:
         )
 
     def _code_wheel(self, package: str, release: PackageRelease) -> Wheel:
-        """The code of an sdist as a wheel in the store."""
+        """Return the code of an sdist as a wheel in the store."""
         file, http, store = release.file, self.library.http, self.store
         digest = file.sha256 or ""
         with store.scratch() as folder:
@@ -182,7 +184,7 @@ class ReleaseCatalogue:
             return code_wheel(package, str(release.version), digest, _fetch, store)[0]
 
     def create_package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
-        """A partial package set of these releases."""
+        """Return a partial package set of these releases."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)
@@ -200,7 +202,7 @@ class ReleaseCatalogue:
         )
 
     def compute_cached(self, key: Sequence[object], compute: Callable[[], T], form: type[T]) -> T:
-        """The result of `compute` for immutable files, cached by `key`, code and Python."""
+        """Return the result of `compute` for immutable files, cached by `key`, code and Python."""
         python = self.catalogue.rules.tags.python
         name = encode_compact([code_digest(compute.__module__), python, *key]).decode()
         cached = self.store.fact(ANSWERS, name)
@@ -219,7 +221,7 @@ def lacks_item(
 ) -> bool | None:
     """Whether `release` of the other package lacks (or rejects) the item in the evidence.
 
-    None if that is unknown, or if the evidence does not concern a name.
+    Return None if that is unknown, or if the evidence does not concern a name.
     """
     if evidence.relation not in NAMED_TESTS:
         return None
@@ -284,9 +286,9 @@ def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
-    """Whether a class and all its bases can be read and do not contain the word `name`.
+    """Whether a class and its bases can be read and do not contain the word `name`.
 
-    In that case, a `__getattr__` that uses a table cannot provide the name.
+    In this case, a `__getattr__` that uses a table cannot provide the name.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for ancestor in classes.class_ancestors(
@@ -310,7 +312,7 @@ def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
-    """Whether a call omits a required argument or has too many positional ones."""
+    """Whether a call omits a required argument, or has too many positional arguments."""
     callee, _, what = subject.removesuffix(")").partition("(")
     lookup_result = look_up_path(package_set, callee)
     taken = signatures.find_signature(package_set, lookup_result)
@@ -351,7 +353,7 @@ def _is_absent(lookup_result: LookupResult) -> bool | None:
 
 
 def look_up_path(package_set: PackageSet, path: str) -> LookupResult:
-    """The object at a path such as "vllm.SamplingParams" or "a.b:C.d"."""
+    """Return the object at a path such as "vllm.SamplingParams" or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = package_set.module(first)
     if not isinstance(facts, ModuleFacts):
@@ -367,12 +369,12 @@ def look_up_path(package_set: PackageSet, path: str) -> LookupResult:
 def find_boundary(
     releases: Sequence[T], start: int, is_incompatible: Callable[[T], bool], step: int
 ) -> tuple[T, T | None]:
-    """The last incompatible and the first compatible release, starting at `releases[start]`.
+    """Return the last incompatible and the first compatible release.
 
-    Searches in the direction `step` (1 or -1), first with increasing steps and then by bisection,
-    so that few releases are read. The steps are limited, because a name may exist in few releases
-    only. The result is a pair of adjacent releases, even if the incompatibility disappears and
-    returns.
+    The search starts at `releases[start]` in the direction `step` (1 or -1), first with increasing
+    steps and then by bisection, so that few releases are read. The steps are limited, because a
+    name may exist in few releases only. The result is a pair of adjacent releases, even if the
+    incompatibility disappears and returns.
     """
     bad, good, width = start, None, 1
     widest = max(STEP, len(releases) // STEPS)
@@ -398,7 +400,7 @@ def find_boundary(
 def newest_at_time(
     releases: Sequence[PackageRelease], moment: datetime.datetime | None
 ) -> PackageRelease | None:
-    """The newest version that existed at `moment`; None if unknown."""
+    """Return the newest version that existed at `moment`, or None if unknown."""
     if moment is None:
         return None
     old = [item for item in releases if item.upload_time is not None and item.upload_time <= moment]

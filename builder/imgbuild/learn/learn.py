@@ -59,9 +59,10 @@ class VersionBounds(msgspec.Struct, frozen=True, kw_only=True):
 def learn_constraint(
     finding: Finding, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> Constraint | None:
-    """The constraint that follows from `finding`; None if the evidence is insufficient.
+    """Return the constraint that follows from `finding`.
 
-    `pinned` are packages that the target pins to one version.
+    `pinned` are packages that the target pins to one version. Return None if the evidence is
+    insufficient.
     """
     evidence = finding.evidence
     if evidence is None or not evidence.version:
@@ -106,7 +107,7 @@ def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool
     """Whether a function body uses a name that no release of the other package has.
 
     Such code, like torch.nn.Relu in DeepSpeed, fails with all versions, so no constraint can help.
-    Releases for older versions of Python are also compared.
+    Releases for older versions of Python are also examined.
     """
     if evidence.relation not in NAMED_TESTS or runs_on_import(release_catalogue, evidence):
         return False
@@ -119,10 +120,10 @@ def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool
 def join_constraint(
     entry: Constraint, recorded: Iterable[Constraint], release_catalogue: ReleaseCatalogue
 ) -> Constraint:
-    """`entry`, widened to a bound if constraints exclude all releases on one side.
+    """Return `entry`, widened to a bound if constraints exclude all releases on one side.
 
     Evidence that does not concern a name excludes one version in each round. After several of the
-    newest or oldest versions have been excluded, a bound excludes them all.
+    newest or oldest versions have been excluded, a bound excludes all of them.
     """
     alike = [
         constraint
@@ -158,7 +159,7 @@ def join_constraint(
 
 
 def _excluded_version(entry: Constraint) -> Version | None:
-    """The version that an entry excludes; None if its specifier has another form."""
+    """Return the version that an entry excludes, or None if its specifier has another form."""
     parts = list(entry.spec)
     if len(parts) != 1 or parts[0].operator != "!=" or parts[0].version.endswith(".*"):
         return None
@@ -166,12 +167,13 @@ def _excluded_version(entry: Constraint) -> Version | None:
 
 
 def find_bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> VersionBounds | None:
-    """The versions of the other package that are compatible; None if unknown.
+    """Return the compatible versions of the other package, or None if they are unknown.
 
-    Versions stated by the evidence (a window, a rule) take precedence. For a name, other versions
-    are searched for it. If the two packages are compatible on their own, a third package is
-    involved, and no version of the other package is the cause. For binaries, and for code that
-    raises at import, only the incompatibility of these two versions is known.
+    Versions in the evidence (a window, a rule) take precedence. If the evidence concerns a name,
+    other versions are searched for it. If the two packages are compatible without other packages, a
+    third package is involved, and no version of the other package is the cause. For binaries, and
+    for code that raises an exception at import, only the incompatibility of these two versions is
+    known.
     """
     if evidence.spec:
         return VersionBounds(spec=evidence.spec)
@@ -201,7 +203,10 @@ def find_bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Vers
 def versions_with_module(
     evidence: Evidence, other: str, release_catalogue: ReleaseCatalogue
 ) -> VersionBounds:
-    """The versions of `other` that have the missing module: all, or those before its removal."""
+    """Return the versions of `other` that have the missing module.
+
+    These are all versions, or those before the removal of the module.
+    """
     releases = release_catalogue.package_releases(other)
     module = evidence.subject.partition(".")[0]
 
@@ -219,7 +224,10 @@ def versions_with_module(
 def _directions(
     evidence: Evidence, release_catalogue: ReleaseCatalogue, other: PackageRelease
 ) -> tuple[int, int]:
-    """The search directions in order: older versions first if the other package is newer."""
+    """Return the search directions in order.
+
+    Older versions are first if the other package is newer.
+    """
     release = release_catalogue.release(evidence.package, evidence.version)
     if release is None or release.upload_time is None or other.upload_time is None:
         return (-1, 1)
@@ -229,7 +237,7 @@ def _directions(
 def package_range(
     evidence: Evidence, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> str:
-    """The versions of the package with the same requirement, as a specifier.
+    """Return a specifier of the package's versions with the same requirement.
 
     The range contains only the version in the evidence if the package is pinned, or if no other
     version can be checked. Every release in the range is checked, because releases without the
@@ -246,7 +254,7 @@ def package_range(
         return alone
 
     def _last_release(step: int) -> PackageRelease:
-        """The last of the consecutive releases with the requirement."""
+        """Return the last of the consecutive releases with the requirement."""
         side = releases[start:] if step > 0 else releases[start::-1]
         return list(takewhile(uses_item, side))[-1]
 

@@ -72,7 +72,7 @@ SHOWN_ERRORS = 8
 class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
     """The resolution and report of each architecture, learned constraints, and number of rounds.
 
-    `sources` are the locked sources of packages that do not come from an index.
+    `sources` are the locked sources of packages that are not from an index.
     """
 
     resolutions: Mapping[Arch, Resolution]
@@ -83,7 +83,7 @@ class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditedArch(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for an architecture, and all constraints that are known after it."""
+    """The result for an architecture, and all constraints that are known afterwards."""
 
     resolution: Resolution
     report: Report
@@ -101,7 +101,7 @@ def resolve_audited(
     recorded: Sequence[Constraint],
     keep: KeepConstraints,
 ) -> AuditedResolution:
-    """Resolve target `name` to packages whose audit has no errors.
+    """Resolve the target `name` to packages whose audit has no errors.
 
     `keep` stores learned constraints, and returns all known constraints. Raises NoSolution, with
     the conflict and its evidence, if there is no solution.
@@ -135,7 +135,7 @@ def _violates_learned(audited: AuditedArch, recorded: Sequence[Constraint]) -> b
 def resolve_audited_arch(
     prepared: PreparedTarget, recorded: Sequence[Constraint], keep: KeepConstraints
 ) -> AuditedArch:
-    """Resolve and audit one architecture; see `resolve_audited`."""
+    """Resolve and audit one architecture. See `resolve_audited`."""
     problem = prepared.problem
     name, arch, context = problem.name, problem.arch, problem.context
     recorded, rounds = tuple(recorded), 0
@@ -191,7 +191,7 @@ def resolve_audited_arch(
 
 
 def _relax_unused(report: Report, learned: Iterable[Constraint]) -> Report:
-    """Turn errors of `report` into warnings if they are in code that has never run."""
+    """Turn errors of `report` into warnings if their code has never run."""
     entries = tuple(learned)
     findings = sort_findings(relax_learned_finding(finding, entries) for finding in report.findings)
     return msgspec.structs.replace(report, findings=tuple(findings))
@@ -203,7 +203,7 @@ def _report(
     resolution: Resolution,
     excluded: Iterable[str],
 ) -> None:
-    """Report excluded and old versions, and frameworks that differ from the `like` target."""
+    """Report excluded and old versions, and frameworks of another release than in `like`."""
     for warning in excluded:
         prepared.problem.context.reporter.warn(warning)
     solve.report_age(prepared, tuple(chosen))
@@ -238,7 +238,10 @@ def _audited_arch(
 def _clean_report(
     prepared: PreparedTarget, resolution: Resolution, terms: AuditTerms
 ) -> Report | None:
-    """The error-free report of an earlier audit of the same packages; None if there is none."""
+    """Return the report of an earlier audit of the same packages.
+
+    Return None if there is no such report without errors.
+    """
     stored = prepared.problem.context.store.fact(CLEAN_FACT, _key(prepared, resolution, terms))
     return unpack_value(stored, Report) if stored is not None else None
 
@@ -253,7 +256,7 @@ def _key(prepared: PreparedTarget, resolution: Resolution, terms: AuditTerms) ->
 
 
 def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
-    """The constraints from errors in files that had to be downloaded completely."""
+    """Return the constraints from errors in files that had to be downloaded completely."""
     store, http = problem.context.store, problem.context.http
     with solve.open_target(problem) as prepared, Library(store, http) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, store)
@@ -266,7 +269,7 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
 def audit_terms(
     prepared: PreparedTarget, resolution: Resolution, recorded: Iterable[Constraint] = ()
 ) -> AuditTerms:
-    """The parameters of a target's audit, in addition to its packages.
+    """Return the parameters of a target's audit, in addition to its packages.
 
     They contain only constraints on unused code, because the resolution satisfies all others.
     """
@@ -305,11 +308,11 @@ def audit_resolution(
     *,
     published: Collection[str] = (),
 ) -> Report:
-    """The errors on the main path, from code, METADATA and older releases of the packages.
+    """Return the errors on the main path, from code, METADATA and older releases of the packages.
 
     `published` are packages whose locked versions were audited together. If the other packages
-    cannot affect that audit, only the code that they run is audited, without warnings and notes
-    about the published packages.
+    cannot affect that audit, only the code that they run is audited. The report then contains no
+    warnings and notes about the published packages.
     """
     package_set = resolution_package_set(resolution, release_catalogue)
     unassembled: list[Finding] = []
@@ -340,7 +343,10 @@ def audit_resolution(
 
 
 def _ranges(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddresses:
-    """The sources of the published wheels in a resolution. Indexes are queried on demand."""
+    """Return the sources of the published wheels in a resolution.
+
+    Indexes are queried on demand.
+    """
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     built = {item.wheel.sha256 for item in resolution.built}
 
@@ -355,7 +361,10 @@ def _ranges(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddress
 def resolution_package_set(
     resolution: Resolution, release_catalogue: ReleaseCatalogue
 ) -> PackageSet:
-    """The package set of a resolution. Files that are not in the store are read from the index."""
+    """Return the package set of a resolution.
+
+    Files that are not in the store are read from the index.
+    """
     catalogue = release_catalogue.catalogue
     rules = catalogue.rules
 
@@ -384,7 +393,7 @@ def learn_all(
     pinned: Collection[str],
     recorded: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:
-    """The constraints that follow from errors; a few are used for each pair of packages."""
+    """Return the constraints that follow from errors, at most a few for each pair of packages."""
     seen: set[tuple[str, ...]] = set()
     pairs: Counter[tuple[str, str]] = Counter()
     learned: list[Constraint] = []
@@ -418,7 +427,7 @@ def _refuse_gpus(name: str, arch: Arch, errors: Iterable[Finding]) -> None:
 def nothing_learned_error(
     name: str, arch: Arch, errors: Sequence[Finding], suggestion: str = ""
 ) -> NoSolution:
-    """The error for a package set whose errors do not result in a new constraint."""
+    """Return the error for a package set whose errors do not result in a new constraint."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN_ERRORS]]
     if len(errors) > SHOWN_ERRORS:
         shown.append(f"and {len(errors) - SHOWN_ERRORS} more; run imgbuild audit to show all")
@@ -439,7 +448,10 @@ def nothing_learned_error(
 def add_constraints(
     images: Path, learned: Iterable[Constraint], store: Store
 ) -> tuple[Constraint, ...]:
-    """Write `learned` to the file, and return all its entries. Safe for concurrent processes."""
+    """Write `learned` to the file, and return all its entries.
+
+    Concurrent processes can call this function safely.
+    """
     with store.hold_lock(f"constraints-{sha256(str(images).encode())}"):
         entries = merge_constraints(read_constraints(images), learned)
         codec.write_bytes(

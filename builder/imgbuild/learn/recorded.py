@@ -40,7 +40,7 @@ _RECORD = re.compile(
 
 
 class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A refused item, the target or request, and the reason; `source` is where it is recorded."""
+    """A refused item, the target or request, and the reason. `source` is where it is recorded."""
 
     what: str
     reason: str
@@ -49,10 +49,10 @@ class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetNote(msgspec.Struct, frozen=True, kw_only=True):
-    """A sentence in the notes of a target, and the packages in the sentence.
+    """A sentence in the notes of a target, and the packages that it mentions.
 
     `packages` maps each package to its version in the sentence, or in the target, or "". `stated`
-    are the packages whose version is in the sentence.
+    are the packages whose version the sentence contains.
     """
 
     target: str
@@ -62,7 +62,10 @@ class TargetNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_notes(matrix: Matrix) -> tuple[TargetNote, ...]:
-    """The sentences in the notes of all targets that mention a package, except on test runs."""
+    """Return the sentences in the notes of all targets that mention a package.
+
+    Sentences on test runs are omitted.
+    """
     named = {
         *NAMED_SUBJECTS,
         *(package for target in matrix.targets.values() for package in target.pins),
@@ -80,7 +83,7 @@ def target_notes(matrix: Matrix) -> tuple[TargetNote, ...]:
 
 
 def notes_on_package(matrix: Matrix, target: str, package: str) -> tuple[str, ...]:
-    """The sentences in the notes of `target` that mention `package` and another package."""
+    """Return the sentences in the notes of `target` that mention `package` and another package."""
     return tuple(
         note.text
         for note in target_notes(matrix)
@@ -112,9 +115,10 @@ def _note(
 def notes_on_requests(
     every: Iterable[TargetNote], requests: Mapping[str, SpecifierSet]
 ) -> tuple[TargetNote, ...]:
-    """The notes on two requested packages, or on the only requested package and a version.
+    """Return the notes that apply to `requests`.
 
-    At least one of the packages must be requested in a version.
+    A note must mention two requested packages, or a version and the only requested package. At
+    least one of the packages must be requested in a version.
     """
     return tuple(note for note in every if _note_concerns(note, requests))
 
@@ -128,7 +132,10 @@ def _note_concerns(note: TargetNote, requests: Mapping[str, SpecifierSet]) -> bo
 
 
 def _spec_allows(spec: SpecifierSet, version: str) -> bool:
-    """Whether `spec` contains a version or one of its patch releases, such as 0.27.1 for 0.27."""
+    """Whether `spec` contains a version or one of its patch releases.
+
+    For example, 0.27.1 is a patch release of 0.27.
+    """
     if not version or not parse_version(version):
         return False
     return spec.contains(version, prereleases=True) or any(
@@ -139,7 +146,7 @@ def _spec_allows(spec: SpecifierSet, version: str) -> bool:
 def recorded_refusals(
     images: Path, matrix: Matrix, learned: Sequence[Constraint]
 ) -> tuple[RecordedRefusal, ...]:
-    """All refusals, in the order in which pages list them."""
+    """Return all refusals, in the order of the pages that list them."""
     return tuple(
         RecordedRefusal(
             what=item.what,
@@ -152,7 +159,10 @@ def recorded_refusals(
 
 
 def recorded_incompatibilities(versions: Mapping[str, str], python: str) -> tuple[str, ...]:
-    """The known incompatibilities of the packages of an image (package → version)."""
+    """Return the known incompatibilities of an image's packages.
+
+    `versions` maps packages to versions.
+    """
     return tuple(
         f"{rule.package} {versions[rule.package]} with {rule.other} {versions[rule.other]}:"
         f" {' '.join(rule.why.split())}; {' '.join(rule.cure.split())}"
@@ -206,7 +216,7 @@ def _refusals(
 
 
 def _refused_updates(images: Path) -> Iterator[RecordedRefusal]:
-    """The versions that `imgbuild update` refused; InputError if a file is damaged."""
+    """Yield the versions that `imgbuild update` refused. Raises InputError for a damaged file."""
     for row, refused in tried_updates.read_updates(images).refused.items():
         for item in refused:
             yield RecordedRefusal(

@@ -1,8 +1,9 @@
 """Finds reads of attributes that a class had in an older release but does not have now.
 
 A class with `__getattr__` may have any attribute, so the names in the class are not sufficient. An
-attribute certainly does not exist if the class defined it when the reading package was released,
-and its name is not in the sources of the class and its bases now.
+attribute certainly does not exist if two conditions are met: the class defined the attribute when
+the reading package was released, and the current sources of the class and its bases do not contain
+the name.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _UNION = re.compile(r"(?:typing\.)?(?:Union|Optional)\[(.*)\]")
 
 
 class AttributeRead(msgspec.Struct, frozen=True):
-    """A read on the main path, of an attribute that a class of another package may have."""
+    """A read on the main path of an attribute that a class of another package may have."""
 
     facts: ModuleFacts
     line: int
@@ -46,9 +47,9 @@ def check_removed_attributes(
     *,
     published: Collection[str] = (),
 ) -> list[Finding]:
-    """The reads of attributes that existed when the reading package was released, but not now.
+    """Return reads of attributes that existed when the reading package was released, but not now.
 
-    `open_releases` returns the releases of packages, and is called only if there are such reads.
+    `open_releases` returns the releases of packages, and is called only if there are candidates.
     Reads between `published` packages are skipped, because they were checked when the target was
     locked.
     """
@@ -150,7 +151,10 @@ def _resolve_read(
 
 
 def _defines_attribute(package_set: PackageSet, package: str, name: str) -> bool:
-    """Whether any class of the package, including subclasses, defines this name."""
+    """Whether any class of the package defines this name.
+
+    Subclasses are included.
+    """
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
     return any(
         defines_name(package_set.wheels[package].text(root).source, name) for root in sorted(roots)
@@ -161,7 +165,7 @@ def defines_name(source: bytes, name: str) -> bool:
     """Whether `source` defines, assigns or quotes `name`.
 
     The name is searched as plain text, and only its context is matched with a regular expression.
-    For megabytes of text, this is much faster than searching with the expression.
+    For megabytes of text, this is much faster than a search with the expression.
     """
     plain = name.encode()
     word = re.escape(plain)
@@ -177,7 +181,10 @@ def defines_name(source: bytes, name: str) -> bool:
 def _classes(
     package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
-    """Display path → class, for each possible class of a receiver (several for a union)."""
+    """Yield the displayed path and the class, for each possible class of a receiver.
+
+    A receiver whose type is a union has several classes.
+    """
     lookup_result = classes.receiver_class(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
     named = classes.resolve_expression(package_set, facts, receiver.removesuffix("()"), scope=scope)
@@ -193,7 +200,10 @@ def _classes(
 
 
 def union_parts(text: str) -> list[str]:
-    """The members of a union annotation: "Union[A, B[C]]" or "A | None", with or without quotes."""
+    """Return the members of a union annotation, with or without quotes.
+
+    Examples are "Union[A, B[C]]" and "A | None".
+    """
     text = text.strip().strip("\"'")
     union = _UNION.fullmatch(text)
     inner = union[1] if union is not None else text

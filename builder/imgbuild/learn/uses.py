@@ -21,11 +21,11 @@ CallShape = tuple[int, tuple[str, ...], bool, bool]
 def same_use(
     release_catalogue: ReleaseCatalogue, evidence: Evidence
 ) -> Callable[[PackageRelease], bool]:
-    """A function that checks whether a release uses the same item in the same file.
+    """Return a function that checks whether a release uses the same item in the same file.
 
     A file that was moved is found by its name. A use under further conditions, such as on the
-    version of the other package, does not count as the same, nor does a use in a function instead
-    of at import. The result is always False for evidence that cannot be checked in one file.
+    version of the other package, is not the same. A use in a function is not the same as a use at
+    import. The function always returns False for evidence that cannot be checked in one file.
     """
     if evidence.relation not in (*NAMED_TESTS, ConflictRelation.PACKAGE, ConflictRelation.WINDOW):
         return lambda _: False
@@ -62,7 +62,7 @@ def same_use(
 def _modules_of_evidence(
     release_catalogue: ReleaseCatalogue, evidence: Evidence
 ) -> tuple[ModuleFacts, ...]:
-    """The modules with the file and version in the evidence."""
+    """Return the modules that have the file and version in the evidence."""
     package, version = evidence.package, Version(evidence.version)
     releases = release_catalogue.readable_releases(package)
     release = next((each for each in releases if each.version == version), None)
@@ -74,7 +74,7 @@ def _modules_of_evidence(
 
 
 def runs_on_import(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> bool:
-    """Whether the use in the evidence runs at import of its module; True if it is not found."""
+    """Whether the use in the evidence runs at import of its module. True if it is not found."""
     modules = _modules_of_evidence(release_catalogue, evidence)
     uses = _uses_of_evidence(modules, evidence, _shapes(modules, evidence))
     return not uses or any(_runs_on_import(facts, use) for facts, use in uses)
@@ -87,14 +87,20 @@ def _runs_on_import(facts: ModuleFacts, use: ItemUse) -> bool:
 def _uses_of_evidence(
     modules: Iterable[ModuleFacts], evidence: Evidence, shapes: Iterable[CallShape]
 ) -> tuple[tuple[ModuleFacts, ItemUse], ...]:
-    """The use in the evidence and its module; all uses if the line is not found."""
+    """Return the use in the evidence, with its module.
+
+    If the line is not found, all uses are returned.
+    """
     uses = [(facts, use) for facts in modules for use in _uses(facts, evidence, shapes)]
     at_line = [(facts, use) for facts, use in uses if use.line == evidence.line]
     return tuple(at_line or uses)
 
 
 def _shapes(modules: Iterable[ModuleFacts], evidence: Evidence) -> tuple[CallShape, ...]:
-    """The arguments of the calls in the evidence; empty if the calls are not found."""
+    """Return the arguments of the calls in the evidence.
+
+    The result is empty if the calls are not found.
+    """
     return tuple(
         _shape(call)
         for facts in modules
@@ -115,7 +121,7 @@ def _calls(call: Call, subject: str) -> bool:
 
 
 def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleFacts]:
-    """The module of `file`, or else the modules of files with the same name."""
+    """Yield the module of `file`, or else the modules of files with the same name."""
     modules = package_set.modules_of(package)
     name = file.rpartition("/")[2]
     same = [module for module, path in modules.items() if path == file]
@@ -128,7 +134,7 @@ def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleF
 
 
 def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Iterable[CallShape]) -> Iterable[ItemUse]:
-    """The places where a module imports, calls, reads or checks the item in the evidence."""
+    """Return the places where a module imports, calls, reads or checks the item."""
     subject, calls = evidence.subject, facts.calls
     in_brackets = subject.removesuffix(")").rpartition("(")[2]
     match evidence.relation:
@@ -158,7 +164,7 @@ def _imports(line: Import, module: str) -> bool:
 
 
 def _attribute_reads(facts: ModuleFacts, path: str) -> tuple[ItemUse, ...]:
-    """The attributes and calls whose last name is the last name in a path."""
+    """Return the attributes and calls whose last name is the last component of a path."""
     name = path.rpartition(".")[2]
     read = (each for each in facts.attributes if each.expression.rpartition(".")[2] == name)
     called = (each for each in facts.calls if each.callee.rpartition(".")[2] == name)

@@ -48,7 +48,7 @@ from imgbuild.wheel.tags import WheelTags
 
 
 class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A package, its version, and the reasons for the version, the strongest first."""
+    """A package, its version and the reasons for the version, strongest first."""
 
     package: str
     version: str
@@ -69,7 +69,7 @@ class NoAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result on an architecture: packages, or the reason why there is none.
+    """The result on an architecture: packages, or the reason why there is no solution.
 
     `warnings` come from the audit, or concern packages that are far behind their newest version.
     """
@@ -80,12 +80,13 @@ class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The results on the requested architectures; `target` and `row` if one has a solution.
+    """The results on the requested architectures.
 
-    If locked targets satisfy the request and nothing was solved, `locked` contains them, and `arch`
-    is empty. `requested` are the requested packages. `driver` is the oldest driver for the target's
-    CUDA release, "" if unknown. `indexes` maps names to the indexes in the user's files that `row`
-    uses. The packages of `row` passed `checks` of the audit; `unchecked` are the checks that
+    `target` and `row` are set if one architecture has a solution. If locked targets satisfy the
+    request and nothing was solved, `locked` contains these targets, and `arch` is empty.
+    `requested` are the requested packages. `driver` is the oldest driver for the target's CUDA
+    release, or "" if unknown. `indexes` maps names to the indexes in the user's files that `row`
+    uses. The packages of `row` passed `checks` of the audit. `unchecked` are the checks that
     require whole wheels. Both are empty if there is no solution.
     """
 
@@ -105,7 +106,7 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def answer_from_locks(
     request: ResolveRequest, matrix: Matrix, locked: tuple[LockedTarget, ...]
 ) -> ResolveAnswer:
-    """The result for a request that the targets `locked` satisfy."""
+    """Return the result for a request that the targets `locked` satisfy."""
     python = matrix.bases[resolve_request.requested_base(request, matrix)].python
     return ResolveAnswer(name="", python=python, arch={}, requested=request.packages, locked=locked)
 
@@ -117,11 +118,11 @@ def answer_request(
     learned: Sequence[Constraint],
     context: Context,
 ) -> ResolveAnswer:
-    """Resolve a request on each architecture; `learned` are the constraints from locks.
+    """Resolve a request on each architecture. `learned` are the constraints from locks.
 
-    If the request has no `as_of`, it is derived from the pins. If there is no solution before that
-    day, all uploaded files are considered. InputError if the request contradicts the matrix;
-    FetchFailed if an index does not respond.
+    If the request has no `as_of`, it is derived from the pins. If there is no solution with files
+    from before that day, all uploaded files are considered. Raises InputError if the request
+    contradicts the matrix. Raises FetchFailed if an index does not respond.
     """
     request = resolve_request.applicable_request(request, matrix)
     resolve_request.check_request(request, matrix)
@@ -146,7 +147,7 @@ def answer_request(
 def answer_dated_request(
     request: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
 ) -> ResolveAnswer:
-    """The result of a request whose `as_of` is set."""
+    """Return the result of a request whose `as_of` is set."""
     memory = LearnedMemory(learned)
     while True:
         previous = memory.learned_constraints
@@ -179,7 +180,7 @@ def answer_dated_request(
 
 
 class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """The results by architecture; `target` is that of the first architecture with a solution."""
+    """The results by architecture. `target` is from the first architecture with a solution."""
 
     target: Target | None
     found: dict[Arch, Resolution]
@@ -189,7 +190,7 @@ class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 def resolve_on_arches(
     request: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
 ) -> ArchOutcomes:
-    """Resolve each architecture in turn; `memory` collects learned constraints."""
+    """Resolve each architecture in turn. `memory` collects learned constraints."""
     base = matrix.bases[resolve_request.requested_base(request, matrix)]
     target: Target | None = None
     resolutions: dict[Arch, Resolution] = {}
@@ -233,7 +234,10 @@ def resolve_on_arches(
 
 
 def audit_warnings(report: Report) -> tuple[str, ...]:
-    """The warnings of an audit, except those for version windows, which the quick audit reports."""
+    """Return the warnings of an audit.
+
+    Warnings about version windows are omitted, because the quick audit reports them.
+    """
     return tuple(
         f"{finding.message} ({finding.where})"
         for finding in report.findings
@@ -255,7 +259,7 @@ def chosen_versions(
     learned: Sequence[Constraint],
     store: Store,
 ) -> tuple[ChosenVersion, ...]:
-    """The packages of a resolution, with the reasons for their versions."""
+    """Return the packages of a resolution, with the reasons for their versions."""
     versions = resolution.versions
     metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in resolution.wheels}
     for built in resolution.built:
@@ -284,7 +288,10 @@ def pinned_target(
     resolutions: Mapping[Arch, Resolution],
     outcomes: Mapping[Arch, ArchOutcome],
 ) -> Target:
-    """`target` as a row with pins of requested packages that are equal on all architectures."""
+    """Return `target` as a row of the matrix.
+
+    The row pins the requested packages whose versions are the same on all architectures.
+    """
     pins = dict(target.pins)
     requires = dict(target.requires)
     for requested in request.requests:
@@ -307,14 +314,14 @@ def pinned_target(
 
 
 def convert_error(error: NoSolution) -> NoAnswer:
-    """The refusal that corresponds to an error of the resolver."""
+    """Return the refusal for an error of the resolver."""
     return NoAnswer(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint
     )
 
 
 def old_version_refusal(query: ArchQuery, old: Sequence[OldVersion]) -> NoAnswer:
-    """The refusal of a package set in which the packages `old` are far behind the others."""
+    """Return the refusal of a package set in which the packages `old` are far behind the others."""
     names = tuple(entry.package for entry in old)
     return NoAnswer(
         message=f"no solution on {query.arch} without outdated versions of {', '.join(names)}",

@@ -41,9 +41,9 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The known properties of a locked target on one architecture.
 
     `python` is as exact as known. `recommended` is the stack for which the target is recommended.
-    `tested` is the highest tier that passed, "" without a test record. `size` is the number of
-    bytes that a pull transfers. `unfit` contains the reasons why the target does not run on the
-    machine, and `learned` the constraints of the target's catalogue.
+    `tested` is the highest tier of smoke tests that passed, or "" without a test record. `size` is
+    the number of bytes that a pull transfers. `unfit` contains the reasons why the target does not
+    run on the machine, and `learned` the constraints of the target's catalogue.
     """
 
     target: str
@@ -62,9 +62,10 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     learned: tuple[Constraint, ...] = ()
 
     def learned_requirements(self, package: str, version: str) -> list[Requirement]:
-        """The requirements of an added package on packages of the target, from learned constraints.
+        """Return the requirements of an added package on the target's packages.
 
-        A library for another CUDA release excludes the target's torch, whatever its version is.
+        They follow from learned constraints. A library for another CUDA release excludes the
+        target's torch in any version.
         """
         needs = []
         for entry in self.learned:
@@ -100,7 +101,7 @@ class TargetCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A target as the basis of a project's image, with the packages to add or change.
 
     `form` is "extends" if the target is tested, needs no changes and has a Python that the project
-    accepts, else "like". `met` and `added` are packages.
+    accepts. Otherwise, it is "like". `met` and `added` are packages.
     """
 
     target: str
@@ -126,9 +127,10 @@ Conflicts = Callable[[LockedFacts, Sequence[PackageDemand]], Sequence[TargetChan
 
 
 def accepts_python(declared: Declarations, python: str) -> bool:
-    """Whether the project accepts `python` ("3.11.2"); a pinned patch release allows any patch.
+    """Whether the project accepts `python` ("3.11.2").
 
-    A specifier that cannot be parsed accepts any version.
+    If the project pins a patch release, any patch release of the same minor release is accepted. A
+    specifier that cannot be parsed accepts any version.
     """
     minor = ".".join(python.split(".")[:2])
     for item in declared.python:
@@ -146,7 +148,11 @@ def accepts_python(declared: Declarations, python: str) -> bool:
 
 
 def _python_class(declared: Declarations, python: str) -> int:
-    """0 if the project accepts the Python, 1 if only another patch of the minor release, else 2."""
+    """Return a rank of a Python version: 0, 1 or 2.
+
+    The rank is 0 if the project accepts the version. It is 1 if the project accepts only another
+    patch release of the same minor release. Otherwise, it is 2.
+    """
     if accepts_python(declared, python):
         return 0
     minor = ".".join(python.split(".")[:2])
@@ -160,7 +166,10 @@ def create_candidate(
     declared: Declarations,
     more: Sequence[TargetChange] = (),
 ) -> TargetCandidate:
-    """The candidate for target `facts` and `demands`; `more` are changes that additions require."""
+    """Return the candidate for the target `facts` and `demands`.
+
+    `more` are changes that additions require.
+    """
     met, added, changed = [], [], []
     for demand in demands:
         has = facts.versions.get(demand.package)
@@ -197,7 +206,10 @@ def create_candidate(
 
 
 def _own_packages(facts: LockedFacts, declared: Declarations) -> list[TargetChange]:
-    """The project's own packages of which the target contains a release, which would hide them."""
+    """Return changes for the project's own packages that the target contains.
+
+    The release in the target would hide the project's package.
+    """
     return [
         TargetChange(
             package=name,
@@ -211,7 +223,10 @@ def _own_packages(facts: LockedFacts, declared: Declarations) -> list[TargetChan
 
 
 def contradicts_version(demand: PackageDemand, has: str) -> bool:
-    """Whether `demand` excludes version `has` of a target, which is always true for a checkout."""
+    """Whether `demand` excludes the version `has` of a target.
+
+    A demand for a checkout excludes every version.
+    """
     if demand.source and not demand.spec:
         return True
     return not demand.allows_version(has)
@@ -226,11 +241,11 @@ def rank_candidates(
     cuda: Collection[str] = (),
     first: int = FIRST_CANDIDATES,
 ) -> list[TargetCandidate]:
-    """The candidates, nearest first. `demands` depend on Python; `cuda` are CUDA releases.
+    """Return the candidates, nearest first.
 
-    `conflicts` finds the packages of a target that contradict its additions. It is called for the
-    `first` targets, which are then sorted again, and for further targets while one of them could be
-    the nearest.
+    `demands` depend on Python, and `cuda` contains CUDA releases. `conflicts` finds the packages of
+    a target that contradict its additions. It is called for the `first` targets, which are then
+    sorted again, and for further targets while one of them could be the nearest.
     """
     facts = list(targets)
     classes: dict[int, list[LockedFacts]] = {}
@@ -275,7 +290,7 @@ class _CandidateOrder:
         self._facts, self._demands = facts, demands
 
     def key(self, item: TargetCandidate) -> tuple[object, ...]:
-        """The sort key, which places the nearest target first."""
+        """Return the sort key, which places the nearest target first."""
         facts = self._facts[item.target]
         demanded = {demand.package for demand in self._demands(item.python)}
         return (
@@ -302,14 +317,14 @@ class _CandidateOrder:
         return changed + added + other_cuda + (LIKE_COST if item.form == "like" else 0)
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
-        """A sort key for recommended targets; stacks that the project uses are preferred."""
+        """Return a sort key for recommended targets. Stacks that the project uses are preferred."""
         if facts.recommended in demanded:
             return 3
         return 2 if facts.recommended == DEFAULT_STACK else 1 if facts.recommended else 0
 
 
 def _distance(change: TargetChange) -> int:
-    """The difference from the target's version in minor releases, at most 10."""
+    """Return the difference from the target's version in minor releases, at most 10."""
     try:
         bounds = [each.version.removesuffix(".*") for each in SpecifierSet(change.wanted)]
         return min([10, *(abs(_number(bound) - _number(change.has)) for bound in bounds)])
@@ -324,9 +339,10 @@ def _reversed_day(day: str) -> int:
 def _filter_by_torch(
     facts: Sequence[LockedFacts], cuda: Collection[str], demands: DemandsFor
 ) -> list[LockedFacts]:
-    """The targets with the minor release of torch that the project pins, or else the nearest.
+    """Return the targets with the minor release of torch that the project pins.
 
-    The nearest targets have the declared CUDA release, if there is one, or else the nearest torch.
+    If there are none, the nearest targets are returned: those with the declared CUDA release, or
+    else those with the nearest torch.
     """
     pins = {
         each.target: pin

@@ -1,6 +1,6 @@
 """Finds the shortest explanation of a conflict.
 
-The derivation of a resolver has as many steps as the resolver took. This module follows packages
+A resolver's explanation contains every step that the resolver took. This module follows packages
 that can have only one version, until no version satisfies two demands. Each step is a fact that
 users can check, and the result names the requested package to change.
 """
@@ -46,7 +46,7 @@ class VersionDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons why demands contradict each other; `requests` are the packages involved.
+    """The reasons why demands contradict each other. `requests` are the packages involved.
 
     `cuda` is set if the CUDA release is one of the reasons.
     """
@@ -76,13 +76,16 @@ class PackageFacts:
         self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
 
     def replace_learned(self, learned: Sequence[Constraint]) -> PackageFacts:
-        """The same facts with other `learned` constraints. Nothing is read again."""
+        """Return the same facts with other `learned` constraints. Nothing is read again."""
         facts = PackageFacts(self.catalogue, self._read, learned, self.torches)
         facts._versions, facts._fitting = self._versions, self._fitting
         return facts
 
     def versions(self, package: str) -> tuple[Version, ...] | None:
-        """The usable versions of `package`, newest first; None if its index does not respond."""
+        """Return the usable versions of `package`, newest first.
+
+        Return None if its index does not respond.
+        """
         if package not in self._versions:
             try:
                 offered = {offer.wheel.version for offer in self.catalogue.offered_files(package)}
@@ -105,7 +108,10 @@ class PackageFacts:
         )
 
     def allowed_versions(self, package: str, spec: str) -> tuple[Version, ...] | None:
-        """The versions that `spec` allows, newest first; None if the index does not respond."""
+        """Return the versions that `spec` allows, newest first.
+
+        Return None if the index does not respond.
+        """
         versions = self.versions(package)
         if versions is None:
             return None
@@ -116,7 +122,7 @@ class PackageFacts:
     def requires(
         self, package: str, version: Version, extras: frozenset[str] = frozenset()
     ) -> tuple[VersionDemand, ...]:
-        """The requirements of `package` at `version`, from METADATA and learned constraints."""
+        """Return the requirements of a version, from METADATA and learned constraints."""
         key = (package, version, extras)
         if key not in self._requires:
             self._requires[key] = (
@@ -127,12 +133,15 @@ class PackageFacts:
         return self._requires[key]
 
     def metadata(self, package: str, version: Version) -> bytes | None:
-        """METADATA of the wheel of a version; None if the index has no wheel."""
+        """Return METADATA of a version's wheel, or None if the index has no wheel."""
         offer = self.catalogue.chosen(package, version) if self.versions(package) else None
         return None if offer is None or offer.sdist is not None else self._read(offer.wheel)
 
     def compiled_tag(self, package: str, version: Version) -> str:
-        """The tag of the wheel of a version if it is platform-specific; "" for a pure wheel."""
+        """Return the wheel tag of a version whose wheel is platform-specific.
+
+        Return "" for a pure wheel.
+        """
         offer = self.catalogue.chosen(package, version) if self.versions(package) else None
         if offer is None or offer.sdist is not None:
             return ""
@@ -169,7 +178,7 @@ class PackageFacts:
 
 
 def learned_sentence(entry: Constraint, version: str) -> str:
-    """A sentence that states a learned constraint and its evidence."""
+    """Return a sentence that states a learned constraint and its evidence."""
     place = f"{entry.file}:{entry.line}" if entry.line else entry.file
     what = {"imports": "imports", "calls": "uses"}.get(entry.check, "has")
     turned = f", added in {entry.other} {entry.came}" if entry.came else ""
@@ -179,7 +188,7 @@ def learned_sentence(entry: Constraint, version: str) -> str:
 
 
 def window_words(entry: Constraint) -> str:
-    """A sentence that states a version window outside of which a package only warns."""
+    """Return a sentence on a version window outside of which a package only warns."""
     return (
         f"{entry.package} {entry.read_in} supports {entry.needs} according to its code"
         f" ({entry.file}:{entry.line})"
@@ -187,7 +196,10 @@ def window_words(entry: Constraint) -> str:
 
 
 def _torch_build_demand(package: str, version: Version) -> Iterator[VersionDemand]:
-    """The demand on torch of a wheel whose version contains the torch it was compiled for."""
+    """Yield the torch that a wheel requires because it was compiled for this torch.
+
+    The version of the wheel contains the torch.
+    """
     tag = local_version_label(str(version))
     if tag.torch:
         words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
@@ -201,7 +213,7 @@ def _torch_build_demand(package: str, version: Version) -> Iterator[VersionDeman
 
 
 class _ConflictSearch:
-    """Follows demands that allow only one version; `fixed` contains these demands."""
+    """Follows demands that allow only one version. `fixed` contains these demands."""
 
     def __init__(self, facts: PackageFacts, cuda: str | None) -> None:
         self.facts = facts
@@ -211,7 +223,7 @@ class _ConflictSearch:
         self._followed: dict[str, frozenset[str]] = {}  # the extras of each fixed package
 
     def run(self, requests: Iterable[VersionDemand]) -> RequirementConflict | None:
-        """Follow exact demands and those on torch, which explain most, and then ranges."""
+        """Follow exact demands and demands on torch, which explain most, and then ranges."""
         pending = list(requests)
         ranges: list[VersionDemand] = []
         while pending or ranges:
@@ -260,7 +272,7 @@ class _ConflictSearch:
 
     @property
     def newest_torch(self) -> TorchBuild | None:
-        """The newest torch that the demands allow; None if no demand is on torch."""
+        """The newest torch that the demands allow, or None if no demand is on torch."""
         left = (
             self.remaining_versions(TORCH, self.demands[TORCH]) if TORCH in self.demands else None
         )
@@ -269,7 +281,7 @@ class _ConflictSearch:
     def remaining_versions(
         self, package: str, demands: Sequence[VersionDemand]
     ) -> tuple[Version, ...] | None:
-        """The versions that all demands allow; None if this cannot be determined."""
+        """Return the versions that all demands allow, or None if this cannot be determined."""
         if package == TORCH and self.facts.torches:
             allowed = tuple(b.version for b in self.facts.torches if self._build_fits(b))
             return tuple(v for v in allowed if all(_spec_allows(d.spec, v) for d in demands))
@@ -279,7 +291,7 @@ class _ConflictSearch:
         return build.cuda is not None and self.cuda in (None, build.cuda)
 
     def minimal_conflict(self, package: str) -> RequirementConflict:
-        """A minimal set of demands on `package` that excludes every version, with their causes."""
+        """Return a minimal set of demands on `package` that excludes every version, with causes."""
         demands = self.demands[package]
         # Between versions first: their conflict is more specific than one with a CUDA release.
         core = next(
@@ -321,7 +333,7 @@ class _ConflictSearch:
         steps[demand.words] = None
 
     def _final_reasons(self, package: str, core: Sequence[VersionDemand]) -> list[str]:
-        """The last reasons, which state the existing versions of `package`."""
+        """Return the last reasons, which state the existing versions of `package`."""
         catalogue = self.facts.catalogue
         spec = ",".join(demand.spec for demand in core if demand.spec)
         pin = _exact_version(spec)
@@ -353,7 +365,10 @@ class _ConflictSearch:
         return [reason or has]
 
     def _abi_reason(self, demand: VersionDemand) -> str:
-        """The reason why a compiled package requires exactly one torch; "" for other demands."""
+        """Return the reason why a compiled package requires exactly one torch.
+
+        Return "" for other demands.
+        """
         left = (
             self.remaining_versions(demand.dependent, self.demands.get(demand.dependent, ()))
             if demand.dependent
@@ -373,10 +388,11 @@ class _ConflictSearch:
 def find_conflict(
     facts: PackageFacts, requests: Iterable[VersionDemand], cuda: str | None, *, row: str = ""
 ) -> RequirementConflict | None:
-    """The first contradiction in `requests` for CUDA `cuda` (None for any release), or None.
+    """Return the first contradiction in `requests` for the CUDA release `cuda`, or None.
 
-    If the first contradiction involves the CUDA release, one that also occurs with other releases
-    is added. `row` is the target of the matrix that sets the CUDA release, "" if the user sets it.
+    If `cuda` is None, any release is possible. If the CUDA release is involved in the
+    contradiction, one that also occurs with other releases is added. `row` is the target of the
+    matrix that sets the CUDA release, or "" if the user sets it.
     """
     demands = tuple(requests)
     clash = _ConflictSearch(facts, cuda).run_compiled(demands) or _ConflictSearch(facts, cuda).run(
@@ -401,7 +417,10 @@ def _unknown_cuda(
     cuda: str,
     clash: RequirementConflict | None,
 ) -> RequirementConflict:
-    """The conflict if no torch is built for the CUDA release, with other contradictions."""
+    """Return the conflict if no torch is built for the CUDA release.
+
+    Other contradictions are included.
+    """
     arch = facts.catalogue.rules.tags.arch.wheel
     has = f"no torch on {arch} is built for CUDA {cuda}: {torches.cuda_summary(facts.torches)}"
     pins = exact_requests(requests).items()
@@ -420,7 +439,10 @@ def _unknown_cuda(
 def newest_torch(
     facts: PackageFacts, requests: Iterable[VersionDemand], cuda: str | None
 ) -> TorchBuild | None:
-    """The newest torch that `requests` allow if there is no conflict; None without torch."""
+    """Return the newest torch that `requests` allow if there is no conflict.
+
+    Return None if they do not include torch.
+    """
     search = _ConflictSearch(facts, cuda)
     search.run(tuple(requests))
     return search.newest_torch
@@ -429,13 +451,13 @@ def newest_torch(
 def user_demand(
     package: str, spec: str, words: str | None = None, extras: tuple[str, ...] = ()
 ) -> VersionDemand:
-    """A request of the user."""
+    """Return a demand of the user."""
     words = words or f"you require {package}{spec}"
     return VersionDemand(package=package, spec=spec, words=words, extras=extras)
 
 
 def _exact_version(spec: str) -> str | None:
-    """The version in a specifier such as `==2.6.0`; None for other specifiers."""
+    """Return the version in a specifier such as `==2.6.0`, or None for other specifiers."""
     if spec.startswith("==") and not spec.startswith("===") and "," not in spec and "*" not in spec:
         return spec.removeprefix("==").strip()
     return None
@@ -450,7 +472,7 @@ def _all_allow(demands: Iterable[VersionDemand], version: Version) -> bool:
 
 
 def exact_requests(requests: Iterable[VersionDemand]) -> Mapping[str, str]:
-    """Package → version, for the requests of exact versions."""
+    """Map each package that is requested in an exact version to this version."""
     return {
         item.package: pin for item in requests if (pin := _exact_version(item.spec)) is not None
     }

@@ -27,12 +27,12 @@ MARGIN = datetime.timedelta(days=180)  # compatible releases of others usually a
 def derive_cutoff(
     request: ResolveRequest, project: Project, matrix: Matrix, context: Context
 ) -> datetime.date:
-    """The upload date of the newest pin plus a margin, but at most today.
+    """Return the upload date of the newest pin plus a margin, but at most today.
 
     A version whose upload date is not on its index counts as uploaded before the first `as_of` of a
     lock that contains it. The result is today if nothing is pinned, or if the date of a pin is
-    unknown. For a range, the date is moved until one of its versions is available. FetchFailed if
-    an index does not respond.
+    unknown. For a range, the date is moved until one of its versions is available. Raises
+    FetchFailed if an index does not respond.
     """
     today = resolve_request.today_utc()
     if all(requested.pin is None for requested in request.requests):
@@ -64,7 +64,7 @@ def _index_date(
 
 
 def first_upload(files: Sequence[IndexFile], spec: str) -> datetime.datetime | None:
-    """The time of the first upload of a version in `spec`; None if unknown."""
+    """Return the time of the first upload of a version in `spec`, or None if unknown."""
     specifiers = SpecifierSet(spec)
     times = [
         file.uploaded

@@ -28,7 +28,7 @@ class SplitDemands(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_demands(declared: Declarations, markers: Mapping[str, str]) -> SplitDemands:
-    """The demands of `declared` on a machine with `markers` (PEP 508)."""
+    """Return the demands of `declared` on a machine with `markers` (PEP 508)."""
     joined = package_demands(declared, markers)
     direct = {
         item.package
@@ -46,9 +46,9 @@ def split_demands(declared: Declarations, markers: Mapping[str, str]) -> SplitDe
 def python_for_request(
     declared: Declarations, request: ResolveRequest, matrix: Matrix
 ) -> str | None:
-    """The Python for the resolution: the requested one, or the first that the files accept.
+    """Return the Python for the resolution: the requested one, or the first that the files accept.
 
-    Raises InputError if the files accept none of the Pythons of the bases.
+    Raises InputError if the files accept none of the bases' Pythons.
     """
     if request.python is not None or request.base is not None or not declared.python:
         return request.python
@@ -65,9 +65,10 @@ def python_for_request(
 def requested_packages(
     declared: Declarations, request: ResolveRequest, matrix: Matrix
 ) -> tuple[RequestedPackage, ...]:
-    """The packages in the files, with a marker if they are for only some of the architectures.
+    """Return the packages in the files.
 
-    InputError if the versions of a package differ between architectures.
+    A package has a marker if it is for only some of the architectures. Raises InputError if the
+    versions of a package differ between architectures.
     """
     base = matrix.bases[requested_base(request, matrix)]
     machines: dict[tuple[str, str, tuple[str, ...]], list[Arch]] = {}
@@ -100,9 +101,10 @@ def _arch_marker(arches: Iterable[Arch]) -> str:
 def combine_requests(
     named: Sequence[RequestedPackage], of_files: Sequence[RequestedPackage]
 ) -> tuple[RequestedPackage, ...]:
-    """The packages on the command line and in files, with the bounds of both.
+    """Return the packages on the command line and in files, with the bounds of both.
 
-    A version that must not change is kept. If a file excludes it, the resolver refuses it.
+    A version that must not change is preserved. If a file excludes the version, the resolver
+    refuses it.
     """
     requests = {item.package: item for item in named}
     for item in of_files:

@@ -25,10 +25,8 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     `spec` has no local parts: a build for a CUDA release counts as its public version. `installed`
     is false for a package that only has a bound. `locked` means that the version is from a lock
-    file. `source` is a URL or the path of a folder, "" for a package from an index. `conda` means
-    that the package is listed only in the Conda dependencies of a file.
-
-
+    file. `source` is a URL or the path of a folder, or "" for a package from an index. `conda`
+    means that the package is listed only in the Conda dependencies of a file.
     """
 
     package: str
@@ -51,7 +49,7 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def pin(self) -> str | None:
-        """The only accepted version; None for a range."""
+        """The only accepted version, or None for a range."""
         return exact_version(self.versions)
 
     def __str__(self) -> str:
@@ -64,7 +62,7 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def package_demands(
     declared: Declarations, markers: Mapping[str, str]
 ) -> tuple[PackageDemand, ...]:
-    """The demands of `declared` on a machine with `markers` (PEP 508), sorted by package.
+    """Return the demands of `declared` on a machine with `markers` (PEP 508), sorted by package.
 
     An override takes precedence over all other lines, and a lock file over ranges. The project's
     own packages and the packages that it excludes are omitted.
@@ -85,13 +83,13 @@ def package_demands(
 
 
 def cuda_releases(declared: Declarations, markers: Mapping[str, str]) -> tuple[str, ...]:
-    """The CUDA releases that the files imply on a machine with `markers`, without duplicates."""
+    """Return the CUDA releases in the files on a machine with `markers`, without duplicates."""
     names = (item.name for item in declared.cuda if marker_holds(item.marker, markers))
     return tuple(dict.fromkeys(names))
 
 
 def required_cuda(declared: Declarations) -> set[str]:
-    """The CUDA releases stated in the files, except those in images."""
+    """Return the CUDA releases stated in the files. Those in images are omitted."""
     images = {item.place for item in declared.images}
     return {item.name for item in declared.cuda if item.place not in images}
 
@@ -115,7 +113,7 @@ def _join_demands(package: str, items: list[DeclaredRequirement]) -> PackageDema
 
 
 def _public_bounds(item: DeclaredRequirement) -> Iterable[Specifier]:
-    """The bounds in a line; for a wheel by URL, the version in the file name."""
+    """Return the bounds in a line. For a wheel by URL, this is the version in the file name."""
     requirement = item.parsed_requirement
     if requirement.url is not None:
         version = addresses.wheel_version(requirement.url)

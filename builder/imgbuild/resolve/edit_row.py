@@ -33,8 +33,8 @@ def add_to_row(
 ) -> list[str]:
     """Add to row `name` of the matrix at `path`, and return one line for each change.
 
-    A requirement replaces an earlier one for the same package. InputError if the matrix would
-    become invalid; it is then not changed.
+    A requirement replaces an earlier one for the same package. Raises InputError if the matrix
+    would become invalid. The matrix is then not changed.
     """
     changes: list[str] = []
 
@@ -60,7 +60,7 @@ def remove_from_row(
 ) -> list[str]:
     """Remove from row `name` of the matrix at `path`, and return one line for each change.
 
-    InputError if the row does not add a package.
+    Raises InputError if the row does not add a package.
     """
     changes: list[str] = []
 
@@ -98,7 +98,10 @@ def _lines(row: Row) -> list[str]:
 
 
 def _remove_addition(row: Row, package: str) -> str | None:
-    """Remove `package` from the additions of `row`, and return its text; None if it was absent."""
+    """Remove `package` from the additions of `row`, and return its text.
+
+    Return None if the row does not add the package.
+    """
     former = None
     for place, line in reversed(list(enumerate(_lines(row)))):
         if normalize_package(parse_requirement(line).name) == package:
@@ -131,7 +134,7 @@ def _append_value(row: Row, key: str, value: str) -> None:
 class RowMove(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that move to another published target: from `old` to `new`, whose copy is at `lock`.
 
-    `form` is the key of each row, "extends" or "like". The keys `forget` are removed from rows.
+    `form` is the key of each row: "extends" or "like". The keys `forget` are removed from rows.
     `keep_old` means that other rows still use `old`, and `image` that the entry keeps its `image`.
     """
 
@@ -146,7 +149,7 @@ class RowMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_move(path: Path, data: bytes, move: RowMove) -> bytes:
-    """The matrix `data` of `path` after `move`. No file is written."""
+    """Return the matrix `data` of `path` after `move`. No file is written."""
 
     def _edit_move(document: Row) -> None:
         for name, form in move.rows.items():
@@ -190,7 +193,7 @@ def _write_edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
 
 
 def _edit_document(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
-    """The document `data` of `path` after `edit`."""
+    """Return the document `data` of `path` after `edit`."""
     text = data.decode()
     crlf = text.count("\r\n") * 2 > text.count("\n")
     text = text.replace("\r\n", "\n")
@@ -202,9 +205,10 @@ def _edit_document(path: Path, data: bytes, edit: Callable[[Row], None]) -> byte
 def edit_yaml(
     text: str, edit: Callable[[Any], None], what: str, *, hint: str, indented: bool = True
 ) -> str:
-    """The YAML document `text` after `edit`, with comments; `what` is used in InputErrors.
+    """Return the YAML document `text` after `edit`, with its comments.
 
-    `indented` means that items of lists are indented below the key.
+    `indented` means that items of lists are indented below the key. `what` and `hint` are used in
+    InputErrors.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError

@@ -33,9 +33,10 @@ def add_engine_torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> tuple[PackageDemand, ...]:
-    """`demands`, limited to the torch version that a pinned or bounded engine requires.
+    """Return `demands`, limited to the torch version that a pinned or bounded engine requires.
 
-    `metadata` returns METADATA of the newest version that a demand accepts, empty if there is none.
+    `metadata` returns METADATA of the newest version that a demand accepts, which is empty if there
+    is none.
     """
     by_name = {demand.package: demand for demand in demands}
     own = by_name.get(TORCH, PackageDemand(package=TORCH, installed=False))
@@ -65,9 +66,10 @@ def newest_build(
     markers: Mapping[str, str],
     cuda: Collection[str],
 ) -> TorchBuild | None:
-    """The newest of torch's `wheels` for one of the releases `cuda`, or else for any release.
+    """Return the newest of torch's `wheels` for one of the releases `cuda`.
 
-    None if no wheel is a build for CUDA. Only the first `BUILDS` are checked.
+    If there is none, return the newest for any release. Return None if no wheel is a build for
+    CUDA. Only the first `BUILDS` wheels are checked.
     """
     builds = []
     for wheel in itertools.islice(wheels, BUILDS):
@@ -83,7 +85,10 @@ def newest_build(
 
 
 def releases(pages: IndexPages, tags: WheelTags) -> frozenset[str]:
-    """The CUDA releases for which torch is built. Reads METADATA of all versions in threads."""
+    """Return the CUDA releases for which torch is built.
+
+    METADATA of all versions is read in threads.
+    """
     built = threads.run_for_each(
         pages.wheels(PackageDemand(package=TORCH), tags),
         lambda wheel, _: newest_build([wheel], pages.metadata, tags.markers, ()),
@@ -93,7 +98,7 @@ def releases(pages: IndexPages, tags: WheelTags) -> frozenset[str]:
 
 
 def without_build(named: str, cuda: Sequence[DeclaredName]) -> UnmetDemand:
-    """An obstacle: the CUDA release in the files, for which the index has no torch."""
+    """Return an obstacle: the index has no torch for the CUDA release in the files."""
     places = tuple(item.place for item in cuda if item.name == named)
     reason = "the index has no torch for this release; specify another release with --cuda"
     demand = f"CUDA {named}"
@@ -103,7 +108,10 @@ def without_build(named: str, cuda: Sequence[DeclaredName]) -> UnmetDemand:
 def required_with_extras(
     demand: PackageDemand, metadata: bytes, markers: Mapping[str, str]
 ) -> list[Requirement]:
-    """The requirements of a package with its extras (including nested extras), from METADATA."""
+    """Return the requirements of a package with its extras, from METADATA.
+
+    Nested extras are included.
+    """
     machine = tuple(sorted(markers.items()))
     return list(_metadata_requirements(demand.package, demand.extras, metadata, machine))
 
@@ -131,11 +139,11 @@ def missing_toolkit_obstacles(
     pages: IndexPages,
     tags: WheelTags,
 ) -> list[UnmetDemand]:
-    """The demanded torch, or the CUDA release in the files, if it is impossible in an image.
+    """Return the demanded torch, or the CUDA release in the files, if it is impossible in an image.
 
     Either the release has no `cuda-toolkit`, or the exact torch is built for another release.
-    `built` is the release for which torch is built, `named` the release ("" for none) that the
-    files state at the places `cuda`.
+    `built` is the release for which torch is built. `named` is the release that the files state at
+    the places `cuda`, or "".
     """
     files = pages.files(cuda_releases.METAPACKAGE)
     have = {file.version.release[:2] for file in files if file.version is not None}
@@ -185,7 +193,7 @@ def _torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> PackageDemand | None:
-    """The torch that an engine pins; None if it pins none."""
+    """Return the torch that an engine pins, or None if it pins no torch."""
     for needed in required_with_extras(engine, metadata(engine), markers):
         bound = PackageDemand(package=TORCH, spec=str(needed.specifier), places=engine.places)
         if normalize_package(needed.name) == TORCH and bound.pin:

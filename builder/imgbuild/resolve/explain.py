@@ -24,7 +24,7 @@ TRIED_LIMIT = 24  # versions of a package that was requested with a range
 
 
 def explain_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
-    """`error`, with a short conflict and suggestions if they can be found."""
+    """Return `error` with a short conflict and suggestions, if they can be found."""
     try:
         overlay = problem.overlay
         if overlay is None:
@@ -49,7 +49,7 @@ def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
 
 
 def query_from_problem(problem: SolveProblem) -> ArchQuery:
-    """The request that corresponds to a target in the matrix."""
+    """Return the request that corresponds to a target in the matrix."""
     requires = problem.matrix.requirements_of(problem.target)
     target = msgspec.structs.replace(problem.target, requires=requires)
     return ArchQuery(
@@ -64,7 +64,7 @@ def query_from_problem(problem: SolveProblem) -> ArchQuery:
 def _extension_error(
     error: NoSolution, problem: SolveProblem, base_target: PublishedTarget
 ) -> NoSolution:
-    """Like `explain_error`, for a target that extends a published one."""
+    """Return the error of `explain_error` for a target that extends a published one."""
     hint = (
         f"{base_target.name} cannot change: add a different version, extend a target that meets the"
         f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"
@@ -95,7 +95,7 @@ def _extension_error(
 
 
 def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[VersionDemand, ...]:
-    """The published packages, and the packages requested in addition to them."""
+    """Return the demands: the published packages, and the packages requested in addition."""
     versions = base_target.lock.arch[problem.arch].versions
     target = problem.target
     specs = {package: f"=={pin}" for package, pin in target.pins.items()}
@@ -118,7 +118,7 @@ def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[Versi
 def _conflict(
     facts: PackageFacts, demands: Sequence[VersionDemand], cuda: str, row: str
 ) -> RequirementConflict | None:
-    """The first contradiction, or one that follows from every version in a range."""
+    """Return the first contradiction, or one that follows from every version in a range."""
     plain = conflict.find_conflict(facts, demands, cuda, row=row)
     if plain is not None:
         return plain
@@ -145,6 +145,6 @@ def _conflict(
 def _added_packages(
     conflict: RequirementConflict, base_target: PublishedTarget, arch: Arch
 ) -> list[str]:
-    """The requested packages that are part of the conflict."""
+    """Return the requested packages that are part of the conflict."""
     versions = base_target.lock.arch[arch].versions
     return [package for package in conflict.requests if package not in versions]

@@ -37,10 +37,11 @@ class UnmetDemand(msgspec.Struct, frozen=True, kw_only=True):
     """A demand that cannot be met, with the reason and the nearest alternative.
 
     `cause` is the type of the reason: the index has no such package or version, only an sdist, no
-    wheel for this Python or machine, or only files that are yanked or uploaded after the cut-off;
-    an index does not respond; or the package is built for a CUDA release that is impossible in an
-    image. `version` is the newest version that the demand allows, or "". `conda` means that a Conda
-    package has no counterpart, and `by_url` that the demand is the URL of a wheel.
+    wheel for this Python or machine, or only files that are yanked or uploaded after the cut-off.
+    Other causes are that an index does not respond, or that the package is built for a CUDA release
+    that is impossible in an image. `version` is the newest version that the demand allows, or "".
+    `conda` means that a Conda package has no counterpart, and `by_url` that the demand is the URL
+    of a wheel.
     """
 
     package: str
@@ -97,18 +98,21 @@ class IndexPages:
         return IndexLookup(addresses, self._assigned, name, self.context.http)
 
     def read(self, packages: Iterable[str]) -> None:
-        """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""
+        """Fetch the pages of `packages` in parallel. Raises FetchFailed if the index fails."""
         names = sorted(set(packages))
         if names:
             indexes = self._indexes  # before the threads start, each of which would create it
             threads.run_for_each(names, lambda name, _: indexes.files(name), threads=THREADS)
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
-        """All files of a package; empty if the index has no such package."""
+        """Return all files of a package.
+
+        The result is empty if the index has no such package.
+        """
         return self._indexes.files(package)
 
     def metadata(self, wheel: IndexFile) -> bytes:
-        """METADATA of a wheel."""
+        """Return METADATA of a wheel."""
         if wheel not in self._metadata:
             self._metadata[wheel] = read_wheel_metadata(
                 wheel, self.context.http, self.context.store
@@ -116,14 +120,17 @@ class IndexPages:
         return self._metadata[wheel]
 
     def allowed(self, demand: PackageDemand) -> list[IndexFile]:
-        """The files of the versions that `demand` allows."""
+        """Return the files of the versions that `demand` allows."""
         key = (demand.package, demand.spec)
         if key not in self._allowed:
             self._allowed[key] = allowed_files(demand, self.files(demand.package))
         return self._allowed[key]
 
     def catalogue(self, tags: WheelTags, sdists: Iterable[str] = ()) -> FileCatalogue:
-        """The files usable for `tags`, including builds of `sdists` and of sdists in the matrix."""
+        """Return the files usable for `tags`.
+
+        Builds of `sdists`, and of sdists in the matrix, are included.
+        """
         rules = FileRules(as_of=self._as_of, tags=tags, pins={})
         return FileCatalogue(
             self._indexes,
@@ -134,17 +141,26 @@ class IndexPages:
         )
 
     def pinned_wheel(self, demand: PackageDemand, tags: WheelTags) -> IndexFile | None:
-        """The wheel of the only version that `demand` allows; None if the index has none."""
+        """Return the wheel of the only version that `demand` allows.
+
+        Return None if the index has none.
+        """
         files = self.allowed(demand)
         version = next((file.version for file in files), None)
         return best_wheel(files, version, tags) if version is not None else None
 
     def newest_wheel(self, demand: PackageDemand, tags: WheelTags) -> IndexFile | None:
-        """The wheel of the newest final version that `demand` allows; None if there is none."""
+        """Return the wheel of the newest final version that `demand` allows.
+
+        Return None if there is none.
+        """
         return next(iter(self.wheels(demand, tags)), None)
 
     def wheels(self, demand: PackageDemand, tags: WheelTags) -> list[IndexFile]:
-        """The wheel of each version that `demand` allows, final ones first, newest first."""
+        """Return the wheel of each version that `demand` allows.
+
+        Final versions precede pre-releases, and newer versions precede older ones.
+        """
         key = (demand.package, demand.spec, tags)
         if key not in self._wheels:
             self._wheels[key] = self._read_wheels(demand, tags)
@@ -163,9 +179,10 @@ class IndexPages:
         return [wheel for wheel in wheels if wheel is not None]
 
     def first_day(self, demand: PackageDemand, tags: WheelTags) -> datetime.date | None:
-        """The day after the first upload that meets `demand`; None if that is unknown.
+        """Return the day after the first upload that meets `demand`, or None if it is unknown.
 
-        If `demand` allows several versions, the newest counts, although a lower one would suffice.
+        If `demand` allows several versions, the newest is used, although an older one would be
+        sufficient.
         """
         rules = FileRules(as_of=datetime.date.max, tags=tags, pins=_pins(demand))
         files = self.allowed(demand)
@@ -175,12 +192,18 @@ class IndexPages:
 
 
 def _pins(demand: PackageDemand) -> dict[str, str]:
-    """The exact version in `demand`, if any: a yanked file is used only for a pin."""
+    """Return the exact version in `demand`, if any.
+
+    A yanked file is used only for a pin.
+    """
     return {demand.package: demand.pin} if demand.pin else {}
 
 
 def allowed_files(demand: PackageDemand, files: Iterable[IndexFile]) -> list[IndexFile]:
-    """The files of the versions that `demand` allows. Each version on a page is parsed once."""
+    """Return the files of the versions that `demand` allows.
+
+    Each version on a page is parsed once.
+    """
     accepted: dict[str, bool] = {}
     kept = []
     for file in files:
@@ -214,7 +237,7 @@ def find_obstacles(
     *,
     sdists: Iterable[str] = (),
 ) -> list[UnmetDemand]:
-    """The demands on an index that no file can meet on a machine with `tags`.
+    """Return the demands on an index that no file can meet on a machine with `tags`.
 
     `sdists` are packages that can be built in addition to those in the matrix.
     """
@@ -266,7 +289,7 @@ def _newest_final(versions: Sequence[Version]) -> Version | None:
 
 
 def _number(demand: PackageDemand, newest: Version | None) -> Version:
-    """The version from which others are selected: the pin, or else the best allowed version."""
+    """Return the version from which others are selected: the pin, or the best allowed version."""
     if demand.pin is not None:
         return Version(demand.pin)
     bounds = [each.version.removesuffix(".*") for each in demand.versions]
@@ -282,7 +305,10 @@ def _cause(files: Sequence[IndexFile], catalogue: FileCatalogue) -> ObstacleCaus
 
 
 def _text(catalogue: FileCatalogue, demand: PackageDemand, newest: Version) -> str:
-    """The reason from `refusal`, without the package name that the obstacle contains anyway."""
+    """Return the reason from `refusal`, without the package name.
+
+    The obstacle already contains the name.
+    """
     text = refusal.range_refusal(catalogue, demand.package, f"=={newest}")
     text = text.removeprefix(f"{demand.package} {newest}: ")
     return text.replace(f", and the matrix does not list {demand.package} under `sdists`", "")
@@ -295,5 +321,5 @@ def _span(files: Sequence[IndexFile]) -> str:
 
 
 def similar_packages(package: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Missing package → a package of a locked target with a similar name."""
+    """Return the name in `names` that is most similar to `package`, if any is similar."""
     return tuple(difflib.get_close_matches(package, sorted(set(names)), n=1, cutoff=0.8))

@@ -1,7 +1,8 @@
 """Creates the text of a first `matrix.yaml`, and of a target as a row.
 
 Comments are constant. Names, versions and URLs come from the command line and from a lock, which
-may be untrusted. The YAML library therefore quotes them, and the text is parsed again and compared.
+may be untrusted. The YAML library therefore quotes them, and the text is parsed again and compared
+with the data.
 """
 
 from __future__ import annotations
@@ -69,12 +70,13 @@ REASON = "requested with imgbuild init"
 
 
 class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
-    """The additions of a user; `files` are pairs of a local path and a path in the image.
+    """The additions of a user.
 
-    `like` means that versions of the published target can change. `requirements` are files of the
-    project, `add` are PEP 508 lines, and `names` maps URLs of repositories to packages. `exclude`
-    and `sdists` map packages to reasons, and `relax` maps them to the selected version and the
-    reason. `indexes` maps packages to names in `index_rows`.
+    `files` are pairs of a local path and a path in the image. `like` means that versions of the
+    published target can change. `requirements` are files of the project, `add` are PEP 508 lines,
+    and `names` maps URLs of repositories to packages. `exclude` and `sdists` map packages to
+    reasons. `relax` maps packages to the selected version and the reason. `indexes` maps packages
+    to names in `index_rows`.
     """
 
     name: str
@@ -130,10 +132,10 @@ for kind in (dict, _BlockMapping):
 def matrix_text(
     extension: WantedExtension, below: PublishedTarget, folder: str, origin: str, image: str
 ) -> str:
-    """The text of a matrix for `extension`, with examples of other additions.
+    """Return the text of a matrix for `extension`, with examples of further additions.
 
-    `folder` contains the copy of the published target `below`, `origin` is the source of the copy,
-    and `image` the location of its layers, or "".
+    `folder` contains the copy of the published target `below`. `origin` is the source of the copy,
+    and `image` is the location of the target's layers, or "".
     """
     published = {"lock": folder, "from": origin} | ({"image": image} if image else {})
     first = {"like" if extension.like else "extends": below.name, "summary": extension.summary}
@@ -175,7 +177,10 @@ def matrix_text(
 
 
 def _declared_fields(extension: WantedExtension) -> dict[str, Any]:
-    """The requirements and exclusions in a project's files, by key of a row, if not empty."""
+    """Return the requirements and exclusions in a project's files, by key of a row.
+
+    Empty values are omitted.
+    """
     relax = {
         package: {**({"spec": f"=={version}"} if version else {}), "reason": reason}
         for package, (version, reason) in extension.relax.items()
@@ -197,7 +202,7 @@ def _declared_fields(extension: WantedExtension) -> dict[str, Any]:
 
 
 def _addition_fields(extension: WantedExtension) -> dict[str, Any]:
-    """The additions, by key of a row. Keys without a value are omitted."""
+    """Return the additions, by key of a row. Keys without a value are omitted."""
     _refuse_extras(extension.packages)
     requires = {
         package.package: {**({"spec": package.spec} if package.spec else {}), "reason": REASON}
@@ -234,12 +239,12 @@ def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
 
 
 def _mode(path: Path) -> str:
-    """The permissions of an added file: executable if the local file is executable."""
+    """Return the permissions of an added file: executable if the local file is executable."""
     return "0755" if path.stat().st_mode & 0o100 else "0644"
 
 
 def target_lines(name: str, target: Target) -> list[str]:
-    """The lines of `target`, to be inserted below `targets:` in a matrix."""
+    """Return the lines of `target`, for insertion below `targets:` in a matrix."""
     row = _drop_defaults(target)
     row |= {key: _BlockMapping(row[key]) for key in BLOCKS if key in row}
     parts = [_head(1, name), *(_entry(2, key, value) for key, value in row.items())]
@@ -247,7 +252,7 @@ def target_lines(name: str, target: Target) -> list[str]:
 
 
 def index_lines(indexes: Mapping[str, PackageIndex]) -> list[str]:
-    """The lines of indexes, to be inserted below `indexes:` in a matrix."""
+    """Return the lines of indexes, for insertion below `indexes:` in a matrix."""
     rows = (
         _entry(1, name, _BlockMapping(_drop_defaults(index))) for name, index in indexes.items()
     )
@@ -255,7 +260,7 @@ def index_lines(indexes: Mapping[str, PackageIndex]) -> list[str]:
 
 
 def _drop_defaults(value: Any) -> Any:
-    """A value of a matrix in a form that can be written as YAML, without default values."""
+    """Return a value of a matrix without defaults, in a form that can be written as YAML."""
     match value:
         case msgspec.Struct():
             return {
@@ -274,7 +279,7 @@ def _drop_defaults(value: Any) -> Any:
 
 
 def _entry(depth: int, key: str, value: object) -> str:
-    """The lines of a key in a mapping at nesting level `depth`."""
+    """Return the lines of a key in a mapping at nesting level `depth`."""
     written = yaml.dump(
         _BlockMapping({key: value}), Dumper=_QuotingDumper, sort_keys=False, allow_unicode=True,
         default_flow_style=None, width=1 << 20,
@@ -283,5 +288,5 @@ def _entry(depth: int, key: str, value: object) -> str:
 
 
 def _head(depth: int, key: str) -> str:
-    """The line of a key whose value is on the following lines."""
+    """Return the line of a key whose value is on the following lines."""
     return _entry(depth, key, None).removesuffix(" null\n") + "\n"

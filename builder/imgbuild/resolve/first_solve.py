@@ -1,7 +1,7 @@
 """Runs the first solve of a request, which determines torch and the CUDA release.
 
 uv runs once without the constraint to a single CUDA release. It may use only versions of torch for
-the requested CUDA release, or for any release, but no CPU builds.
+the requested CUDA release, or for any release if none is requested, but no CPU builds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LearnedMemory:
 
     `learned_constraints` are the strongest constraints, which suffice for resolving. `seen`
     contains all constraints with their evidence and versions. `preferred` maps pairs of packages to
-    version ranges that an extra declares, and which are dropped if no solution satisfies them.
+    version ranges that an extra declares. These ranges are dropped if no solution satisfies them.
     """
 
     def __init__(self, learned_constraints: Sequence[Constraint]) -> None:
@@ -52,7 +52,7 @@ class LearnedMemory:
 
     @property
     def learned_constraints(self) -> tuple[Constraint, ...]:
-        """The learned constraints, and the preferred ranges."""
+        """The learned constraints and the preferred ranges."""
         return (*self._learned, *itertools.chain(*self.preferred.values()))
 
     def add_learned(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
@@ -77,7 +77,10 @@ class LearnedMemory:
         return len(self.preferred) > before
 
     def remove_last_preference(self) -> bool:
-        """Remove the range that was added last, which no set satisfies; False if there was none."""
+        """Remove the range that was added last, which no package set satisfies.
+
+        Return False if there was no range.
+        """
         if not self.preferred:
             return False
         pair, _ = self.preferred.popitem()
@@ -93,7 +96,7 @@ class LearnedMemory:
 
 
 class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of uv's first solve; `torch` is None if the result does not contain torch."""
+    """The result of uv's first solve. `torch` is None if the result does not contain torch."""
 
     chosen: tuple[uv.ChosenPackage, ...]
     facts: PackageFacts
@@ -103,13 +106,14 @@ class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Package → version."""
+        """The version of each package."""
         return {item.package: item.version for item in self.chosen}
 
 
 class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A request on one architecture. `target` is the result on another one, which it must match.
+    """A request on one architecture.
 
+    `target` is the result on another architecture, which the result on this one must match.
     Constraints that are learned during the search are added to `memory`.
     """
 
@@ -122,12 +126,12 @@ class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cuda(self) -> str | None:
-        """The requested CUDA release, or that of the other architecture."""
+        """The CUDA release that was requested, or that the other architecture uses."""
         return self.request.cuda or (self.target.cuda if self.target is not None else None)
 
     @property
     def demands(self) -> tuple[VersionDemand, ...]:
-        """The requests, including the torch version of the other architecture."""
+        """The requests, and the torch version of the other architecture."""
         demands = [
             conflict.user_demand(
                 requested.package, requested.spec, str(requested), extras=requested.extras
@@ -144,8 +148,8 @@ class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
 def solve_first(query: ArchQuery) -> FirstSolve:
     """Run the first solve of `query`.
 
-    NoSolution if no package set satisfies the query; InputError if the CUDA release cannot be
-    determined.
+    Raises NoSolution if no package set satisfies the query. Raises InputError if the CUDA release
+    cannot be determined.
     """
     cuda, demands, memory = query.cuda, query.demands, query.memory
     facts = available_facts(query)
@@ -166,7 +170,7 @@ def solve_first(query: ArchQuery) -> FirstSolve:
 
 
 def available_facts(query: ArchQuery) -> PackageFacts:
-    """The files that `query` can use. Wheels of sdists are built on demand."""
+    """Return the files that `query` can use. Wheels of sdists are built on demand."""
     matrix, memory, context = query.matrix, query.memory, query.context
     name = query.request.name or "request"
     problem = SolveProblem(
@@ -184,7 +188,7 @@ def available_facts(query: ArchQuery) -> PackageFacts:
 def catalogue_facts(
     catalogue: FileCatalogue, learned: Sequence[Constraint], context: Context
 ) -> PackageFacts:
-    """The facts for a search for conflicts, with METADATA of every usable torch."""
+    """Return the facts for a search for conflicts, with METADATA of every usable torch."""
 
     def _read_metadata(file: IndexFile) -> bytes:
         return read_wheel_metadata(file, context.http, context.store)
@@ -195,7 +199,7 @@ def catalogue_facts(
 
 
 def add_target(matrix: Matrix, name: str, target: Target) -> Matrix:
-    """`matrix` with an additional target."""
+    """Return `matrix` with an additional target."""
     return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
 
 
@@ -235,7 +239,7 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
 
 
 def _audit_hint(demands: Sequence[VersionDemand]) -> str | None:
-    """A hint to audit the requested versions; None unless all of them are exact."""
+    """Return a hint to audit the requested versions, or None unless all of them are exact."""
     pins = conflict.exact_requests(demands)
     if len(pins) < 2 or len(pins) < len(demands):
         return None
@@ -244,7 +248,7 @@ def _audit_hint(demands: Sequence[VersionDemand]) -> str | None:
 
 
 def _provisional_target(query: ArchQuery) -> Target:
-    """A target for the URLs of indexes; CUDA is "0.0" while it is unknown."""
+    """Return a target for the URLs of indexes. Its CUDA release is "0.0" while it is unknown."""
     request, matrix, cuda = query.request, query.matrix, query.cuda
     return Target(
         summary="",
@@ -289,7 +293,10 @@ def _solve_query(query: ArchQuery, facts: PackageFacts) -> tuple[uv.ChosenPackag
 
 
 def _hide_before_gap(gaps: ReleaseGaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
-    """Whether to hide a version from the resolver, because it is before a gap and not pinned."""
+    """Return a function that tells whether to hide a version from the resolver.
+
+    A version is hidden if it is before a gap and not pinned.
+    """
 
     def _is_hidden(package: str, version: Version) -> bool:
         return not same_version(version, pins.get(package)) and gaps.is_before_gap(package, version)
@@ -298,7 +305,10 @@ def _hide_before_gap(gaps: ReleaseGaps, pins: Mapping[str, str]) -> Callable[[st
 
 
 def floor_constraints(first: FirstSolve) -> tuple[Constraint, ...]:
-    """Constraints that require newer versions of requests (see `gaps.floor_constraints`)."""
+    """Return constraints that require newer versions of requests.
+
+    See `gaps.floor_constraints`.
+    """
     if first.torch is None:
         return ()
     torch = str(first.torch.version)
@@ -306,12 +316,18 @@ def floor_constraints(first: FirstSolve) -> tuple[Constraint, ...]:
 
 
 def outdated_packages(first: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion, ...]:
-    """The packages of the final choice `versions` that are over a year behind the others."""
+    """Return the packages in `versions` that are over a year behind the others.
+
+    `versions` is the final choice.
+    """
     return gaps.outdated_packages(first.facts, first.demands, first.chosen, versions, first.cuda)
 
 
 def old_version_warnings(first: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """Warnings about `versions` that lag behind: requests by months, other packages by years."""
+    """Return warnings about `versions` that lag behind their newest versions.
+
+    Requested packages lag by months, and other packages by years.
+    """
     catalogue = first.facts.catalogue
     offers = catalogue.chosen_files(versions)
     named = {demand.package for demand in first.demands}

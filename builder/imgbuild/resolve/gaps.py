@@ -1,7 +1,7 @@
 """Finds versions before a gap in a package's wheels, and packages far behind the newest version.
 
 A resolver should not select versions before a gap. A requested package that is months behind
-results in a warning with the cause; a package set with a package that is more than a year behind is
+results in a warning with the cause. A package set with a package that is more than a year behind is
 refused.
 """
 
@@ -38,9 +38,9 @@ BEHIND_LIMIT = datetime.timedelta(
 class ReleaseGaps:
     """Finds gaps: periods of more than a year without a release that has a file for the machine.
 
-    For example, tensordict has wheels for Linux aarch64 since 0.8.0. Version 0.1.2, two years
-    older, is compatible with any machine, and a resolver that finds no other usable version selects
-    it without an error.
+    For example, tensordict has had wheels for Linux aarch64 since 0.8.0. Version 0.1.2, which is
+    two years older, is compatible with any machine. A resolver that finds no other usable version
+    selects it without an error.
     """
 
     def __init__(self, indexes: IndexLookup, tags: WheelTags, built: Collection[str]) -> None:
@@ -57,7 +57,10 @@ class ReleaseGaps:
         return last is not None and version <= last
 
     def _version_before_gap(self, package: str) -> Version | None:
-        """The newest version before the newest gap that has ended; None if there is none."""
+        """Return the newest version before the newest gap that has ended.
+
+        Return None if there is none.
+        """
         fits: dict[Version, bool] = {}
         times: dict[Version, datetime.datetime] = {}
         for file in self._indexes.files(package):
@@ -88,7 +91,7 @@ def behind_newest(
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> tuple[str, ...]:
-    """The requests whose selected version is months behind the newest, with causes."""
+    """Return the requests whose selected version is months behind the newest, with causes."""
     return tuple(
         words
         for requested in demands
@@ -99,7 +102,7 @@ def behind_newest(
 
 
 class OldVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that is over a year behind the others in its set, with the reasons as text."""
+    """A package that is over a year behind the other packages in the set, with reasons as text."""
 
     package: str
     reasons: tuple[str, ...]
@@ -112,10 +115,10 @@ def outdated_packages(
     versions: Mapping[str, str],
     cuda: str,
 ) -> tuple[OldVersion, ...]:
-    """The packages in `versions` that are over a year older than the newest requested package.
+    """Return the packages in `versions` that are over a year older than the newest requested one.
 
-    Pinned packages, CUDA packages and packages whose newest version is about as old are excluded,
-    and so are packages that are not requested and whose newer version contradicts others in the
+    Pinned packages, CUDA packages and packages whose newest version is about as old are excluded. A
+    package that is not requested is also excluded if its newer version contradicts others in the
     set. `chosen` contains the packages that require each package.
     """
     catalogue, pins = facts.catalogue, conflict.exact_requests(demands)
@@ -186,7 +189,10 @@ def floor_constraints(
 
 
 def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Version) -> bool:
-    """Whether `newer` was uploaded months after `version`; without dates, numbers are compared."""
+    """Whether `newer` was uploaded months after `version`.
+
+    Without upload times, the version numbers are compared.
+    """
     offers = [facts.catalogue.chosen(package, each) for each in (version, newer)]
     times = [offer.wheel.uploaded for offer in offers if offer is not None]
     if len(times) == 2 and times[0] is not None and times[1] is not None:
@@ -197,7 +203,10 @@ def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Ve
 def _far_newer(
     current: IndexFile, wheels: Sequence[IndexFile], latest: datetime.datetime | None
 ) -> IndexFile | None:
-    """The newest of `wheels` if it and `latest` are a year newer than `current`; otherwise None."""
+    """Return the newest of `wheels` if it and `latest` are a year newer than `current`.
+
+    Otherwise, return None.
+    """
     version = current.version
     if version is None:
         return None
@@ -257,7 +266,7 @@ def _cause(
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> tuple[str, ...]:
-    """The reasons why the version of `top` is incompatible with other packages in the set."""
+    """Return the reasons why the version of `top` is incompatible with others in the set."""
     package = requested.package
     others = [
         conflict.user_demand(

@@ -18,7 +18,7 @@ SIZE_LIMIT = 1 << 20  # bytes of a file
 
 
 class ImportSite(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """An import statement; `guarded` if it is in a function, a condition or a `try`."""
+    """An import statement. `guarded` means that it is in a function, a condition or a `try`."""
 
     file: str
     line: int
@@ -29,7 +29,7 @@ class ImportSite(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 def import_sites(folder: Path, modules: frozenset[str]) -> dict[str, tuple[ImportSite, ...]]:
-    """Module → the places where files below `folder` import the module or a submodule.
+    """Map each module to the places where files below `folder` import it or a submodule.
 
     Files that cannot be parsed are omitted. In very large projects, only the first 2,000 files are
     read.
@@ -62,7 +62,10 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _imports(node: ast.AST, *, guarded: bool) -> Iterator[tuple[str, int, bool]]:
-    """The top-level module and line of each import below `node`, and whether it is guarded."""
+    """Yield the top-level module and line of each import, and whether it is guarded.
+
+    The imports are those below `node`.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             yield from (

@@ -48,9 +48,10 @@ GITIGNORE_TEXT = (
 
 
 def target_name_for(word: str) -> str:
-    """The name of the target: `word`, or the name of the current folder if `word` is its path.
+    """Return the name of the target.
 
-    Raises InputError if `word` is another path or an invalid name.
+    This is `word`, or the name of the current folder if `word` is its path. Raises InputError if
+    `word` is another path or an invalid name.
     """
     if "/" not in word and word.strip("."):
         require_name(word)
@@ -84,11 +85,11 @@ def require_target(project: Project, target: str) -> None:
 
 
 def recommended_target(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
-    """The default target to extend.
+    """Return the default target to extend.
 
     `stacks` maps each target to the stack for which it is recommended, or "". The target for vLLM
     is preferred, then other recommended ones, then targets that passed a higher tier of smoke tests
-    on `arch`, then the first in `stacks`. NothingSelected if none is locked for `arch`.
+    on `arch`, then the first in `stacks`. Raises NothingSelected if no target is locked for `arch`.
     """
     target_digests = project.locked_targets()
     rank = {}
@@ -109,12 +110,12 @@ def copy_published_target(
 ) -> PublishedTarget:
     """Copy lock and digests of `target` from `place` into `folder`, and return the copy.
 
-    `folder` is a folder in `below`, the user's repository. Symbolic links between them are not
+    `folder` is below `below`, the user's repository. Symbolic links between the two are not
     followed.
 
-    `place` is INSTALLED, or the URL or path of a folder with both files, of a folder with a
-    subfolder TARGET that contains the files, or of a project. InputError if the files do not exist
-    or belong to another target; `folder` is then not changed.
+    `place` is INSTALLED, or the URL or path of one of these: a folder with both files, a folder
+    with a subfolder TARGET that contains the files, or a project. Raises InputError if the files do
+    not exist or belong to another target. `folder` is then not changed.
     """
     place, files = _lock_files(place, target, http)
     with tempfile.TemporaryDirectory() as scratch:
@@ -133,7 +134,7 @@ def copy_published_target(
 
 
 def _lock_files(place: str, target: str, http: HttpClient) -> tuple[str, dict[str, bytes]]:
-    """The location and bytes of the lock and digests of `target`."""
+    """Return the location and bytes of the lock and digests of `target`."""
     place = str(CATALOGUE) if place == CATALOGUE_PLACE else place.rstrip("/")
     places = [place, f"{place}/{target}", f"{place}/images/{target}"]
     for each in places:
@@ -169,8 +170,8 @@ def begin_matrix(
 ) -> PublishedTarget:
     """Write a new matrix to `path`, and copy the target that it extends from `place`.
 
-    An existing copy with the same bytes is used. InputError if the matrix or a different copy
-    exists, or if a file cannot be read; no new file is left in that case.
+    An existing copy with the same bytes is used. Raises InputError if the matrix or a different
+    copy exists, or if a file cannot be read. No new file remains in that case.
     """
     folder = path.parent / FOLDER / extends
     refuse_existing(path)
@@ -207,7 +208,7 @@ def refuse_existing(path: Path) -> None:
 
 
 def write_matrix(path: Path, matrix: str) -> None:
-    """Write a new matrix to `path`; InputError if it is not valid."""
+    """Write a new matrix to `path`. Raises InputError if it is not valid."""
     codec.write_bytes(path, matrix.encode())
     try:
         published.load_matrix(path)
@@ -233,7 +234,7 @@ def write_editor_files(folder: Path) -> list[Path]:
 
 
 class RenewedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A copied published target before and after a renewal; `before` is empty for a new one."""
+    """A copied published target before and after a renewal. `before` is empty for a new one."""
 
     target: str
     before: str
@@ -265,9 +266,10 @@ def _digest(folder: Path) -> str:
 
 
 def parse_file_pairs(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
-    """The pairs of `SRC:DST` words; InputError for other words and for missing files.
+    """Return the pairs in words of the form `SRC:DST`.
 
-    The returned local paths are relative to the folder of the matrix.
+    The returned local paths are relative to the folder of the matrix. Raises InputError for other
+    words and for missing files.
     """
     pairs = []
     for word in words:

@@ -22,8 +22,8 @@ class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A locked target that satisfies a request.
 
     `versions` contains the requested packages, in the order of the request, on the first requested
-    architecture. `tested` is the highest tier of smoke tests that passed for the locked images, ""
-    without a test record. `commands` are shell commands.
+    architecture. `tested` is the highest tier of smoke tests that passed for the locked images, or
+    "" without a test record. `commands` are shell commands.
     """
 
     target: str
@@ -52,7 +52,7 @@ class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def similar_packages(request: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, str]:
-    """Requested package that no target contains → a similarly named package of a target."""
+    """Map each requested package that no target contains to a package with a similar name."""
     names = {
         name for target in matrix.targets.values() for name in (*target.pins, *target.requires)
     }
@@ -63,7 +63,7 @@ def similar_packages(request: ResolveRequest, project: Project, matrix: Matrix) 
 
 
 def locked_packages(project: Project) -> set[str]:
-    """The packages in all locked targets."""
+    """Return the packages in all locked targets."""
     return {
         package
         for name in project.locked_targets()
@@ -75,10 +75,11 @@ def locked_packages(project: Project) -> set[str]:
 def satisfying_targets(
     request: ResolveRequest, project: Project, matrix: Matrix
 ) -> tuple[LockedTarget, ...]:
-    """The targets with a current lock that satisfies the request on each architecture.
+    """Return the targets with a current lock that satisfies the request on each architecture.
 
-    Tested targets come first, then newer ones; retired targets come last. None if the request has
-    extras, because a lock does not contain their requirements. InputError if a lock cannot be read.
+    Tested targets come first, then newer ones. Retired targets come last. The result is empty if
+    the request has extras, because a lock does not contain their requirements. Raises InputError if
+    a lock cannot be read.
     """
     targets: list[LockedTarget] = []
     if any(requested.extras for requested in request.requests):
@@ -109,7 +110,10 @@ def satisfying_targets(
 
 
 def requested_versions(request: ResolveRequest, lock: Lock) -> dict[str, str] | None:
-    """The locked versions of the requested packages; None if one does not satisfy `request`."""
+    """Return the locked versions of the requested packages.
+
+    Return None if a version does not satisfy `request`.
+    """
     versions: dict[str, str] = {}
     for arch in reversed(request.arches):
         resolution = lock.arch.get(arch)
@@ -126,12 +130,14 @@ def requested_versions(request: ResolveRequest, lock: Lock) -> dict[str, str] | 
 
 
 def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
-    """The current target with all requested packages, at most MOST_OTHER in another version.
+    """Return the current target with all requested packages, at most MOST_OTHER in another version.
 
     Targets with the fewest differences are preferred, then newer ones, as in `satisfying_targets`.
-    If there is no such target, one that lacks at most MOST_OTHER of three or more packages is
-    returned, if these are requested in any version; targets that pin most of the other packages are
-    preferred. None if there is no target at all. `as_of` is ignored.
+
+    If there is no such target, a target that lacks at most MOST_OTHER packages is returned. These
+    packages must be requested in any version, together with at least SIMILAR_LIMIT other packages.
+    Targets that pin most of the other packages are preferred. Return None if there is no target at
+    all. `as_of` is ignored.
     """
     wanted = msgspec.structs.replace(request, as_of=None)
     near: list[tuple[bool, int, int, str, NearTarget]] = []
@@ -160,7 +166,7 @@ def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) ->
 
 
 def _missing_packages(request: ResolveRequest, lock: Lock) -> tuple[str, ...]:
-    """The requested packages that the lock lacks on a requested architecture."""
+    """Return the requested packages that the lock lacks on a requested architecture."""
     has = [lock.arch[arch].versions for arch in request.arches if arch in lock.arch]
     return tuple(
         each.package for each in request.requests if any(each.package not in v for v in has)
@@ -168,9 +174,9 @@ def _missing_packages(request: ResolveRequest, lock: Lock) -> tuple[str, ...]:
 
 
 def _other_versions(request: ResolveRequest, lock: Lock) -> dict[str, tuple[str, str]] | None:
-    """Requested package → its locked version and the specifier that it does not satisfy.
+    """Map each requested package in another version to its locked version and the specifier.
 
-    None if the lock lacks an architecture or a package.
+    Return None if the lock lacks an architecture or a package.
     """
     others: dict[str, tuple[str, str]] = {}
     for arch in request.arches:

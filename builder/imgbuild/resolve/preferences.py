@@ -1,8 +1,8 @@
 """Finds version ranges that a package declares in an extra named after another: `trl[vllm]`.
 
 If the extra is not requested, a resolver may choose versions outside of the range, and the audit
-warns. Sets without such warnings are preferred: the ranges are used as constraints as long as a set
-satisfies them.
+warns. Package sets without such warnings are preferred: the ranges are used as constraints as long
+as a set satisfies them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PackagePair = tuple[str, str]  # a package, and the one that its extra is named 
 
 
 def violated_pairs(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator[PackagePair]:
-    """The pairs in which the second package violates a range in the extra of the first."""
+    """Yield the pairs in which the second package violates a range in an extra of the first."""
     for package, version in versions.items():
         for other, specs in _ranges(facts, package, Version(version)).items():
             chosen = versions.get(other)
@@ -40,10 +40,10 @@ def violated_pairs(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator
 
 
 def pair_constraints(facts: PackageFacts, pair: PackagePair, spec: str) -> tuple[Constraint, ...]:
-    """The ranges that extras in versions within `spec` declare for the other package.
+    """Return the ranges that extras of the first package in `pair` declare for the second.
 
-    Versions before the extra was added need no range, because their code does not use the other
-    package.
+    Versions of the first package within `spec` are examined. Versions before the extra was added
+    need no range, because their code does not use the other package.
     """
     package, other = pair
     versions = sorted((facts.allowed_versions(package, spec) or ())[:METADATA_LIMIT])
@@ -78,12 +78,15 @@ def pair_constraints(facts: PackageFacts, pair: PackagePair, spec: str) -> tuple
 
 
 def range_sentence(entry: Constraint) -> str:
-    """A sentence that gives a satisfied range as the reason for a version."""
+    """Return a sentence that gives a satisfied range as the reason for a version."""
     return f"supports {entry.needs} according to its extra {entry.name}"
 
 
 def _ranges(facts: PackageFacts, package: str, version: Version) -> Mapping[str, tuple[str, ...]]:
-    """Other package → the ranges in the extra named after it; empty if METADATA is unreadable."""
+    """Map each other package to the ranges in the extra that is named after it.
+
+    The result is empty if METADATA is unreadable.
+    """
     data = None
     with contextlib.suppress(FetchFailed):
         data = facts.metadata(package, version)

@@ -38,8 +38,8 @@ ATTEMPTS = 2  # the index of a project may be reachable only for its authors
 class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
     """The indexes that are used, with their names in a matrix and their packages.
 
-    `addresses` are the URLs of `indexes` on this machine. `notes` list the packages of each index,
-    and `failures` the indexes that could not be read, whose packages are in `obstacles`.
+    `addresses` are the URLs of `indexes` on this machine. `notes` list the packages of each index.
+    `failures` are the indexes that could not be read. Their packages are in `obstacles`.
     """
 
     indexes: dict[str, PackageIndex] = {}
@@ -51,7 +51,7 @@ class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ProjectIndex:
-    """Reads the pages of an index; after a failure, the index counts as empty.
+    """Reads the pages of an index. After a failure, the index counts as empty.
 
     `url` is the URL that is written to the matrix.
     """
@@ -70,14 +70,17 @@ class _ProjectIndex:
         self._http = http
 
     def read(self, packages: Iterable[str]) -> None:
-        """Fetch the first page, and the others if the first could be fetched."""
+        """Fetch the first page. If this succeeds, fetch the others."""
         names = sorted(packages)
         self.files(*names[:1])
         if not self.failure:
             threads.run_for_each(names[1:], lambda name, _: self.files(name), threads=8)
 
     def files(self, *packages: str) -> tuple[IndexFile, ...]:
-        """The files of each package; empty if the index does not respond."""
+        """Return the files of each package.
+
+        The result is empty if the index does not respond.
+        """
         try:
             if not self.failure:
                 return tuple(file for name in packages for file in self._indexes.files(name))
@@ -99,7 +102,7 @@ class _ProjectIndex:
         return bool(files) and all(file.uploaded is not None for file in files)
 
     def metadata(self, wheel: IndexFile, context: Context) -> bytes:
-        """METADATA of a wheel; empty if the index does not respond."""
+        """Return METADATA of a wheel. The result is empty if the index does not respond."""
         try:
             return read_wheel_metadata(wheel, context.http, context.store)
         except ImgbuildError as error:
@@ -117,11 +120,11 @@ def find_project_indexes(
     folder: Path,
     taken: Collection[str] = (),
 ) -> ProjectIndexes:
-    """The indexes in `declared` that `demands` need; `pages` are those of the default index.
+    """Return the indexes in `declared` that `demands` need.
 
-    `published` are packages of published targets, which are looked up only if the default index
-    does not meet the demand. `folder` is the folder of the project, and `taken` contains the names
-    of other indexes.
+    `pages` are those of the default index. `published` are packages of published targets, which are
+    looked up only if the default index does not meet the demand. `folder` is the folder of the
+    project, and `taken` contains the names of other indexes.
     """
     http = HttpClient(offline=pages.context.http.offline, attempts=ATTEMPTS)
     names = _names(declared, taken)
@@ -172,7 +175,10 @@ def _assign_packages(
 
 
 def _files_differ(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
-    """Whether `files` differ from those on the default index, of which this may be a mirror."""
+    """Whether `files` differ from those on the default index.
+
+    If not, the index may be a mirror of the default index.
+    """
     if not files:
         return False
     hashes = {file.name: file.sha256 for file in pages.files(package)}
@@ -217,7 +223,7 @@ def _newest_wheel(files: Sequence[IndexFile], tags: WheelTags) -> IndexFile | No
 
 
 def _names(declared: Sequence[DeclaredIndex], taken: Collection[str]) -> dict[str, str]:
-    """URL → an unused name for the matrix, from the file or the host name."""
+    """Map each URL to an unused name for the matrix, from the file or the host name."""
     names: dict[str, str] = {}
     for each in declared:
         label = each.name or urlsplit(each.url).hostname or unquote(urlsplit(each.url).path)

@@ -1,7 +1,7 @@
 """Audits the requested packages, before the whole package set is solved.
 
 Only modules of the requested packages are read, with range requests to the wheels on the index. All
-other modules count as unknown, so a finding applies to every package set with these versions.
+other modules are treated as unknown, so a finding applies to every package set with these versions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def audit_requested(
     pinned: Collection[str],
     context: Context,
 ) -> QuickAudit:
-    """Audit the packages of `versions` against each other; `pinned` ones cannot change.
+    """Audit the packages of `versions` against each other. `pinned` packages cannot change.
 
     Nothing is read if fewer than two of the packages are available.
     """
@@ -82,7 +82,7 @@ def audit_requested(
 def _releases(
     release_catalogue: ReleaseCatalogue, versions: Mapping[str, str]
 ) -> Iterator[tuple[str, PackageRelease]]:
-    """The wheels of `versions`, except those that an index cannot provide."""
+    """Yield the wheels of `versions`, except those that an index cannot provide."""
     for package, version in versions.items():
         with contextlib.suppress(FetchFailed):
             release = release_catalogue.release(package, version)
@@ -93,7 +93,10 @@ def _releases(
 def constraints_from_errors(
     errors: Iterable[Finding], release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
-    """A constraint for each error; they are not merged, because a refusal shows them all."""
+    """Return a constraint for each error.
+
+    The constraints are not merged, because a refusal shows all of them.
+    """
     entries: dict[tuple[str, str, str], Constraint] = {}
     for error in errors:
         evidence = error.evidence
@@ -109,7 +112,10 @@ def constraints_from_errors(
 
 
 def window_constraints(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
-    """The version windows outside of which packages only warn, as entries for single versions."""
+    """Return the version windows outside of which packages only warn.
+
+    Each window is an entry for a single version.
+    """
     return tuple(
         Constraint(
             package=evidence.package,
@@ -135,10 +141,10 @@ def widen_constraints(
     catalogue: FileCatalogue,
     context: Context,
 ) -> tuple[Constraint, ...]:
-    """`entries`, with those of `packages` extended to all versions to which they apply.
+    """Return `entries`, extended to all versions to which they apply.
 
-    For a pinned package, an entry is learned only for the pinned version. Without this step, other
-    versions would seem compatible.
+    Only entries of `packages` are extended. For a pinned package, an entry is learned only for the
+    pinned version. Other versions would therefore seem compatible if the entry were not extended.
     """
     originals = tuple(entries)
     if not any(entry.package in packages for entry in originals):
@@ -155,7 +161,10 @@ def widen_constraints(
 
 
 def find_evidence(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evidence | None:
-    """The evidence from which an entry was learned; None if its type cannot be determined."""
+    """Return the evidence from which an entry was learned.
+
+    Return None if its type cannot be determined.
+    """
     if entry.missing or not entry.read_in or entry.check not in RELATION_BY_CHECK:
         return None
     evidence = Evidence(
@@ -172,7 +181,7 @@ def find_evidence(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evi
 
 
 def _call_evidence(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Evidence | None:
-    """The evidence of a call `f(x)`: whether x is rejected, missing or accepted."""
+    """Return the evidence of a call `f(x)`: whether x is rejected, missing or accepted."""
     release = release_catalogue.release(evidence.package, evidence.version)
     if release is None:
         return None

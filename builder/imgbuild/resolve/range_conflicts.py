@@ -1,9 +1,9 @@
-"""Finds packages that additions require in versions other than those of a target.
+"""Finds packages that additions require in other versions than a target contains.
 
 The additions have no exact version. A target is extended only if some version of each addition, and
 of each dependency that the target lacks, is compatible. Only the newest versions, and the newest
 ones before the date of the target, are examined. `find_contradictions` finds pins of a project that
-require versions excluded by its other lines, from METADATA alone.
+require versions excluded by the project's other lines, from METADATA alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ PACKAGES = 200  # that are examined, dependencies included
 def range_conflicts(
     additions: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: WheelTags
 ) -> list[TargetChange]:
-    """The changes that the newest version of each addition requires if no version fits."""
+    """Return the changes that the newest version of each addition requires.
+
+    If some version of an addition is compatible, it requires no changes.
+    """
     open_ranges = [each for each in additions if not each.pin and not each.source]
     for _ in requirement_levels(open_ranges, facts.versions, pages, tags):
         pass  # fetched in threads; the walk has one thread, so that its result does not vary
@@ -48,7 +51,10 @@ def range_conflicts(
 def required_changes(
     demand: PackageDemand, version: str, required: Iterable[Requirement], has: Mapping[str, str]
 ) -> list[TargetChange]:
-    """The requirements of a version of the demanded package that the versions `has` violate."""
+    """Return the requirements of `version` that the versions `has` violate.
+
+    `version` is a version of the demanded package.
+    """
     return [
         TargetChange(
             package=package,
@@ -64,14 +70,17 @@ def required_changes(
 
 
 class _AdditionWalk:
-    """Examines the additions to a target, and each of their dependencies once."""
+    """Examines the additions to a target, and each of their dependencies, once."""
 
     def __init__(self, facts: LockedFacts, pages: IndexPages, tags: WheelTags) -> None:
         self._facts, self._pages, self._tags = facts, pages, tags
         self._known: dict[tuple[str, str, tuple[str, ...]], list[TargetChange]] = {}
 
     def find_changes(self, demand: PackageDemand, depth: int = LEVELS) -> list[TargetChange]:
-        """The changes for the newest version in `demand`; empty if a version is compatible."""
+        """Return the changes for the newest version in `demand`.
+
+        The result is empty if some version is compatible.
+        """
         key = (demand.package, demand.spec, demand.extras)
         if key not in self._known:
             if len(self._known) >= PACKAGES:
@@ -109,7 +118,10 @@ class _AdditionWalk:
     def _dependency_changes(
         self, demand: PackageDemand, required: Iterable[Requirement], depth: int
     ) -> list[TargetChange]:
-        """The changes that a dependency requires, among dependencies that the target lacks."""
+        """Return the changes that a dependency requires.
+
+        Only dependencies that the target lacks are examined.
+        """
         for needed in required if depth > 1 else ():
             package = normalize_package(needed.name)
             if needed.url or package in self._facts.versions:
@@ -130,7 +142,7 @@ def find_contradictions(
     demands: Iterable[PackageDemand],
     declared: Declarations,
 ) -> list[UnmetDemand]:
-    """The pins with a requirement that no version of another demanded package satisfies.
+    """Return the pins with a requirement that no version of another demanded package satisfies.
 
     `required` contains pins with their requirements. Packages that are overridden or installed
     without dependencies are omitted.

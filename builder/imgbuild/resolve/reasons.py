@@ -1,4 +1,4 @@
-"""Explains why a resolution contains each package at its version (separate: only explanations)."""
+"""Explains why a resolution contains each package at its version (separate: explanations only)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imgbuild.values import normalize_package
 
 
 class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A requirement of `dependent` on `package`; `spec` is empty for any version."""
+    """A requirement of `dependent` on `package`. `spec` is empty for any version."""
 
     dependent: str
     package: str
@@ -24,7 +24,7 @@ class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
 def requirement_links(
     metadata: Mapping[str, bytes], markers: Mapping[str, str]
 ) -> tuple[RequirementLink, ...]:
-    """The requirements between packages in `metadata`, including requested extras."""
+    """Return the requirements between packages in `metadata`, including requested extras."""
     lines = {
         package: filter(valid_requirement, cuda_releases.requirement_lines(data))
         for package, data in metadata.items()
@@ -45,7 +45,7 @@ def version_reasons(
     requirement_links: Sequence[RequirementLink],
     learned: Iterable[Constraint],
 ) -> dict[str, tuple[str, ...]]:
-    """Package → the reasons for its presence and its version, the strongest first.
+    """Map each package to the reasons for its presence and its version, strongest first.
 
     `origins` maps packages to the origin of the request, such as "requested: vllm==0.9.2".
     """

@@ -16,7 +16,7 @@ THREADS = 8
 
 
 def repository_failures(demands: Iterable[PackageDemand], context: Context) -> list[ImgbuildError]:
-    """The reasons why repositories cannot be used, with their lines; nothing is fetched."""
+    """Return the reasons why repositories cannot be used, with their lines. Nothing is fetched."""
     named = [item for item in demands if item.installed and item.source.startswith(addresses.GIT)]
     errors = threads.run_for_each(named, lambda item, _: _failure(item, context), threads=THREADS)
     return [error for error in errors if error is not None]
@@ -36,7 +36,7 @@ def _failure(demand: PackageDemand, context: Context) -> ImgbuildError | None:
 
 
 def refusal_error(errors: Sequence[ImgbuildError]) -> ImgbuildError:
-    """One error for all `errors`: FetchFailed if a download failed, else InputError."""
+    """Return one error for all `errors`: FetchFailed if a download failed, else InputError."""
     if len(errors) == 1:
         return errors[0]
     kind = FetchFailed if any(isinstance(each, FetchFailed) for each in errors) else InputError

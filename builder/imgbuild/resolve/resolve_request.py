@@ -29,10 +29,8 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package and the accepted versions.
 
     `have` means that the package is already installed and must not change. `row` is the target of
-    the matrix that requests the package, "" for the user. `extras` are also requested. A request
+    the matrix that requests the package, or "" for the user. `extras` are also requested. A request
     with a `marker` applies only to machines for which the marker is true.
-
-
     """
 
     package: str
@@ -53,7 +51,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pin(self) -> str | None:
-        """The only accepted version, normalized (PEP 440); None for a range."""
+        """The only accepted version, normalized (PEP 440), or None for a range."""
         exact = self.spec.startswith("==") and not self.spec.startswith("===")
         if exact and "," not in self.spec and "*" not in self.spec:
             return str(Version(self.spec.removeprefix("==")))
@@ -70,8 +68,8 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `cuda` is a release such as "12.4". `indexes` maps packages to names of indexes in the matrix,
     and `index_rows` are the indexes in the user's files. `row` is the target of the matrix that
-    makes the request, "" for the user. `allow_old` accepts versions that are more than a year older
-    than the packages requested with them.
+    makes the request, or "" for the user. `allow_old` accepts versions that are more than a year
+    older than the packages requested with them.
     """
 
     requests: tuple[RequestedPackage, ...]
@@ -92,12 +90,15 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(requested.package for requested in self.requests)
 
     def restrict_to(self, markers: Mapping[str, str]) -> ResolveRequest:
-        """The request without packages that do not apply to a machine with `markers`."""
+        """Return the request for a machine with `markers`.
+
+        Packages whose own marker is not true on this machine are omitted.
+        """
         requests = tuple(each for each in self.requests if each.applies_to(markers))
         return msgspec.structs.replace(self, requests=requests)
 
     def find_requested(self, package: str) -> RequestedPackage | None:
-        """The request for `package`."""
+        """Return the request for `package`."""
         return next(
             (requested for requested in self.requests if requested.package == package), None
         )
@@ -106,11 +107,11 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
 def parse_requests(
     wants: Iterable[str], have: Iterable[str], assigned: Mapping[str, str]
 ) -> tuple[tuple[RequestedPackage, ...], str | None]:
-    """The requests in `wants` and `have`, and the CUDA release of builds in `have` (`+cu124`).
+    """Return the requests in `wants` and `have`, and the CUDA release of builds in `have`.
 
-    The local part of an installed version is dropped unless an index is `assigned` to the package,
-    because the default index has no local versions. The CUDA release then determines whether the
-    build is the same.
+    The local part of an installed version (`+cu124`) is dropped unless an index is `assigned` to
+    the package, because the default index has no local versions. The CUDA release then determines
+    whether the build is the same.
     """
     requests: dict[str, RequestedPackage] = {}
     builds: dict[str, str] = {}  # CUDA → the request that names it
@@ -188,7 +189,7 @@ def _parse_requested(
 
 
 def _ordered_specifier(requirement: Requirement) -> str:
-    """The specifier with lower bounds first, as is common."""
+    """Return the specifier with lower bounds first, as is usual."""
     return ",".join(
         sorted(map(str, requirement.specifier), key=lambda text: (text[0] != ">", text))
     )
@@ -202,7 +203,7 @@ def _requests_agree(have: RequestedPackage, want: RequestedPackage) -> bool:
 
 
 def request_of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
-    """The requests of a target in the matrix on one architecture."""
+    """Return the requests of a target in the matrix on one architecture."""
     pins = {package: f"=={version}" for package, version in target.pins.items()}
     ranges = {package: requirement.spec for package, requirement in target.requires.items()}
     return ResolveRequest(
@@ -221,7 +222,10 @@ def request_of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
 
 
 def parse_index_words(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
-    """The mapping of `PACKAGE=INDEX` words; InputError if the matrix lacks an index."""
+    """Return the mapping in words of the form `PACKAGE=INDEX`.
+
+    Raises InputError if the matrix lacks an index.
+    """
     indexes = {}
     for word in words:
         package, _, index = word.partition("=")
@@ -233,7 +237,10 @@ def parse_index_words(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
 
 
 def requested_arches(words: Iterable[str]) -> tuple[Arch, ...]:
-    """The architectures in `--arch`, without duplicates; by default that of this machine."""
+    """Return the architectures in `--arch`, without duplicates.
+
+    The default is the architecture of this machine.
+    """
     names = [name for word in words for name in word.split(",")] or [platform.machine()]
     arches = []
     for name in names:
@@ -246,7 +253,7 @@ def requested_arches(words: Iterable[str]) -> tuple[Arch, ...]:
 
 
 def requested_cuda(text: str | None, named: str | None) -> str | None:
-    """The requested CUDA release: that of `--cuda`, or else the one in `--have`."""
+    """Return the CUDA release in `--cuda`, or else the one in `--have`."""
     if text is None:
         return named
     plain = text.lower().removeprefix("cu")
@@ -262,7 +269,7 @@ def requested_cuda(text: str | None, named: str | None) -> str | None:
 
 
 def parse_python(text: str) -> str:
-    """The Python in `--python`; InputError for an invalid release."""
+    """Return the Python in `--python`. Raises InputError for an invalid release."""
     if not PYTHON.fullmatch(text):
         message = f"--python {text}: expected a Python release with two numbers"
         raise InputError(message, hint="--python 3.11")
@@ -270,7 +277,7 @@ def parse_python(text: str) -> str:
 
 
 def today_utc() -> datetime.date:
-    """Today's date in UTC. As a cut-off, it allows all uploads before today."""
+    """Return today's date in UTC. As a cut-off, it allows all uploads before today."""
     return datetime.datetime.now(datetime.UTC).date()
 
 
@@ -292,9 +299,9 @@ def check_request(request: ResolveRequest, matrix: Matrix) -> None:
 
 
 def applicable_request(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
-    """The request without packages that apply to none of its architectures.
+    """Return the request without packages that apply to none of its architectures.
 
-    InputError if no package applies to one of the architectures.
+    Raises InputError if no package applies to one of the architectures.
     """
     base = matrix.bases[requested_base(request, matrix)]
     counting: set[str] = set()
@@ -310,7 +317,10 @@ def applicable_request(request: ResolveRequest, matrix: Matrix) -> ResolveReques
 
 
 def requested_base(request: ResolveRequest, matrix: Matrix) -> str:
-    """The requested base, or else that of most targets; InputError if it does not exist."""
+    """Return the requested base, or else the most common base of the targets.
+
+    Raises InputError if the base does not exist.
+    """
     if request.base is not None and request.base not in matrix.bases:
         message = f"the matrix has no base {request.base}"
         raise InputError(message, hint=f"the matrix has {', '.join(matrix.bases)}")
@@ -328,7 +338,10 @@ def requested_base(request: ResolveRequest, matrix: Matrix) -> str:
 def row_name(
     request: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]
 ) -> str:
-    """The name of the row: the requested name, or an unused one such as `cu126-vllm0.9.2`."""
+    """Return the name of the row.
+
+    This is the requested name, or an unused one such as `cu126-vllm0.9.2`.
+    """
     if request.name is not None:
         return request.name
     named = [requested.package for requested in request.requests if not requested.have] or [
@@ -340,7 +353,7 @@ def row_name(
 
 
 def unused_name(name: str, taken: Mapping[str, object] | Sequence[str]) -> str:
-    """`name`, or `name-2` and so on if it is already used."""
+    """Return `name`, or `name-2` and so on if it is already used."""
     count, candidate = 1, name
     while candidate in taken:
         count += 1

@@ -46,7 +46,10 @@ UNREAD_CONTENT = SdistContent("unread")  # of one that cannot be looked into
 
 
 def read_sdist_content(file: IndexFile, context: Context) -> SdistContent:
-    """The content of the sdist `file`; `UNREAD_CONTENT` if it is too large or unreadable."""
+    """Return the content of the sdist `file`.
+
+    Return `UNREAD_CONTENT` if the sdist is too large or unreadable.
+    """
     if file.size is not None and file.size > LIMIT:
         return UNREAD_CONTENT
     key = file.sha256 or file.url
@@ -63,7 +66,7 @@ def read_sdist_content(file: IndexFile, context: Context) -> SdistContent:
 
 
 def obstacle_code(obstacle: UnmetDemand, pages: IndexPages) -> ContentKind:
-    """The type of code that a build of the package compiles; "unread" if it is unknown."""
+    """Return the type of code that a build of the package compiles, or "unread" if unknown."""
     files = (
         file
         for file in pages.files(obstacle.package)

@@ -1,7 +1,6 @@
 """Tries versions for `resolve` until an audit has no errors (separate: an algorithm).
 
-Solutions with newer versions, and solutions that keep the version ranges from extras, are
-preferred.
+Solutions with newer versions, and solutions within the version ranges from extras, are preferred.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ class SolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_target(query: ArchQuery) -> SolvedTarget:
-    """A target that satisfies the request.
+    """Return a target that satisfies the request.
 
-    Sets that keep the version ranges from extras are tried first. NoSolution if all possibilities
-    fail.
+    Package sets within the version ranges from extras are tried first. Raises NoSolution if all
+    possibilities fail.
     """
     while True:
         try:
@@ -64,7 +63,7 @@ def find_target(query: ArchQuery) -> SolvedTarget:
 
 
 def _find_newer(query: ArchQuery) -> SolvedTarget:
-    """Find a target with the currently preferred ranges; see `find_target`.
+    """Find a target with the currently preferred ranges. See `find_target`.
 
     If the versions of requested packages are months older than necessary, newer versions are tried
     first.
@@ -116,7 +115,7 @@ def solve_with(query: ArchQuery, *, floors: bool) -> SolvedTarget:
 
 
 def look_at_code(request: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
-    """The constraints that the code of the requested packages imposes on each other."""
+    """Return the constraints that the code of the requested packages imposes on each other."""
     named = [requested.package for requested in request.requests if requested.package != TORCH]
     versions = {name: first.versions[name] for name in named}
     pinned = [requested.package for requested in request.requests if requested.pin is not None]
@@ -127,7 +126,7 @@ def look_at_code(request: ResolveRequest, first: FirstSolve, context: Context) -
 def target_from_request(
     request: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve
 ) -> Target:
-    """The target of a request, with the torch and CUDA release of the first solve."""
+    """Return the target of a request, with the torch and CUDA release of the first solve."""
     pins = {
         requested.package: requested.pin
         for requested in request.requests
@@ -156,10 +155,10 @@ def target_from_request(
 def resolve_with_extras(
     query: ArchQuery, target: Target, first: FirstSolve
 ) -> tuple[Target, AuditedResolution]:
-    """`target` with the requirements of the requested extras, and the packages of the result.
+    """Return `target` with the requirements of the requested extras, and the resolved packages.
 
-    The search is repeated if learned constraints lead to other versions, because the requirements
-    of their extras may differ.
+    The search is repeated if learned constraints lead to other versions, because the extras of
+    these versions may have different requirements.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
     name = resolve_request.row_name(request, matrix, target.cuda, first.versions)
@@ -182,7 +181,7 @@ def resolve_with_extras(
 def add_extra_requirements(
     query: ArchQuery, target: Target, first: FirstSolve, versions: Mapping[str, str]
 ) -> Target:
-    """`target` with the requirements of the requested extras at `versions`."""
+    """Return `target` with the requirements of the requested extras at `versions`."""
     required = _extra_requirements(query.request.requests, versions, first.facts)
     more = {package: each for package, each in required.items() if package not in target.pins}
     return msgspec.structs.replace(target, requires={**more, **target.requires})
@@ -191,7 +190,7 @@ def add_extra_requirements(
 def flashinfer_mode(
     matrix: Matrix, request: ResolveRequest, cuda: str, versions: Mapping[str, str]
 ) -> Flashinfer:
-    """The mode of FlashInfer that the index and the CUDA release allow."""
+    """Return the mode of FlashInfer that the index and the CUDA release allow."""
     if FLASHINFER not in versions:
         return Flashinfer(mode="off", reason="no package requires FlashInfer")
     index = request.indexes.get(FLASHINFER, matrix.default_index)
@@ -210,7 +209,7 @@ def flashinfer_mode(
 def _extra_requirements(
     requests: Iterable[RequestedPackage], versions: Mapping[str, str], facts: PackageFacts
 ) -> dict[str, RequiredPackage]:
-    """Package → its requirements from extras of `requests`, including nested extras.
+    """Map each package to its requirements from extras of `requests`, including nested extras.
 
     `versions` are the versions in the package set. Packages that are requested directly are
     omitted. Rows of a matrix cannot contain extras.
@@ -242,7 +241,7 @@ def _extra_requirements(
 def _extra_only_requirements(
     metadata: bytes, extra: str, markers: Mapping[str, str]
 ) -> Iterable[Requirement]:
-    """The requirements that apply only if `extra` is requested."""
+    """Return the requirements that apply only if `extra` is requested."""
     return (
         requirement
         for requirement in cuda_releases.parse_requirements(metadata)

@@ -1,8 +1,8 @@
 """Gives advice on packages that are published as source with CUDA code, such as flash-attn.
 
-Their projects publish wheels outside of the index. The file name of a wheel follows from Python,
-CUDA, torch and the machine, so no wheel is fetched. `required_sdists` finds sdists that compile
-nothing.
+The projects of these packages publish wheels outside of the index. The file name of a wheel is
+determined by Python, CUDA, torch and the machine, so no wheel is fetched. `required_sdists` finds
+sdists that compile nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEW_ABI = (2, 7)
 
 
 class SourceProject(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a project publishes wheels, the pattern of their names, and settings to avoid them.
+    """A project's location of wheels, the pattern of their names, and settings to avoid them.
 
     `pattern` contains fields of `WheelNeeds`, and is "" if unknown. `module` is the import name.
     `without` contains settings with which a program does not need the package. In versions before
@@ -122,13 +122,16 @@ class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def abi_name(self) -> str:
-        """The C++11 ABI of torch as written in file names: "TRUE" or "FALSE"."""
+        """The C++11 ABI of torch as in file names: "TRUE" or "FALSE"."""
         release = Version(self.torch).release[:2]
         new = release >= NEW_ABI or (release == (2, 6) and self.cuda == "12.6")
         return str(new or self.machine == "aarch64").upper()
 
     def file_name(self, package: str, version: str) -> str | None:
-        """The file name of a wheel of `package`; None if the project has no known pattern."""
+        """Return the file name of a wheel of `package`.
+
+        Return None if the project has no known pattern.
+        """
         project = PROJECTS.get(package)
         if project is None or not project.pattern or not version:
             return None
@@ -166,7 +169,7 @@ class BuildAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remedy_lines(self) -> list[str]:
-        """The remedies in order, followed by the packages that require the package, as lines."""
+        """The remedies in order, and the packages that require the package, as lines."""
         lines = []
         if self.file:
             lines.append(
@@ -194,7 +197,10 @@ def is_source_project(package: str) -> bool:
 
 
 def absence_text(package: str) -> str:
-    """The reason why images lack `package`, and the remedy; "" unless it is in `PROJECTS`."""
+    """Return the reason why images lack `package`, and the remedy.
+
+    Return "" if `package` is not in `PROJECTS`.
+    """
     project = PROJECTS.get(package)
     if project is None:
         return ""
@@ -207,7 +213,7 @@ def absence_text(package: str) -> str:
 
 
 def is_nightly(version: str) -> bool:
-    """Whether a version is a nightly build, which release indexes do not contain."""
+    """Whether a version is a nightly build, which indexes of releases do not contain."""
     return NIGHTLY.search(version) is not None
 
 
@@ -221,7 +227,7 @@ def build_advice(
     needed_by: Sequence[str] = (),
     unfit: str = "",
 ) -> BuildAdvice:
-    """The advice for `package` at `version`, the version that would be chosen.
+    """Return the advice for `package` at `version`, the version that would be chosen.
 
     `unfit` is the reason why a wheel that the project requires by URL cannot be used.
     """
@@ -243,13 +249,13 @@ def build_advice(
 
 
 def without(package: str) -> list[str]:
-    """Settings with which a program does not need `package`, as lines."""
+    """Return settings with which a program does not need `package`, as lines."""
     project = PROJECTS.get(package)
     return [f"without it: {setting}" for setting in project.without] if project else []
 
 
 def imported_module(package: str) -> str:
-    """The name under which `package` is imported."""
+    """Return the name under which `package` is imported."""
     project = PROJECTS.get(package)
     return project.module if project is not None else package.replace("-", "_")
 
@@ -257,14 +263,14 @@ def imported_module(package: str) -> str:
 def required_sdists(
     additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: WheelTags
 ) -> list[UnmetDemand]:
-    """The requirements of the newest `additions` that are pure Python but have no wheel.
+    """Return the requirements of the newest `additions` that are pure Python but have no wheel.
 
     Direct and indirect requirements are returned as obstacles. Otherwise, a solver would select a
     version of the addition that precedes the requirement, or find no solution. No code of an sdist
     is run.
 
-    The packages `have`, the additions themselves, and sdists that compile code are excluded. For
-    the latter, the solver has to find versions of the additions that do not require them.
+    The packages `have`, the additions themselves, and sdists that compile code are excluded. If an
+    sdist compiles code, the solver has to find versions of the additions that do not require it.
     """
     return [
         each
@@ -277,7 +283,7 @@ def required_sdists(
 def requirement_levels(
     additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: WheelTags
 ) -> Iterator[list[PackageDemand]]:
-    """The requirements of the newest versions of `additions`, level by level.
+    """Yield the requirements of the newest versions of `additions`, level by level.
 
     The packages `have` and the additions are excluded. Pages and METADATA are fetched in threads.
     """
@@ -304,7 +310,7 @@ def requirement_levels(
 
 
 def _metadata(demand: PackageDemand, pages: IndexPages, tags: WheelTags) -> bytes:
-    """METADATA of the newest wheel that meets `demand`, or else of the newest sdist."""
+    """Return METADATA of the newest wheel that meets `demand`, or else of the newest sdist."""
     wheel = pages.newest_wheel(demand, tags)
     try:
         if wheel is not None:

@@ -31,7 +31,7 @@ def cached_answer(
     *,
     again: bool = False,
 ) -> ResolveAnswer:
-    """The result of `answers.answer_request`, from the cache unless `again` is set.
+    """Return the result of `answers.answer_request`, from the cache unless `again` is set.
 
     A cached result is valid on the same day (UTC), for the same request, matrix, locks,
     constraints, default index and code. Errors are not cached.
@@ -53,7 +53,7 @@ def cached_answer(
 def result_key(
     request: ResolveRequest, project: Project, matrix: Matrix, learned: Sequence[Constraint]
 ) -> str:
-    """A hash of all inputs on which a result depends."""
+    """Return a hash of all inputs on which a result depends."""
     locked = [lock_file.lock_path(project.images, name) for name in project.locked_targets()]
     index = matrix.indexes[matrix.default_index].url or uv.default_index()
     parts = (

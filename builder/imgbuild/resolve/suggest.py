@@ -45,7 +45,7 @@ RequestKey = frozenset[tuple[str, str]]
 
 
 class SuggestionSearch:
-    """Finds package sets similar to contradicting requests, and learns from the results of `check`.
+    """Finds package sets similar to contradicting requests. Learns from the results of `check`.
 
     `retained` are packages whose versions should not change.
     """
@@ -67,7 +67,10 @@ class SuggestionSearch:
         self.cuda: str | None = None  # a release on which the same requests have a solution
 
     def find_suggestions(self, cuda: str | None) -> tuple[str, ...]:
-        """Suggestions that change one request (preferably not CUDA), or else several requests."""
+        """Return suggestions that change one request, preferably not CUDA.
+
+        If there are none, return suggestions that change several requests.
+        """
         changeable = [
             requested
             for requested in self.requests
@@ -86,12 +89,12 @@ class SuggestionSearch:
     def _nearest_suggestions(
         self, changeable: Sequence[VersionDemand], cuda: str | None
     ) -> list[str]:
-        """The next versions of each of these requests, newer ones first."""
+        """Return the next versions of each of these requests, newer ones first."""
         both = [self._neighbours(requested, cuda) for requested in changeable]
         return [texts[side] for side in (0, 1) for texts in both if texts[side]]
 
     def _neighbours(self, requested: VersionDemand, cuda: str | None) -> tuple[str, str]:
-        """The next newer and the next older version without a conflict, as text.
+        """Return the next newer and the next older version without a conflict, as text.
 
         An older version is omitted if it is more releases away than the newer one, because it
         usually fits only because it declares fewer requirements.
@@ -104,9 +107,9 @@ class SuggestionSearch:
     def _neighbour(
         self, requested: VersionDemand, side: Sequence[Version], cuda: str | None
     ) -> tuple[str, int]:
-        """The first version in `side` without a conflict, as text, and its position (from 1).
+        """Return the first version in `side` without a conflict, and its position (from 1).
 
-        Returns "" and 0 if there is no such version.
+        The version is text. Return "" and 0 if there is no such version.
         """
         for _ in range(ROUNDS):
             fits = self._first_without_conflict(requested, side, cuda)
@@ -120,7 +123,7 @@ class SuggestionSearch:
         return "", 0
 
     def _other_cuda(self, cuda: str) -> list[str]:
-        """The same requests on the next CUDA release, if nothing else has to change."""
+        """Return the same requests on the next CUDA release, if nothing else has to change."""
         others = {build.cuda for build in self.facts.torches if build.cuda not in (None, cuda)}
         for other in sorted(filter(None, others), key=lambda text: _release_distance(text, cuda)):
             if conflict.find_conflict(self.facts, self.requests, other) is None:
@@ -136,7 +139,7 @@ class SuggestionSearch:
         return []
 
     def _several_changes(self) -> list[str]:
-        """A suggestion that changes several requests, one after the other, on any CUDA release."""
+        """Return a suggestion that changes several requests in turn, on any CUDA release."""
         for _ in range(ROUNDS):
             moved = self._moved_requests()
             if not moved:
@@ -153,9 +156,10 @@ class SuggestionSearch:
         return []
 
     def _compatible_code(self, requests: Sequence[VersionDemand]) -> frozenset[str] | None:
-        """The packages whose code was read; None if the code contradicts the pins in `requests`.
+        """Return the packages whose code was read.
 
-        The resulting constraints are applied, and the same requests are not tried again.
+        The resulting constraints are applied, and the same requests are not tried again. Return
+        None if the code contradicts the pins in `requests`.
         """
         look = self.check(conflict.exact_requests(requests))
         if not look.clashes:
@@ -172,7 +176,10 @@ class SuggestionSearch:
         cuda: str | None,
         read: frozenset[str],
     ) -> str:
-        """A suggestion as text, with the torch version and the packages that were not read."""
+        """Return a suggestion as text.
+
+        It contains the torch version and the packages that were not read.
+        """
         text = _add_torch(summary, conflict.newest_torch(self.facts, requests, cuda))
         unread = [w.package for w in requests if w.package not in read and w.package != TORCH]
         if not unread:
@@ -195,7 +202,10 @@ class SuggestionSearch:
         return None
 
     def _moved_requests(self) -> list[tuple[VersionDemand, Version]]:
-        """The requests to change in turn, with their new versions; empty if no changes help."""
+        """Return the requests to change in turn, with their new versions.
+
+        The result is empty if no changes help.
+        """
         changed, moved = list(self.requests), list[tuple[VersionDemand, Version]]()
         while (now := conflict.find_conflict(self.facts, changed, None)) is not None:
             done = [requested.package for requested, _ in moved]
@@ -209,7 +219,7 @@ class SuggestionSearch:
     def _step(
         self, requests: Sequence[VersionDemand], clash: RequirementConflict, retained: Sequence[str]
     ) -> tuple[VersionDemand, Version] | None:
-        """A request in the conflict, and its nearest version without the conflict."""
+        """Return a request in the conflict, and its nearest version without the conflict."""
         for requested in requests:
             if (
                 requested.package not in clash.requests
@@ -231,7 +241,7 @@ class SuggestionSearch:
 def _sides(
     facts: PackageFacts, requested: VersionDemand, clash: RequirementConflict
 ) -> tuple[list[Version], list[Version]]:
-    """The newer and the older versions outside of `requested`, nearest first.
+    """Return the newer and the older versions outside of `requested`, nearest first.
 
     If files of the requested version are missing, older versions must be from about the same time.
     """
@@ -290,7 +300,7 @@ def nearest_targets(
     *,
     excluded: str = "",
 ) -> tuple[str, ...]:
-    """The target in the matrix for `arch` with most of the requested packages, as text."""
+    """Return the target in the matrix for `arch` with most of the requested packages, as text."""
     specs = {requested.package: requested.spec for requested in requests}
     names = near.rank_targets(matrix, specs, cuda, arch, excluded=excluded)
     return tuple(near.describe_target(matrix, name, arch) for name in names[:1])

@@ -1,6 +1,6 @@
 """Finds packages for which all accepted versions have an unavailable requirement.
 
-`lock` finds them one after the other; `init` lists them together with all other causes. Packages
+`lock` finds them one after the other. `init` lists them together with all other causes. Packages
 with many versions are not examined, because a solution is likely.
 """
 
@@ -37,7 +37,7 @@ def unavailable_demands(
     pages: IndexPages,
     tags: WheelTags,
 ) -> list[UnmetDemand]:
-    """An obstacle for each of `demands` whose versions all have an unavailable requirement.
+    """Return an obstacle for each of `demands` whose versions all have an unavailable requirement.
 
     `have` are packages of the nearest target, which are available. `omitted` are excluded or
     overridden packages. Locked versions are not examined.
@@ -67,7 +67,10 @@ class _UnavailableSearch:
         self._known: dict[tuple[str, str, tuple[str, ...]], str] = {}
 
     def reason(self, demand: PackageDemand, levels: int = LEVELS) -> str:
-        """The unavailable requirements of `demand`; "" if a version has none or cannot be read."""
+        """Return the unavailable requirements of `demand`.
+
+        Return "" if a version has none, or cannot be read.
+        """
         key = (demand.package, demand.spec, demand.extras)
         if key not in self._known:
             self._known[key] = ""  # for cycles

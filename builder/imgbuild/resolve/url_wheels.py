@@ -1,4 +1,4 @@
-"""Finds targets that are compatible with wheels required by URL, from their file names."""
+"""Finds targets that are compatible with wheels required by URL, based on their file names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORCH_OF_LOCAL = re.compile(r"torch\.?(\d+\.\d+)")
 
 
 def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[UnmetDemand]:
-    """The wheels required by URL that are not for the Python or architecture of `tags`."""
+    """Return the wheels required by URL that are not for the Python or architecture of `tags`."""
     return [
         UnmetDemand(
             package=demand.package,
@@ -38,7 +38,7 @@ def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[Unme
 def most_compatible(
     facts: Sequence[LockedFacts], demands: DemandsFor, tags: Callable[[str], WheelTags]
 ) -> list[LockedFacts]:
-    """The targets whose Python and torch are compatible with most wheels required by URL."""
+    """Return the targets whose Python and torch are compatible with most wheels required by URL."""
     numbers = {
         each.target: sum(_mismatches(demand, each, tags(each.python)) for demand in named)
         for each in facts
@@ -49,7 +49,7 @@ def most_compatible(
 
 
 def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: WheelTags) -> int:
-    """The number of mismatches (Python, torch) between a target and the file name of a wheel."""
+    """Count the mismatches (Python, torch) between a target and the file name of a wheel."""
     name = _file(demand)
     if not name:
         return 0
@@ -61,6 +61,9 @@ def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: WheelTags) -> i
 
 
 def _file(demand: PackageDemand) -> str:
-    """The file name of a wheel that is required by URL or path; "" for another demand."""
+    """Return the file name of a wheel that is required by URL or path.
+
+    Return "" for another demand.
+    """
     name = addresses.file_name(demand.source) if demand.installed else ""
     return name if name.endswith(".whl") else ""

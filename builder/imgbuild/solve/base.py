@@ -26,7 +26,7 @@ PYTHON = re.compile(r"(?:.*/)?bin/python(3\.\d+)")
 
 
 class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base on one architecture, with fields as in `Resolution`."""
+    """The base on one architecture, with the same fields as `Resolution`."""
 
     debs: tuple[Deb, ...] = ()
     layers: tuple[RegistryLayer, ...] = ()
@@ -44,7 +44,7 @@ class ImageContents(msgspec.Struct, frozen=True):
     accounts: dict[str, bytes]
 
     def resolve_links(self, path: str) -> str | None:
-        """Resolve all symbolic links in `path`; None if it does not exist."""
+        """Resolve all symbolic links in `path`. Return None if the target does not exist."""
         here, left = "", [part for part in path.split("/") if part]
         for _ in range(LINKS * LINKS):
             if not left:
@@ -63,8 +63,8 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     """Resolve `base` on `arch` to Debian packages, or to layers and accounts of a registry image.
 
     Fetches and reads the archive of a standalone Python, and the layers of a registry image. Raises
-    the errors of `standalone.fetch_archive` and `apt.resolve_debs`, and InputError if the base has
-    no account files, or another Python than the matrix specifies.
+    the same errors as `standalone.fetch_archive` and `apt.resolve_debs`. Raises InputError if the
+    base has no account files, or has another Python than the matrix specifies.
     """
     if isinstance(base, DebianBase):
         source = base.standalone_python
@@ -92,7 +92,10 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
 
 
 def read_accounts(image: str, image_contents: ImageContents) -> dict[str, str]:
-    """The text of etc/passwd and etc/group; InputError if a file is missing or not UTF-8."""
+    """Return the text of etc/passwd and etc/group.
+
+    Raises InputError if a file is missing or not UTF-8.
+    """
     hint = "choose a base with this file, to which the image's user is added"
     texts = {}
     for path in ACCOUNTS:
@@ -129,7 +132,7 @@ def refuse_other_python(base: RegistryBase, image_contents: ImageContents) -> No
 
 
 def merge_contents(layers: Sequence[LayerFile]) -> ImageContents:
-    """Merge the paths of `layers`, lowest first; IntegrityError if a layer is damaged."""
+    """Merge the paths of `layers`, lowest first. Raises IntegrityError if a layer is damaged."""
     tree = MergedTree()
     texts: dict[tuple[int, int], bytes] = {}  # of accounts, by layer and member
     for number, layer in enumerate(layers, start=1):
@@ -150,7 +153,7 @@ def merge_contents(layers: Sequence[LayerFile]) -> ImageContents:
 def _members_with_accounts(
     layer: TarReader, number: int, texts: dict[tuple[int, int], bytes]
 ) -> Iterator[TarEntry]:
-    """Yield the members of `layer`, and add the content of account files to `texts`."""
+    """Yield the members of `layer`. Add the contents of account files to `texts`."""
     for member, entry in enumerate(layer, start=1):
         if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:
             texts[number, member] = b"".join(layer.content())
@@ -158,7 +161,10 @@ def _members_with_accounts(
 
 
 def base_python(base: Base, resolved: ResolvedBase | Resolution) -> str:
-    """The most specific known Python version of the base: "3.11.2" from a deb, or else "3.11"."""
+    """Return the most specific known Python version of the base.
+
+    This is "3.11.2" if a Debian package contains it, or else "3.11".
+    """
     if resolved.python:
         return resolved.python.version
     for deb in resolved.debs:

@@ -1,6 +1,6 @@
 """Creates the root folder of an image on this machine, for building wheels of sdists.
 
-The folder is created on first use and kept in the cache. Builds cannot modify it.
+The folder is created on first use and stored in the cache. Builds cannot modify it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def host_root(
     debs: Sequence[Deb] = (),
     python: PythonArchive | None = None,
 ) -> Callable[[], Path]:
-    """A function that creates the root folder of `base` for `arch`, which is this machine's.
+    """Return a function that creates the root folder of `base` on this machine.
 
-    `debs` are the packages of the base and `python` the archive of its standalone Python, if they
-    are already known, for example from a lock. The function raises InputError for a base that does
-    not consist of Debian packages.
+    `arch` is the architecture of this machine. `debs` are the packages of the base and `python` the
+    archive of its standalone Python, if they are already known, for example from a lock. The
+    function raises InputError for a base that does not consist of Debian packages.
     """
 
     @cache
@@ -94,7 +94,7 @@ def _append_python(
 
 
 def _fill_root(root: Path, members: Sequence[LayerMember]) -> None:
-    """Write `members` below `root`. All are owned by the caller, which is sufficient for builds."""
+    """Write `members` below `root`. The caller owns all files, which is sufficient for builds."""
     root.mkdir(parents=True)
     root.chmod(0o755)
     hard = []

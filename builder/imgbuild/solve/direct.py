@@ -1,6 +1,6 @@
 """Resolves requirements of a project that specify a URL or a path.
 
-`NAME @ https://….whl` and wheels given by path become files of the index "url". `NAME @
+`NAME @ https://….whl` and wheels that are given by path become files of the index "url". `NAME @
 git+https://…@REV` becomes an sdist of the index "git", from which a wheel is built. The lock
 contains the URL with the commit, and the hash of the file.
 """
@@ -70,9 +70,10 @@ NO_DIRECT: Direct = {}
 
 
 def sdist_options(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
-    """The build options of packages `listed` in the matrix and of git repositories in `direct`.
+    """Return the build options of `listed` packages and of git repositories in `direct`.
 
-    If both contain a package, the variables and requirements from the matrix are added.
+    The matrix lists the packages `listed`. If both contain a package, the variables and
+    requirements from the matrix are added.
     """
     built = {package: item.sdist for package, item in direct.items() if item.is_git}
     both = built.keys() & listed.keys()
@@ -86,19 +87,19 @@ def sdist_options(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdis
 
 
 def files_by_package(direct: Direct) -> dict[str, tuple[IndexFile, ...]]:
-    """Package → files, for `Indexes`."""
+    """Map each package to its files, for `Indexes`."""
     return {package: (item.file,) for package, item in direct.items()}
 
 
 def applying_requirements(
     declared: Iterable[DeclaredRequirement], markers: Mapping[str, str]
 ) -> tuple[DeclaredRequirement, ...]:
-    """The requirements and bounds that apply to a machine with `markers`."""
+    """Return the requirements and bounds that apply to a machine with `markers`."""
     return tuple(each for each in declared if each.applies_to(markers))
 
 
 def resolver_lines(declared: Iterable[DeclaredRequirement], direct: Direct) -> tuple[str, ...]:
-    """The requirements for the resolver: with extras, but without markers and URLs."""
+    """Return the requirements for the resolver, with extras but without markers and URLs."""
     return tuple(
         _line(each.parsed_requirement, direct) for each in declared if each.kind == "requirement"
     )
@@ -118,8 +119,9 @@ def look_up_requirements(
 ) -> dict[str, DirectPackage]:
     """Resolve the requirements with URLs that apply to a machine with `tags`, by package.
 
-    `folder` is the project's folder. InputError for an unusable URL, NoSolution for an incompatible
-    wheel or a repository that requires a compiler, FetchFailed if a server does not respond.
+    `folder` is the project's folder. Raises InputError for an unusable URL, NoSolution for an
+    incompatible wheel or a repository that requires a compiler, and FetchFailed if a server does
+    not respond.
     """
     direct: dict[str, DirectPackage] = {}
     sources: dict[str, str] = {}
@@ -150,7 +152,7 @@ def create_editable(package: str, item: EditablePackage, store: Store) -> Direct
 
 
 def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
-    """The file name and bytes of the editable wheel of one of the project's packages."""
+    """Return the file name and bytes of the editable wheel of one of the project's packages."""
     data = wheel.create_editable_wheel(
         package,
         item.version,
@@ -165,7 +167,10 @@ def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
 def _address(
     declared: DeclaredRequirement, folder: Path | None
 ) -> WheelAddress | GitAddress | None:
-    """The URL of a requirement; None if it has none, InputError if it is unusable."""
+    """Return the URL of a requirement, or None if it has no URL.
+
+    Raises InputError if the URL is unusable.
+    """
     text = declared.path or declared.parsed_requirement.url
     if not text:
         return None
@@ -182,7 +187,10 @@ _FORMS = "NAME @ https://HOST/FILE.whl, NAME @ git+https://HOST/PATH@REV, or a p
 
 
 def _file_address(text: str, folder: Path | None) -> WheelAddress:
-    """A file of the project, given by path or `file:` URL; ValueError for other URLs."""
+    """Return a file of the project, given by path or `file:` URL.
+
+    Raises ValueError for other URLs.
+    """
     parts = urlsplit(text)
     path = Path(unquote(parts.path) if parts.scheme == "file" else text)
     if folder is None:
@@ -202,7 +210,10 @@ def _file_address(text: str, folder: Path | None) -> WheelAddress:
 
 
 def wheel_url(address: WheelAddress, folder: Path | None) -> str:
-    """The URL of a wheel; InputError for a relative path if the project folder is unknown."""
+    """Return the URL of a wheel.
+
+    Raises InputError for a relative path if the project folder is unknown.
+    """
     if not address.is_path:
         return address.place
     if folder is None:
@@ -247,7 +258,10 @@ def _wheel(
 def _fingerprint(
     declared: DeclaredRequirement, address: WheelAddress, url: str, context: Context
 ) -> tuple[str, int | None]:
-    """The sha256 of a wheel (declared or computed) and its size, if known."""
+    """Return the sha256 of a wheel, and its size if known.
+
+    The hash is declared or computed.
+    """
     hashes = {text.lower() for text in (*declared.hashes, *address.hashes)}
     digests = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASH_ALGORITHM}:")}
     if hashes and not digests:
@@ -299,7 +313,7 @@ def _refuse_native_code(
     texts: Mapping[str, str],
     context: Context,
 ) -> None:
-    """Raise NoSolution if the files in the folder show that it cannot be built."""
+    """Raise NoSolution if the files in the folder show that the package cannot be built."""
     if not texts:
         message = f"{address}: the folder has no pyproject.toml and no setup.py"
         raise InputError(message, hint="append the folder of the package: #subdirectory=")
@@ -324,7 +338,7 @@ def determine_version(
 ) -> DirectPackage:
     """Build `item` to determine its version.
 
-    NoSolution, with the compiled sources, if the build does not result in a pure wheel.
+    Raises NoSolution, with the compiled sources, if the build does not result in a pure wheel.
     """
     if not item.is_git:
         return item
@@ -340,7 +354,7 @@ def determine_version(
 
 
 def compiled_notes(direct: Direct) -> tuple[str, ...]:
-    """Notes on compiled wheels, derived from their file names."""
+    """Return notes on compiled wheels, based on their file names."""
     return tuple(
         f"{item.file.name} is compiled for torch {tag.torch}, according to its name"
         for item in direct.values()
@@ -363,7 +377,10 @@ def refuse_published(direct: Direct, published: Mapping[str, str], target: str) 
 
 
 def locked_project(direct: Mapping[Arch, Direct]) -> LockedProject:
-    """The sources and git trees for the lock; InputError if a URL differs between architectures."""
+    """Return the sources and git trees for the lock.
+
+    Raises InputError if a URL differs between architectures.
+    """
     merged: dict[str, DirectPackage] = {}
     for arch, packages in direct.items():
         for package, item in packages.items():
@@ -381,9 +398,10 @@ def files_from_lock(
     locked: Iterable[tuple[str, IndexFile]],
     folder: Path | None,
 ) -> dict[str, tuple[IndexFile, ...]]:
-    """Package → files, for `Indexes`; `locked` maps packages to the files in the lock.
+    """Map each package to its files, for `Indexes`.
 
-    Paths are omitted if the project folder is unknown.
+    `locked` maps packages to the files in the lock. Paths are omitted if the project folder is
+    unknown.
     """
     direct: dict[str, dict[str, IndexFile]] = {package: {} for package in sources}
     for package, file in locked:

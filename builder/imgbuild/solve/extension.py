@@ -1,7 +1,7 @@
 """Resolves the inputs of an extension, and reuses those of the published target.
 
-System packages are added to the base. Published wheels that were built from sdists are built again
-to read METADATA if they are not in the cache.
+System packages are added to the base. The METADATA of a published wheel that was built from an
+sdist is required, so the wheel is built again if it is not in the cache.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from imgbuild.values import Sha256
 
 
 def resolve_published_base(problem: SolveProblem) -> ResolvedBase:
-    """The base of the target in the matrix, or else the published base with added packages.
+    """Return the resolved base of a target.
 
-    Raises the errors of `resolve_base` and `apt.added_debs`.
+    If the target extends a published one, this is the published base with added packages. Raises
+    the same errors as `resolve_base` and `apt.added_debs`.
     """
     base, arch, context = problem.base, problem.arch, problem.context
     row = problem.row
@@ -81,13 +82,16 @@ class PublishedWheels:
         return tuple(self._built)
 
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
-        """METADATA of the published wheel of `package`."""
+        """Return METADATA of the published wheel of `package`."""
         del sdist  # the lock has which
         stored = self._context.store.fact(METADATA, self._built[package].wheel.sha256)
         return stored if stored is not None else sdist_wheel.wheel_metadata(self.path(package))
 
     def path(self, package: str) -> Path:
-        """The path of the published wheel of `package`, built again if it is not in the cache."""
+        """Return the path of the published wheel of `package`.
+
+        The wheel is built again if it is not in the cache.
+        """
         built = self._built[package]
         return self._context.store.file(built.wheel.sha256) or sdists.rebuild_wheel(
             built,
@@ -100,7 +104,7 @@ class PublishedWheels:
 
 
 def offered_files(published: Resolution) -> dict[str, OfferedFile]:
-    """Package → published file: a wheel, or the sdist from which the wheel was built.
+    """Map each package to its published file: a wheel, or the sdist from which it was built.
 
     The URL of a file is looked up only when the file is read.
     """
@@ -113,7 +117,10 @@ def offered_files(published: Resolution) -> dict[str, OfferedFile]:
 
 
 def wheel_address(indexes: IndexLookup, wheels: Mapping[Sha256, Wheel], sha256: Sha256) -> str:
-    """The URL of a wheel on its index; FetchFailed if the index does not have it any more."""
+    """Return the URL of a wheel on its index.
+
+    Raises FetchFailed if the index does not contain the wheel.
+    """
     wheel = wheels[sha256]
     addresses = indexes.file_urls(wheel.package, wheel)
     if not addresses:

@@ -1,6 +1,6 @@
 """Detects versions that are far older than a project intends (separate: one rule).
 
-Resolvers select old versions without an error. `vllm<=0.6.3` is meant to select 0.6.3, but if no
+Resolvers select old versions without an error. `vllm<=0.6.3` is meant to select 0.6.3. But if no
 recent version is installable, uv selects 0.2.2, which is a year older and has fewer requirements.
 """
 
@@ -43,7 +43,7 @@ class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.lag.package}>={self.floor}"
 
     def warning(self, error: NoSolution) -> str:
-        """The warning for an old version, to which the requirements in `error` lead."""
+        """Return the warning for an old version. The requirements in `error` are the cause."""
         return "\n  ".join(
             (f"{self.lag}, and {self.spec or 'the project'} accepts both", *error.reasons)
         )
@@ -55,9 +55,10 @@ def first_far_behind(
     expected: Collection[tuple[str, str]],
     chosen: Iterable[ChosenPackage],
 ) -> FarBehind | None:
-    """The first package in `chosen` that is far behind the versions that `specs` accept.
+    """Return the first package in `chosen` that is far behind the versions that `specs` accept.
 
-    Packages with a lower bound, and versions in `expected` (those of the target), are skipped.
+    Packages with a lower bound are skipped. Versions in `expected`, which are the versions of the
+    target, are also skipped.
     """
     for item in chosen:
         spec = SpecifierSet(specs.get(item.package, ">=0"))
@@ -101,7 +102,7 @@ def first_far_behind(
 def far_behind_error(
     problem: SolveProblem, behind: FarBehind, installable: str, reasons: tuple[str, ...]
 ) -> ImpossibleRequirements:
-    """The error for a target that could only be locked with an old version.
+    """Return the error for a target that could only be locked with an old version.
 
     `installable` is the newest version that is installable without the project's other
     requirements.
@@ -128,6 +129,6 @@ def far_behind_error(
 
 
 def _locked_version(problem: SolveProblem, package: str) -> str:
-    """The version of `package` in the published target; "" if it has none."""
+    """Return the version of `package` in the published target, or "" if it has none."""
     locked = problem.row.published.lock.arch.get(problem.arch) if problem.row else None
     return locked.versions.get(package, "") if locked is not None else ""

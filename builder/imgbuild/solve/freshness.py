@@ -1,8 +1,8 @@
 """Reports the age of chosen versions, and newer versions that the cut-off excludes.
 
 A package that is years behind its newest version gets a warning, unless another package requires
-the old version. Resolvers select an old version with a compatible wheel without a warning, which
-breaks package sets.
+the old version. Resolvers select an old version with a compatible wheel without a warning, and the
+resulting package set may not work.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class VersionLag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest_file(files: Iterable[IndexFile]) -> IndexFile | None:
-    """The file of the newest final version with an upload time; None if there is none."""
+    """Return the file of the newest final version with an upload time, or None if there is none."""
     dated = [
         (file.version, file)
         for file in files
@@ -55,9 +55,10 @@ def newest_file(files: Iterable[IndexFile]) -> IndexFile | None:
 def version_lags(
     catalogue: FileCatalogue, chosen: Iterable[ChosenPackage], offers: Mapping[str, OfferedFile]
 ) -> tuple[VersionLag, ...]:
-    """The chosen packages with a compatible version that is over two years newer.
+    """Return the chosen packages with a compatible version that is over two years newer.
 
-    Pins are excluded, and packages that another chosen package requires in an older version.
+    Pins are excluded. Packages that another chosen package requires in an older version are also
+    excluded.
     """
     outdated = []
     for item in chosen:
@@ -99,7 +100,10 @@ def has_older_requirement(
 def cutoff_rows(
     catalogue: FileCatalogue, chosen: Iterable[ChosenPackage]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Package, chosen and newest version, for packages that only the cut-off limits."""
+    """Return package, chosen version and newest version.
+
+    Only packages that nothing but the cut-off limits are included.
+    """
     rules = catalogue.rules
     rows = []
     for item in chosen:

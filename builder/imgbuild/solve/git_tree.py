@@ -1,9 +1,9 @@
 """Packs a folder of a git commit as an sdist whose bytes depend only on the commit.
 
 The archive is a tar file, sorted by path, with one time and owner, in gzip format without
-compression, so the versions of git and zlib do not matter. Contents are the unchanged git objects:
-line endings are not converted, attributes are ignored, and git-lfs files remain pointers. A
-symbolic link to a file or folder in the repository becomes a copy of its target.
+compression. The versions of git and zlib therefore do not matter. Contents are the unchanged git
+objects: line endings are not converted, attributes are ignored, and git-lfs files remain pointers.
+A symbolic link to a file or folder in the repository becomes a copy of its target.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ VERSION_VARIABLES = {
 
 
 class GitTree(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of a commit: the git hash, and the archive in the store.
+    """A folder of a commit: its git hash, and its archive in the store.
 
     `left_out` contains the paths that cannot be archived: links to paths outside of the repository,
     and names with control characters. `submodules` contains the paths of submodules.
@@ -78,17 +78,17 @@ class GitTree(msgspec.Struct, frozen=True, kw_only=True):
     submodules: tuple[str, ...] = ()
 
     def as_locked_file(self, name: str) -> LockedFile:
-        """The archive as an entry of a lock."""
+        """Return the archive as an entry of a lock."""
         return LockedFile(file=name, size=self.size, sha256=self.sha256)
 
 
 def fetch_git_url(
     text: str, label: str, context: Context, *, form: str
 ) -> tuple[GitAddress, GitTree]:
-    """Resolve and fetch the git URL `text`; `label` is used in error messages.
+    """Resolve and fetch the git URL `text`. `label` is used in error messages.
 
-    InputError with the hint `form` if `text` is not the URL of a git repository. Otherwise raises
-    the errors of `resolve_revision` and `fetch_tree`.
+    Raises InputError with the hint `form` if `text` is not the URL of a git repository. Otherwise,
+    raises the same errors as `resolve_revision` and `fetch_tree`.
     """
     try:
         address = addresses.parse_address(text)
@@ -109,7 +109,7 @@ def fetch_git_url(
 def resolve_revision(address: GitAddress, context: Context) -> GitAddress:
     """Resolve the revision in `address` to a commit, with a request to the repository if necessary.
 
-    InputError if the repository contains no such branch, tag or commit.
+    Raises InputError if the repository contains no such branch, tag or commit.
     """
     if is_commit(address.rev):
         return address
@@ -122,7 +122,7 @@ def resolve_revision(address: GitAddress, context: Context) -> GitAddress:
 def require_repository(address: GitAddress, context: Context) -> None:
     """Check that the repository in `address` responds and contains the branch or tag.
 
-    Otherwise raises FetchFailed or InputError. No request is sent for a commit in the store.
+    If not, raises FetchFailed or InputError. No request is sent for a commit in the store.
     """
     if not is_commit(address.rev):
         resolve_revision(address, context)
@@ -134,8 +134,8 @@ def require_repository(address: GitAddress, context: Context) -> None:
 def fetch_tree(address: GitAddress, context: Context) -> GitTree:
     """Fetch the folder of a commit, and write its archive to the store.
 
-    InputError if the commit does not contain the folder, FetchFailed if it cannot be fetched,
-    IntegrityError if it exceeds the limits for sdists.
+    Raises InputError if the commit does not contain the folder, FetchFailed if the folder cannot be
+    fetched, and IntegrityError if it exceeds the limits for sdists.
     """
     store, key = context.store, _key(address)
     stored = store.fact(FACT, key)
@@ -211,7 +211,10 @@ def write_archive(repository: FetchedRepository, address: GitAddress, target: Pa
 def _files(
     chosen: Mapping[str, TreeEntry], entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> tuple[dict[str, TreeEntry], list[str]]:
-    """The files by path, with links replaced by their targets, and the paths that are omitted."""
+    """Return the files by path, and the paths that are omitted.
+
+    Links are replaced by their targets.
+    """
     files: dict[str, TreeEntry] = {}
     left_out: list[str] = []
     paths = sorted(entries)
@@ -241,7 +244,7 @@ def _files(
 def _link_target(
     path: str, entry: TreeEntry, entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> str | None:
-    """The path in the repository to which a link points; None if it is outside."""
+    """Return the path in the repository to which a link points, or None if it is outside."""
     for _ in range(HOPS):
         if entry.size > LINK_LIMIT:
             return None
@@ -259,7 +262,10 @@ def _link_target(
 
 
 def _paths_below(folder: str, paths: Sequence[str]) -> Sequence[str]:
-    """The paths in a folder, from sorted `paths`; empty if there is no such folder."""
+    """Return the paths in a folder, from sorted `paths`.
+
+    The result is empty if there is no such folder.
+    """
     start = bisect.bisect_left(paths, f"{folder}/")
     return paths[start : bisect.bisect_left(paths, f"{folder}0")]  # "0" follows "/"
 
@@ -282,7 +288,7 @@ def _header(name: str, kind: bytes, size: int, mode: int) -> bytes:
 
 
 def gzip_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Write `pieces` in gzip format with stored blocks (RFC 1951, 3.2.4; RFC 1952)."""
+    """Yield `pieces` in gzip format with stored blocks (RFC 1951, 3.2.4; RFC 1952)."""
     yield GZIP_HEAD
     check, size, rest = 0, 0, bytearray()
     for piece in pieces:
@@ -312,7 +318,7 @@ def _write_pieces(pieces: Iterable[bytes], target: Path) -> tuple[str, int]:
 
 
 def stored_archive(tree: GitTree, store: Store, label: str) -> Path:
-    """The archive of `tree` in the store; IntegrityError if it was deleted."""
+    """Return the archive of `tree` in the store. Raises IntegrityError if it was deleted."""
     path = store.file(tree.sha256)
     if path is None:
         message = f"{label} was removed from the cache while it was in use"
@@ -321,7 +327,7 @@ def stored_archive(tree: GitTree, store: Store, label: str) -> Path:
 
 
 def build_texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
-    """The texts of the build configuration files, by name."""
+    """Return the texts of the build configuration files, by name."""
     return {
         member.path: b"".join(content()).decode("utf-8", "replace")
         for member, content in read_members(stored_archive(tree, store, label), label)
@@ -332,17 +338,17 @@ def build_texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
 def version_variables(
     address: GitAddress, files: Mapping[str, str], context: Context
 ) -> dict[str, str]:
-    """The environment variables that set the version of a build from git; can be empty.
+    """Return the environment variables that set the version of a build from git.
 
-    The version is the default of setuptools-scm: the nearest tag, or else the next release with the
-    number of commits since the tag and the commit.
+    There may be none. The version is the default of setuptools-scm: the nearest tag, or else the
+    next release followed by the number of commits since the tag and the commit.
     """
     variables = scm_variables(files)
     return dict.fromkeys(variables, describe_version(address, context)) if variables else {}
 
 
 def scm_variables(files: Mapping[str, str]) -> list[str]:
-    """The environment variables from which a build backend reads the version, sorted."""
+    """Return the environment variables from which a build backend reads the version, sorted."""
     text = "\n".join(files.get(name, "") for name in ("pyproject.toml", "setup.py", "setup.cfg"))
     variables = {
         variable
@@ -355,7 +361,10 @@ def scm_variables(files: Mapping[str, str]) -> list[str]:
 
 
 def describe_version(address: GitAddress, context: Context) -> str:
-    """The version of the commit in `address`, from its history; FetchFailed as in `fetch_tree`."""
+    """Return the version of the commit in `address`, from its history.
+
+    Raises FetchFailed like `fetch_tree`.
+    """
     store = context.store
     key = sha256(codec.encode_compact([FORMAT, address.url, address.rev]))
     stored = store.fact(DESCRIBED, key)
@@ -374,14 +383,17 @@ def describe_version(address: GitAddress, context: Context) -> str:
 
 
 def version_from_history(repository: GitObjects, commit: str) -> str:
-    """The version of a commit from the history in `repository`."""
+    """Return the version of a commit from the history in `repository`."""
     tag = repository.nearest_tag(commit)
     count = repository.count(commit) if tag is None else tag[1]
     return version_after_tag(tag[0] if tag is not None else "", count, commit)
 
 
 def version_after_tag(tag: str, distance: int, commit: str) -> str:
-    """The version of a commit that is `distance` commits after `tag` ("" if there is no tag)."""
+    """Return the version of a commit that is `distance` commits after `tag`.
+
+    `tag` is "" if there is no tag.
+    """
     local = f"g{commit[:9]}"
     number = re.search(r"[0-9].*", tag)
     try:

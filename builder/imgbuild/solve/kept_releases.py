@@ -1,4 +1,4 @@
-"""Finds frameworks with later releases than the target has, and bounds that keep its releases."""
+"""Finds frameworks with later releases than a target has, and bounds that keep the target's."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def later_releases(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease]:
-    """The frameworks with a later release than the target's, although the project accepts both.
+    """Return the frameworks with a later release than in the target.
 
-    Empty for a target without `like`.
+    A framework is included only if the project also accepts its release in the target. The result
+    is empty for a target without `like`.
     """
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
@@ -54,9 +55,10 @@ def later_releases(problem: SolveProblem, chosen: Mapping[str, str]) -> list[Lat
 
 
 def keep_releases_command(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
-    """The command that keeps the releases of the target; "" if none can be kept.
+    """Return the command that keeps the releases of the target, or "" if none can be kept.
 
-    It keeps all releases, or else those that can be kept individually according to METADATA.
+    The command keeps all releases. If that is impossible, it keeps those that METADATA allows
+    individually.
     """
     problem = prepared.problem
     row, moved = problem.row, later_releases(problem, chosen)
@@ -92,7 +94,10 @@ def _is_solvable(prepared: PreparedTarget, moved: Iterable[LaterRelease]) -> boo
 
 
 def _next_incompatible(version: Version) -> str:
-    """The first release that is incompatible with `version`: 5 after 4.57.6, 0.12 after 0.11.2."""
+    """Return the first release that is incompatible with `version`.
+
+    This is 5 for 4.57.6, and 0.12 for 0.11.2.
+    """
     if version.major:
         return str(version.major + 1)
     return f"0.{version.minor + 1}"

@@ -41,7 +41,7 @@ WHEEL_BY_URL = (
 
 
 def first_sign(files: Mapping[str, str]) -> str | None:
-    """The first sign of sources to compile, with file and evidence; None if there is none."""
+    """Return the first sign of sources to compile, with its file and evidence, or None."""
     sign = _find_sign(files)
     if sign is None:
         return None
@@ -65,7 +65,10 @@ def _find_sign(files: Mapping[str, str]) -> tuple[CodeKind, str, re.Match[str]] 
 
 
 def code_kind(names: Iterable[str], files: Mapping[str, str]) -> CodeKind:
-    """The type of code that a build with these files compiles; `files` contains texts by name."""
+    """Return the type of code that a build with these files compiles.
+
+    `files` maps file names to texts.
+    """
     built = [f"/{name}" for name in names if not name.startswith(EXCLUDED_FOLDERS)]
     sign = _find_sign(files)
     kinds = {sign[0]} if sign is not None else set()
@@ -76,7 +79,7 @@ def code_kind(names: Iterable[str], files: Mapping[str, str]) -> CodeKind:
 
 
 def surely_cuda(files: Mapping[str, str]) -> bool:
-    """Whether a build certainly compiles CUDA code, so that it is not attempted."""
+    """Whether a build certainly compiles CUDA code. It is then not attempted."""
     if SURELY_CUDA.search(_code(SETUP, files.get(SETUP, ""))) is not None:
         return True
     cuda = any(pattern.search(_code(name, files.get(name, ""))) for name, pattern in CUDA.items())
@@ -84,14 +87,14 @@ def surely_cuda(files: Mapping[str, str]) -> bool:
 
 
 def missing_submodules(files: Mapping[str, str], submodules: Sequence[str]) -> tuple[str, ...]:
-    """The submodules all of whose path components occur as words in a build file."""
+    """Return the submodules whose path components all occur as words in a build file."""
     text = "\n".join(files.values())
     words = set(re.findall(r"[\w.-]+", text))
     return tuple(path for path in submodules if path in text or set(path.split("/")) <= words)
 
 
 def _code(name: str, text: str) -> str:
-    """`text` with comments replaced by spaces, which preserves offsets."""
+    """Return `text` with spaces instead of comments. Offsets are preserved."""
     if name == PYPROJECT:
         return text
     return re.sub(r"#[^\n]*", lambda match: " " * len(match[0]), text)

@@ -41,7 +41,7 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
         return f"{TORCH}{self.spec}"
 
     def torch_notes(self, text: str) -> tuple[str, ...]:
-        """Notes on torch versions that appear in an explanation by uv, but not in project files."""
+        """Return notes on torch versions that appear in the text of uv's explanation."""
         named = set(VERSION.findall(text))
         others = [each for each in self.builds if str(each.version) in named and each.cuda]
         if self.spec not in text and not others:
@@ -59,11 +59,12 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
 def find_torch(
     problem: SolveProblem, catalogue: FileCatalogue, preferred: str | None
 ) -> OpenTorch | None:
-    """The torch for a row without a pin; None if it has a pin or the project does not use torch.
+    """Return the torch for a row without a pin.
 
-    `preferred` is the version of the published target. It is used if it is allowed, and no exact
-    engine of the project requires another version. NoSolution, with the CUDA release of every
-    version, if the project accepts no build for the CUDA release of the row.
+    `preferred` is the version of the published target. It is used if it is allowed and no exact
+    engine of the project requires another version. Return None if the row has a pin, or if the
+    project does not use torch. Raises NoSolution, with the CUDA release of every version, if the
+    project accepts no build for the CUDA release of the row.
     """
     target, specs = problem.target, problem.requirements.versions
     if problem.row is None or TORCH in target.pins or not (preferred or TORCH in specs):
@@ -89,7 +90,7 @@ def find_torch(
 
 
 def _of_engines(problem: SolveProblem, catalogue: FileCatalogue) -> SpecifierSet:
-    """The torch versions that are accepted by METADATA of a project's exact engines."""
+    """Return the torch versions that METADATA of a project's exact engines accepts."""
     accepted, markers = SpecifierSet(), catalogue.rules.tags.markers
     for name in torch.ENGINES:
         version = problem.requirements.pins.get(name)

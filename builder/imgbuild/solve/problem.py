@@ -33,22 +33,25 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def overlay(self) -> TargetOverlay | None:
-        """The target's additions to a published target; None if it does not extend one."""
+        """The target's additions to a published target, or None if it does not extend one."""
         return find_overlay(self.matrix, self.name)
 
     @property
     def row(self) -> TargetOverlay | None:
-        """The target's row in the matrix of a project; None in other matrices."""
+        """The target's row in the matrix of a project, or None in other matrices."""
         return project_row(self.matrix, self.name)
 
     @functools.cached_property
     def requirements(self) -> ProjectRequirements:
-        """The requirements in the project's files for this architecture; empty for others."""
+        """The requirements in the project's files for this architecture.
+
+        Empty for a target that is not a row of a project.
+        """
         return self.row.requirements_for(self.arch) if self.row is not None else NO_REQUIREMENTS
 
     @property
     def published(self) -> Resolution | None:
-        """The locked resolution of the published target; None if the target extends none."""
+        """The locked resolution of the published target, or None if the target extends none."""
         overlay = self.overlay
         return overlay.published.lock.arch.get(self.arch) if overlay is not None else None
 

@@ -1,7 +1,7 @@
 """Gets metadata that only a project's build backend provides (separate: runs project code).
 
-The folder is packed like an sdist. The hook of the backend runs in the sandbox (`sdist_wheel`),
-with the build requirements in the folder's pyproject.toml. Backends that fail are reported.
+The folder is packed like an sdist. The backend's hook runs in the sandbox (`sdist_wheel`), with the
+build requirements in the folder's pyproject.toml. Backends that fail are reported.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
 def _describe_project(
     item: LocalPackage, folder: Path, wheels: SdistWheels, context: Context
 ) -> SdistResult:
-    """The result of the backend, or the stored result for the same files and variables."""
+    """Return the result of the backend.
+
+    If the same files and variables were used before, the stored result is returned.
+    """
     texts = {
         name: (folder / name).read_text(encoding="utf-8", errors="replace")
         for name in git_tree.TEXTS
@@ -138,7 +141,7 @@ def _describe_project(
 
 
 def _inputs(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """Name → sha256, for the files on which metadata can depend.
+    """Map each file on which metadata can depend to its sha256.
 
     Python files are included if a build file refers to them directly or indirectly, or if they
     contain the version of a package. Other code does not affect the metadata.
@@ -162,9 +165,10 @@ def _inputs(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables that set a version which the backend would read from git.
+    """Return the environment variables that set a version which the backend would read from git.
 
-    The values are from the environment or else from the git history; InputError if neither has one.
+    The values are from the environment, or else from the git history. Raises InputError if neither
+    has a value.
     """
     variables = git_tree.scm_variables(texts)
     named = [
@@ -187,7 +191,10 @@ def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> di
 
 
 def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str, EditablePackage]:
-    """The name and lock entry of a package, from its METADATA; InputError if it is invalid."""
+    """Return the name and lock entry of a package, from its METADATA.
+
+    Raises InputError if METADATA is invalid.
+    """
     fields, _ = parse_email(result.metadata)
     name, version = fields.get("name", ""), fields.get("version", "")
     try:
@@ -212,7 +219,7 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
 
 
 def _scripts(text: str) -> dict[str, str]:
-    """The console scripts in entry_points.txt."""
+    """Return the console scripts in entry_points.txt."""
     parser = configparser.RawConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     try:
@@ -224,7 +231,7 @@ def _scripts(text: str) -> dict[str, str]:
 
 
 def _archive(folder: Path) -> bytes:
-    """The files of a folder as an sdist, whose bytes depend only on the files."""
+    """Return the files of a folder as an sdist, whose bytes depend only on the files."""
     buffer, total = io.BytesIO(), 0
     with tarfile.open(
         fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8"
@@ -245,7 +252,10 @@ def _archive(folder: Path) -> bytes:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The names and paths of small regular files below `folder`, sorted; links are not followed."""
+    """Yield the names and paths of small regular files below `folder`, sorted.
+
+    Links are not followed.
+    """
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(
             name

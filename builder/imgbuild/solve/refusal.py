@@ -33,7 +33,7 @@ SHOWN_SPAN = datetime.timedelta(days=365)
 
 
 def pin_refusals(catalogue: FileCatalogue) -> tuple[str, ...]:
-    """A reason for each pin without a usable file; empty if all pins have one."""
+    """Return a reason for each pin without a usable file, or an empty result."""
     pins = sorted(catalogue.rules.pins.items())
     return tuple(
         reason for package, version in pins if (reason := pin_refusal(catalogue, package, version))
@@ -41,7 +41,10 @@ def pin_refusals(catalogue: FileCatalogue) -> tuple[str, ...]:
 
 
 def pin_refusal(catalogue: FileCatalogue, package: str, version: str) -> str | None:
-    """The reason why a version has no usable file, with the nearest version; None if it has one."""
+    """Return the reason why a version has no usable file, and the nearest version.
+
+    Return None if it has a usable file.
+    """
     offers = catalogue.offered_files(package)
     if any(same_version(offer.wheel.version, version) for offer in offers):
         return None
@@ -63,10 +66,10 @@ def pin_refusal(catalogue: FileCatalogue, package: str, version: str) -> str | N
 def versions_within_a_year(
     catalogue: FileCatalogue, package: str, version: Version
 ) -> list[Version]:
-    """The available versions that are at most a year older than `version`.
+    """Return the available versions that are at most a year older than `version`.
 
-    Older files without a platform tag are not alternatives: tensordict 0.1.2 is compatible with all
-    machines, but lacks most of the features of 0.6.2.
+    Older files without a platform tag are not alternatives. For example, tensordict 0.1.2 is
+    compatible with all machines, but lacks most features of 0.6.2.
     """
     files = catalogue.indexes.files(package)
     times = [f.uploaded for f in files if f.uploaded and same_version(f.version, str(version))]
@@ -85,7 +88,7 @@ def versions_within_a_year(
 
 
 def range_refusal(catalogue: FileCatalogue, package: str, spec: str) -> str:
-    """The reason why no version of `package` in `spec` is usable."""
+    """Return the reason why no version of `package` in `spec` is usable."""
     index = catalogue.indexes.place(package).name
     allowed = SpecifierSet(spec)
     files = [
@@ -103,7 +106,7 @@ def range_refusal(catalogue: FileCatalogue, package: str, spec: str) -> str:
 
 
 def package_refusal(catalogue: FileCatalogue, package: str) -> str:
-    """The reason why `package` has no usable version."""
+    """Return the reason why `package` has no usable version."""
     files = catalogue.indexes.files(package)
     if not files:
         return f"the index {catalogue.indexes.place(package).name} has no such package"
@@ -148,7 +151,7 @@ def _refusal_reason(catalogue: FileCatalogue, package: str, files: list[IndexFil
 
 
 def _span(catalogue: FileCatalogue, package: str, files: list[IndexFile]) -> str:
-    """A clause on neighbouring versions that are unusable for the same reason, or ""."""
+    """Return a clause on neighbouring versions that are unusable for the same reason, or ""."""
     tags = catalogue.rules.tags
     fits: dict[Version, bool] = {}
     for file in catalogue.indexes.files(package):
@@ -169,7 +172,7 @@ def _span(catalogue: FileCatalogue, package: str, files: list[IndexFile]) -> str
 
 
 def nearest_versions(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
-    """The next older and the next newer of `versions`; final releases are preferred."""
+    """Return the next older and the next newer of `versions`. Final releases are preferred."""
     every = list(versions)
     pool = [version for version in every if not version.is_prerelease] or every
     older = max((version for version in pool if version < requested), default=None)
@@ -178,7 +181,10 @@ def nearest_versions(requested: Version, versions: Iterable[Version]) -> tuple[s
 
 
 def alternative_targets(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
-    """The other targets in the matrix for `arch`; those with the same CUDA release come first."""
+    """Return the other targets in the matrix for `arch`.
+
+    Those with the same CUDA release come first.
+    """
     cuda = matrix.targets[name].cuda
     others = [
         (target.cuda != cuda, other)
@@ -189,16 +195,20 @@ def alternative_targets(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...
 
 
 def explanation(catalogue: FileCatalogue, text: str) -> tuple[str, ...]:
-    """The lines of uv's explanation `text`, and why packages in it have no usable version."""
+    """Return the lines of uv's explanation `text`.
+
+    For packages without a usable version, the reasons are added.
+    """
     absent = dict.fromkeys(_ABSENT.findall(" ".join(text.split())))
     notes = (f"{package}: {package_refusal(catalogue, package)}" for package in absent)
     return (*resolver_lines(text), *notes)
 
 
 def resolver_lines(text: str) -> tuple[str, ...]:
-    """The lines of uv's explanation without box-drawing characters; long lines are shortened.
+    """Return the lines of uv's explanation without box-drawing characters.
 
-    The lines lead from the declared requirements to the conclusion, followed by intermediate steps.
+    Long lines are shortened. The lines lead from the declared requirements to the conclusion,
+    followed by intermediate steps.
     """
     words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
     start = words.find("Because")

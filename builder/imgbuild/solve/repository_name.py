@@ -18,10 +18,10 @@ FORM = "write the requirement as NAME @ git+https://HOST/PATH@REV"
 
 
 def read_repository_name(text: str, place: str, context: Context) -> str:
-    """The name of the package in the git repository at URL `text`; `place` is used in errors.
+    """Return the package name of the git repository at URL `text`.
 
-    InputError for an unusable URL and for a repository without a static name, FetchFailed if the
-    repository cannot be fetched.
+    `place` is used in error messages. Raises InputError for an unusable URL and for a repository
+    without a static name, and FetchFailed if the repository cannot be fetched.
     """
     address, tree = git_tree.fetch_git_url(text, place, context, form=FORM)
     texts = git_tree.build_texts(tree, context.store, str(address))
@@ -39,7 +39,10 @@ def read_repository_name(text: str, place: str, context: Context) -> str:
 def read_repository_names(
     declared: Iterable[DeclaredName], context: Context
 ) -> tuple[dict[str, str], list[ImgbuildError]]:
-    """Repository (without revision) → package name, and the errors of unreadable repositories."""
+    """Map each repository (without revision) to its package name.
+
+    The errors of unreadable repositories are the second value.
+    """
     names: dict[str, str] = {}
     failures: list[ImgbuildError] = []
     for each in declared:
@@ -53,7 +56,7 @@ def read_repository_names(
 
 
 def add_name(word: str, context: Context) -> str:
-    """A requirement from the command line; the name of the package is added to a git URL."""
+    """Return a requirement from the command line. A git URL gets the name of its package."""
     if not word.startswith(addresses.GIT):
         return word
     return f"{read_repository_name(word, 'the command line', context)} @ {word}"

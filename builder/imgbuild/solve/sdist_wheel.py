@@ -120,7 +120,7 @@ json.dump(answer, open("/build/answer/result.json", "w"))
 
 
 class MissingRequirements(Exception):
-    """Raised if a build needs more packages; `requirements` contains requirement lines."""
+    """Raised if a build needs more packages. `requirements` contains requirement lines."""
 
     def __init__(self, requirements: tuple[str, ...]) -> None:
         super().__init__(", ".join(requirements))
@@ -130,7 +130,7 @@ class MissingRequirements(Exception):
 class SdistResult(msgspec.Struct, frozen=True):
     """The result of the hooks: missing requirements, or the name of the wheel.
 
-    For a metadata job, also the texts of METADATA and entry_points.txt.
+    For a metadata job, it also contains the texts of METADATA and entry_points.txt.
     """
 
     lacking: tuple[str, ...]
@@ -148,10 +148,11 @@ class BuildSystem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a build; `root` is the root folder of the image, `folder` an empty work folder.
+    """The inputs of a build.
 
-    `version` is "" if only the build determines it. `metadata` means that no wheel is built if the
-    backend has a metadata hook.
+    `root` is the root folder of the image, and `folder` an empty work folder. `version` is "" if
+    only the build determines it. `metadata` means that no wheel is built if the backend has a
+    metadata hook.
     """
 
     package: str
@@ -167,7 +168,7 @@ class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
 
 @reads_untrusted("name")
 def read_build_system(sdist: Path, name: str) -> BuildSystem:
-    """Read `[build-system]` of the sdist at `sdist`; defaults if there is none."""
+    """Read `[build-system]` of the sdist at `sdist`. Use the defaults if there is none."""
     pyproject = ""
     for member, content in read_members(sdist, name):
         if member.path == PYPROJECT and member.kind == "file":
@@ -213,7 +214,10 @@ def build_wheel(job: SdistJob) -> Path:
 
 
 def describe_wheel(job: SdistJob) -> SdistResult:
-    """METADATA and entry points of the wheel of `job`; raises the errors of `build_wheel`."""
+    """Return METADATA and entry points of the wheel of `job`.
+
+    Raises the same errors as `build_wheel`.
+    """
     result = _run_hooks(job, _prepare_build(job))
     if result.wheel is None:
         raise MissingRequirements(result.lacking)
@@ -232,7 +236,10 @@ def _fetch_wheel(job: SdistJob, name: str) -> Path:
 
 
 def _copy_output(job: SdistJob, source: Path, target: Path, limit: int) -> None:
-    """Copy an output file of the build; IntegrityError if it is missing or not a regular file."""
+    """Copy an output file of the build.
+
+    Raises IntegrityError if the file is missing or not a regular file.
+    """
     try:
         copy_regular(source, target, limit=limit, hint=DECEIT)
     except FileNotFoundError as error:
@@ -269,7 +276,10 @@ def _prepare_build(job: SdistJob) -> sandbox.UntrustedUser:
 
 
 def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
-    """The files and folders of the sdist, whose contents are written to `sink` in this order."""
+    """Return the files and folders of the sdist.
+
+    Their contents are written to `sink` in this order.
+    """
     listed: list[UnpackedFile] = []
     for member, content in read_members(job.sdist, f"{job.package} {job.version}: its sdist"):
         path, folder = f"source/{member.path}", member.kind == "folder"
@@ -279,7 +289,10 @@ def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 
 
 def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
-    """The importable files of the build requirements; of equal names, the last is used."""
+    """Return the importable files of the build requirements.
+
+    If several files have the same name, the last is used.
+    """
     chosen: dict[str, tuple[WheelArchive, ZipMember]] = {}
     for wheel in job.requires:
         archive = read_wheel(wheel)
@@ -332,9 +345,9 @@ def _run_hooks(job: SdistJob, user: sandbox.UntrustedUser) -> SdistResult:
 
 
 def build_failure(package: str, version: str, output: str) -> NoSolution:
-    """The error for a failed build with `output`, which states whether Python is too new.
+    """Return the error for a failed build with `output`.
 
-    `version` is "" if only metadata was requested.
+    It states whether Python is too new. `version` is "" if only metadata was requested.
     """
     message = f"{package} {version} cannot be built from its sdist" if version else "it failed"
     tail = tuple(output.splitlines()[-12:])
@@ -353,7 +366,7 @@ def build_failure(package: str, version: str, output: str) -> NoSolution:
 
 
 def _builder(folder: Path) -> sandbox.UntrustedUser:
-    """The unprivileged user of a build, who becomes the owner of the subfolders of `folder`."""
+    """Return the unprivileged user of a build, who becomes the owner of subfolders of `folder`."""
     host_id = sandbox.spare_id()
     if host_id is not None:
         for part in (*WRITABLE_FOLDERS, *READABLE_FOLDERS):
@@ -364,7 +377,7 @@ def _builder(folder: Path) -> sandbox.UntrustedUser:
 
 
 def build_environment() -> dict[str, str]:
-    """The environment variables of a build, which are equal on every machine."""
+    """Return the environment variables of a build, which are the same on every machine."""
     return {
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": f"{PLACE}/home",
@@ -381,7 +394,7 @@ def build_environment() -> dict[str, str]:
 
 @reads_untrusted("wheel")
 def refuse_impure(job: SdistJob, wheel: Path) -> None:
-    """Raise NoSolution if `wheel` is platform-specific, has machine code or a wrong version."""
+    """Raise NoSolution if `wheel` is platform-specific, or has machine code or a wrong version."""
     _, version, _, tags = parse_wheel_filename(wheel.name)
     reasons = []
     if any(tag.abi != "none" or tag.platform != "any" for tag in tags):
@@ -401,7 +414,10 @@ def refuse_impure(job: SdistJob, wheel: Path) -> None:
 
 @reads_untrusted("wheel")
 def repack_wheel(wheel: Path, target: Path) -> Path:
-    """Rewrite `wheel` as `target`; its bytes depend only on names, contents and executable bits."""
+    """Rewrite `wheel` as `target`, and return its path.
+
+    The bytes depend only on names, contents and executable bits.
+    """
     with zipfile.ZipFile(wheel) as archive:
         if (size := sum(info.file_size for info in archive.infolist())) > LARGEST_WHEEL:
             message = f"{wheel.name} contains {size} bytes (limit {LARGEST_WHEEL})"
@@ -446,6 +462,6 @@ def _quote_name(name: str) -> str:
 
 
 def wheel_metadata(wheel: Path) -> bytes:
-    """METADATA of the file `wheel`."""
+    """Return METADATA of the file `wheel`."""
     with wheel.open("rb") as file:
         return read_metadata(file, wheel.name)

@@ -42,12 +42,12 @@ ROUNDS = 4  # of builds that request more requirements than they declare
 
 
 def host_arch() -> Arch:
-    """The architecture of this machine, on which pure wheels for all targets are built."""
+    """Return the architecture of this machine, on which pure wheels for all targets are built."""
     return Arch.parse(platform.machine())
 
 
 def host_rules(rules: FileRules) -> FileRules:
-    """`rules`, for the architecture of this machine."""
+    """Return `rules` for the architecture of this machine."""
     tags = WheelTags(python=rules.tags.python, glibc=rules.tags.glibc, arch=host_arch())
     return msgspec.structs.replace(rules, tags=tags)
 
@@ -55,9 +55,9 @@ def host_rules(rules: FileRules) -> FileRules:
 class SdistWheels:
     """Builds wheels of sdists for a resolution, each at most once.
 
-    `catalogue` contains the files for this machine's architecture, to which `constraints` also
-    apply. `root` creates the root folder of the image for this machine, and is called only for
-    builds.
+    `catalogue` contains the files for this machine's architecture, which are also subject to
+    `constraints`. `root` creates the root folder of the image for this machine, and is called only
+    for builds.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class SdistWheels:
         self._made: dict[str, BuiltWheel] = {}
 
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
-        """METADATA of the wheel of `sdist`, which is built if necessary."""
+        """Return METADATA of the wheel of `sdist`. The wheel is built if necessary."""
         built = self.built(package, sdist)
         path = self._store.file(built.wheel.sha256)
         if path is None:
@@ -86,13 +86,16 @@ class SdistWheels:
         return sdist_wheel.wheel_metadata(path)
 
     def built(self, package: str, sdist: IndexFile) -> BuiltWheel:
-        """Build the wheel of `sdist`; NoSolution if the result is not pure."""
+        """Build the wheel of `sdist`. Raises NoSolution if the wheel is not pure."""
         if sdist.name not in self._made:
             self._made[sdist.name] = self._build_recipe(package, sdist, str(sdist.version))
         return self._made[sdist.name]
 
     def earlier_wheel(self, package: str, sdist: IndexFile) -> BuiltWheel | None:
-        """The wheel of `sdist` from an earlier build, or None; nothing is fetched or built."""
+        """Return the wheel of `sdist` from an earlier build, or None.
+
+        Nothing is fetched or built.
+        """
         path = self._store.file(sdist.sha256) if sdist.sha256 else None
         if sdist.name in self._made or path is None:
             return self._made.get(sdist.name)
@@ -150,7 +153,7 @@ class SdistWheels:
     def describe_source(
         self, package: str, source: LockedFile, env: Mapping[str, str]
     ) -> sdist_wheel.SdistResult:
-        """Metadata of `source`, a folder packed as an sdist, provided by its build backend."""
+        """Return metadata of `source`, a folder packed as an sdist, from its build backend."""
         recipe = BuiltWheel(
             package=package, version="", index=PROJECT, sdist=source, env=dict(env), requires=(),
             wheel=LockedFile(file="", size=0, sha256="0" * 64),
@@ -191,12 +194,12 @@ class SdistWheels:
         raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _earlier_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
-        """The dynamic requirements reported by an earlier build of this recipe."""
+        """Return the dynamic requirements that an earlier build of this recipe reported."""
         stored = self._store.fact(FACT, f"{recipe_hash(recipe, self.python)}-lacking")
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 
     def drop_builds(self, catalogue: FileCatalogue) -> tuple[FileCatalogue, Collection[str]]:
-        """`catalogue` with empty requirements for wheels that have to be built.
+        """Return `catalogue` with empty requirements for wheels that have to be built.
 
         The packages of such wheels are added to the second value while the catalogue is used.
         """
@@ -284,7 +287,7 @@ def _single_url(url: str) -> list[str]:
 
 
 def recipe_hash(recipe: BuiltWheel, python: str) -> str:
-    """The hash of a wheel's inputs: sdist, environment, build requirements and Python.
+    """Return the hash of a wheel's inputs: sdist, environment, build requirements and Python.
 
     Only the minor release of Python is included, because the patch release is not known yet.
     """
@@ -298,14 +301,14 @@ def recipe_hash(recipe: BuiltWheel, python: str) -> str:
 
 
 def remembered_wheel(recipe: BuiltWheel, python: str, store: Store) -> LockedFile | None:
-    """The wheel from an earlier build of this recipe, if it is still in the store."""
+    """Return the wheel from an earlier build of this recipe, if it is still in the store."""
     stored = store.fact(FACT, recipe_hash(recipe, python))
     wheel = msgspec.json.decode(stored, type=LockedFile) if stored is not None else None
     return wheel if wheel is not None and store.file(wheel.sha256) is not None else None
 
 
 def sdist_job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdist_wheel.SdistJob:
-    """A job in `folder` for `recipe`, with inputs from the store."""
+    """Return a job in `folder` for `recipe`, with inputs from the store."""
     paths = {
         locked.sha256: store.file(locked.sha256) for locked in (recipe.sdist, *recipe.requires)
     }
@@ -342,7 +345,7 @@ def make_wheel(recipe: BuiltWheel, root: Path, python: str, context: Context) ->
 
 
 def recipe_inputs(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
-    """The sdist and the build requirements of a built wheel, with their packages."""
+    """Return the sdist and the build requirements of a built wheel, each with its package."""
     return (
         (recipe.package, recipe.sdist),
         *((wheel.package, wheel) for wheel in recipe.requires),
@@ -352,7 +355,8 @@ def recipe_inputs(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
 def fetch_tree(recipe: BuiltWheel, indexes: IndexLookup, context: Context) -> None:
     """Fetch the archive of the git tree from which `recipe` is built, if there is one.
 
-    IntegrityError if the archive differs from the lock. Raises the errors of `git_tree.fetch_tree`.
+    Raises IntegrityError if the archive differs from the one in the lock. Also raises the same
+    errors as `git_tree.fetch_tree`.
     """
     if recipe.index != GIT or context.store.file(recipe.sdist.sha256) is not None:
         return
@@ -378,8 +382,8 @@ def rebuild_wheel(
 ) -> Path:
     """Build a locked wheel again, and return its path in the store.
 
-    Raises FetchFailed if an input is unavailable, and IntegrityError with `hint` if the bytes
-    differ.
+    Raises FetchFailed if an input is unavailable. Raises IntegrityError with `hint` if the bytes
+    differ from the locked wheel.
     """
     fetch_tree(recipe, indexes, context)
     requests = [

@@ -62,10 +62,10 @@ EMPTY_PINS: Mapping[str, str] = {}
 class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A problem with its base and catalogue, which can be solved several times.
 
-    `published` is the resolution of the published target that this target extends, whose packages
-    are locked unchanged, and `published_wheels` are those that were built from sdists. `torch` is
-    the build selected for a project without a pin. `direct` are packages with URLs, and `backend`
-    is metadata from the build backends of the project.
+    `published` is the resolution of the published target that this target extends. Its packages are
+    locked unchanged, and `published_wheels` are those that were built from sdists. `torch` is the
+    build that was selected for a project without a pin. `direct` are packages with URLs, and
+    `backend` is metadata from the project's build backends.
     """
 
     problem: SolveProblem
@@ -95,9 +95,9 @@ def resolve_target(problem: SolveProblem) -> Resolution:
 
 @contextlib.contextmanager
 def open_target(problem: SolveProblem) -> Iterator[PreparedTarget]:
-    """Prepare `problem` and open its build context; NoSolution if its pins are unsatisfiable.
+    """Prepare `problem` and open a context in which wheels can be built from sdists.
 
-    Wheels can be built from sdists only within the context.
+    Raises NoSolution if the pins are unsatisfiable.
     """
     refuse_excluded(problem)
     base = extension.resolve_published_base(problem)
@@ -115,7 +115,7 @@ def open_target(problem: SolveProblem) -> Iterator[PreparedTarget]:
 
 
 def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> Resolution:
-    """The packages chosen by uv as entries of a lock. Wheels are built where required."""
+    """Return the packages that uv chose as entries of a lock. Wheels are built where required."""
     wheels, built = lock_chosen(prepared, chosen)
     return Resolution(
         wheels=wheels,
@@ -160,7 +160,7 @@ def refuse_python(problem: SolveProblem, python: str) -> None:
 
 
 def _other_targets_hint(problem: SolveProblem) -> str | None:
-    """A hint that lists other targets for the architecture; None if there are none."""
+    """Return a hint with other targets for the architecture, or None if there are none."""
     others = refusal.alternative_targets(problem.matrix, problem.name, problem.arch)
     return f"targets that have {problem.arch}: {', '.join(others)}" if others else None
 
@@ -187,7 +187,7 @@ def _catalogue_files(
 def lock_chosen(
     prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]
 ) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
-    """Lock entries of the chosen packages: wheels, and wheels built from sdists."""
+    """Return lock entries of the chosen packages: wheels, and wheels built from sdists."""
     versions = {item.package: item.version for item in chosen}
     target_cuda.check_components(prepared.problem, prepared.release, versions)
     offers = _catalogue_files(prepared, chosen)
@@ -252,12 +252,12 @@ def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> No
 
 
 def sort_by_package(items: Iterable[Named]) -> tuple[Named, ...]:
-    """`items` sorted by package, as in locks."""
+    """Return `items` sorted by package, as in locks."""
     return tuple(sorted(items, key=lambda item: item.package))
 
 
 def prepare_target(problem: SolveProblem, python: str, root: Callable[[], Path]) -> PreparedTarget:
-    """Prepare a target: its catalogue, and the CUDA release according to METADATA.
+    """Prepare a target: its catalogue, and its CUDA release according to METADATA.
 
     `root` creates the root folder in which wheels are built from sdists.
     """
@@ -318,7 +318,7 @@ def prepare_target(problem: SolveProblem, python: str, root: Callable[[], Path])
 
 
 def backend_metadata(problem: SolveProblem, python: str, root: Callable[[], Path]) -> BackendAnswer:
-    """Metadata of the project's packages from their build backends, which run in the sandbox."""
+    """Return metadata of the project's packages from their build backends, in the sandbox."""
     row = problem.row
     declared = problem.requirements.declared.packages
     dynamic = [item for item in declared if item.backend and item.dynamic]
@@ -343,7 +343,7 @@ def wheel_catalogue(
     packages: Direct = NO_DIRECT,
     published: Resolution | None = None,
 ) -> FileCatalogue:
-    """The usable files on the indexes, without sdists.
+    """Return the usable files on the indexes, without sdists.
 
     `packages` have URLs and are not looked up on an index. For `published` packages, only the
     locked wheels are used, and no index pages are read.
@@ -371,9 +371,9 @@ def create_sdist_wheels(
     packages: Direct = NO_DIRECT,
     pins: Mapping[str, str] = EMPTY_PINS,
 ) -> SdistWheels:
-    """The builder of wheels for sdists in the matrix, under `cuda_constraints`.
+    """Return the builder of wheels for sdists in the matrix and git repositories in `packages`.
 
-    The git repositories among `packages` are included. Builds also use the versions `pins`.
+    Builds also use `cuda_constraints` and the versions `pins`.
     """
     context = problem.context
     rules = msgspec.structs.replace(plain.rules, pins={**plain.rules.pins, **pins})
@@ -390,7 +390,7 @@ def add_sdists(
     hide: Callable[[str, Version], bool] = lambda package, version: False,
     packages: Direct = NO_DIRECT,
 ) -> FileCatalogue:
-    """Add sdists in the matrix and git repositories in `packages` to the catalogue `plain`.
+    """Return the catalogue `plain` with sdists in the matrix and git repositories in `packages`.
 
     Versions for which `hide` returns true are omitted.
     """
@@ -422,12 +422,12 @@ def choose_packages(
     learned: Sequence[Constraint] = (),
     warn: Callable[[str], None] | None = None,
 ) -> tuple[uv.ChosenPackage, ...]:
-    """Run uv with the constraints `learned`; NoSolution, with the reasons, if it finds no solution.
+    """Run uv with the constraints `learned`.
 
-    NoSolution is also raised if only a much older version of a required package is possible. Newer
-    versions that other requirements of the project exclude are passed to `warn`, which by default
-    is the reporter. Sdists are built only if there is a solution without the requirements of their
-    wheels.
+    Raises NoSolution, with the reasons, if uv finds no solution, or only a solution with a much
+    older version of a required package. Newer versions that other requirements of the project
+    exclude are passed to `warn`, which by default is the reporter. Sdists are built only if there
+    is a solution without the requirements of their wheels.
     """
     early, unbuilt = prepared.sdist_wheels.drop_builds(prepared.catalogue)
     warnings: list[str] = []
@@ -465,7 +465,7 @@ def _choose_versions(
 
 
 def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind) -> None:
-    """Raise ImpossibleRequirements if no newer version is installable, even by itself."""
+    """Raise ImpossibleRequirements if no newer version is installable, even on its own."""
     bounds = uv.ResolverBounds(
         constraints=_cuda_bounds(prepared), overrides=prepared.problem.requirements.overrides
     )
@@ -485,8 +485,8 @@ def _resolve_closed(
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv until all learned constraints that apply to the result are included.
 
-    A learned constraint applies only if its package is required by the target or was chosen before,
-    so uv runs again if the result contains such a package.
+    A learned constraint applies only if the target requires its package or uv chose it before. uv
+    therefore runs again if the result contains such a package.
     """
     present = {requirement_package(line) for line in prepared.requirements}
     while True:
@@ -534,9 +534,9 @@ def _resolve_once(
 def _run_uv(
     prepared: PreparedTarget, bounds: uv.ResolverBounds, store: Store, amend: AdditionsProvider
 ) -> tuple[uv.ChosenPackage, ...]:
-    """Run uv, ignoring requirements of `--no-deps` packages that make the set unsolvable.
+    """Run uv, ignoring version requirements of `--no-deps` packages that exclude all solutions.
 
-    Only the versions are ignored: dependencies of `--no-deps` packages are also installed.
+    The dependencies of `--no-deps` packages are still installed.
     """
     catalogue, alone = prepared.catalogue, prepared.problem.requirements.no_deps
     try:
@@ -549,7 +549,7 @@ def _run_uv(
 
 
 def resolver_bounds(prepared: PreparedTarget, more: Iterable[str] = ()) -> uv.ResolverBounds:
-    """The bounds for uv: CUDA release, `more`, and constraints in files on unpublished packages."""
+    """Return uv's bounds: CUDA release, `more`, and file constraints on unpublished packages."""
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}
     return uv.ResolverBounds(
@@ -575,19 +575,19 @@ def _torch_notes(prepared: PreparedTarget, text: str) -> tuple[str, ...]:
 
 
 def _preferred_versions(problem: SolveProblem) -> dict[str, str]:
-    """The versions of the published target in `like`; empty without `like`."""
+    """Return the versions of the published target in `like`, or none without `like`."""
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
     return dict(like.versions) if like is not None else {}
 
 
 def requirement_package(line: str) -> str:
-    """The normalized package name in a requirement line."""
+    """Return the normalized package name in a requirement line."""
     return normalize_package(parse_requirement(line).name)
 
 
 def _learned_constraints(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:
-    """Sentences on learned constraints to which uv's explanation refers."""
+    """Return sentences on the learned constraints whose packages uv's explanation mentions."""
     spoken = re.sub(r"[-_.]+", "-", text.lower())
     mentioned = [
         entry

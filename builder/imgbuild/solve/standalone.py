@@ -32,9 +32,9 @@ REPLACED_REMEDY = (
 def fetch_archive(source: StandalonePython, arch: Arch, context: Context) -> PythonArchive:
     """Fetch the archive of `source` for `arch` into the store.
 
-    If no sha256 is given, the URL is downloaded once per cache. InputError if there is no URL for
-    `arch`, FetchFailed if the archive cannot be fetched, IntegrityError if its sha256 differs from
-    the matrix or `python_archive.describe_archive` rejects it.
+    If no sha256 is given, the URL is downloaded once per cache. Raises InputError if there is no
+    URL for `arch`, and FetchFailed if the archive cannot be fetched. Raises IntegrityError if its
+    sha256 differs from the matrix, or if `python_archive.describe_archive` rejects it.
     """
     url = source.archives.get(arch)
     if url is None:
@@ -69,7 +69,7 @@ def fetch_archive(source: StandalonePython, arch: Arch, context: Context) -> Pyt
 def _stored_archive(
     source: StandalonePython, arch: Arch, url: str, context: Context
 ) -> Path | None:
-    """The archive in the store, by the sha256 in the matrix or the one recorded for this URL."""
+    """Return the archive in the store, by the sha256 in the matrix or recorded for this URL."""
     sha256: Sha256 = source.sha256.get(arch, "")
     if not sha256:
         fact = context.store.fact(PLACE, url)
@@ -90,13 +90,13 @@ def _describe_archive(
 
 
 def file_name(url: str) -> str:
-    """The file name in `url`, reduced to plain characters."""
+    """Return the file name in `url`, reduced to plain characters."""
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     return re.sub(r"[^A-Za-z0-9._+~-]", "_", name)
 
 
 def archive_request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
-    """A request for a locked archive at `urls`."""
+    """Return a request for a locked archive at `urls`."""
     hint = (
         "add another URL of the same file under `archives` in matrix.yaml, or fill a mirror on a"
         " machine with access: imgbuild registry mirror push"
@@ -107,10 +107,10 @@ def archive_request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
 def fetch_locked_archive(
     base: DebianBase, locked: PythonArchive | None, arch: Arch, context: Context
 ) -> tuple[PythonArchive, Path] | None:
-    """The archive of `base` and its path; it is fetched if it is not in the store.
+    """Return the archive of `base` and its path. It is fetched if it is not in the store.
 
-    `locked` is the archive in a lock, if known. None for a base with Debian's Python. Raises the
-    errors of `fetch_archive` and `fetch_all`.
+    `locked` is the archive in a lock, if known. Return None for a base with Debian's Python. Raises
+    the same errors as `fetch_archive` and `fetch_all`.
     """
     source = base.standalone_python
     if source is None:

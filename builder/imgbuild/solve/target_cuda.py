@@ -20,10 +20,10 @@ from imgbuild.solve.problem import SolveProblem
 def find_cuda_release(
     problem: SolveProblem, catalogue: FileCatalogue, open_torch: OpenTorch | None
 ) -> cuda_releases.CudaRelease:
-    """The newest patch of the target's CUDA release that the requirements of torch allow.
+    """Return the newest patch of the target's CUDA release that the requirements of torch allow.
 
-    `open_torch` is the torch of a project that does not pin it. NoSolution if torch has no CUDA on
-    this architecture, or allows no release.
+    `open_torch` is the torch of a project that does not pin it. Raises NoSolution if torch has no
+    CUDA on this architecture, or allows no release.
     """
     name, target, context = problem.name, problem.target, problem.context
     torch: list[Requirement] = []
@@ -57,7 +57,10 @@ def find_cuda_release(
 
 
 def pinned_file(catalogue: FileCatalogue, package: str, pin: str) -> OfferedFile | None:
-    """The best file of the pinned version. A pin without a local part matches `2.6.0+cu124`."""
+    """Return the best file of the pinned version.
+
+    A pin without a local part also matches a version with one, such as `2.6.0+cu124`.
+    """
     requested = Version(pin)
     versions = {
         offer.wheel.version
@@ -74,7 +77,7 @@ def refuse_cpu_build(
     torch: IndexFile,
     requires: Sequence[Requirement],
 ) -> None:
-    """Raise NoSolution if the compatible torch is a CPU build, or for another CUDA release."""
+    """Raise NoSolution if the compatible torch is a CPU build, or is for another CUDA release."""
     version, target = torch.version, problem.target
     index = catalogue.indexes.place("torch").name
     arch = catalogue.rules.tags.arch.wheel

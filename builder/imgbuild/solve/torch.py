@@ -29,7 +29,7 @@ READERS = 8
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
     """A version of torch and its CUDA release (major.minor), which is None for a CPU build.
 
-    `evidence` is the requirement or local version from which the release was derived.
+    `evidence` is the requirement or local version that shows the release.
     """
 
     version: Version
@@ -42,7 +42,7 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def torch_build(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
-    """The build of torch `version` with these active requirements."""
+    """Return the build of torch `version` with these active requirements."""
     if cuda := releases.cuda_of_local_version(version.local):
         return TorchBuild(version=version, cuda=cuda, evidence=f"+{version.local}")
     needed = list(requires)
@@ -59,7 +59,10 @@ def torch_build(version: Version, requires: Iterable[Requirement]) -> TorchBuild
 
 
 def exact_release(requirement: Requirement) -> str | None:
-    """The CUDA release in an exact requirement: "12.4" for `==12.4.127`; None if not exact."""
+    """Return the CUDA release in an exact requirement, such as "12.4" for `==12.4.127`.
+
+    Return None if the requirement is not exact.
+    """
     for item in requirement.specifier:
         if item.operator == "==":
             return ".".join(item.version.split(".")[:2])
@@ -69,7 +72,10 @@ def exact_release(requirement: Requirement) -> str | None:
 def torch_builds(
     catalogue: FileCatalogue, read: Callable[[IndexFile], bytes]
 ) -> tuple[TorchBuild, ...]:
-    """All final builds of torch that the target can use, newest first; `read` returns METADATA."""
+    """Return all final builds of torch that the target can use, newest first.
+
+    `read` returns METADATA.
+    """
     versions = sorted(
         {
             offer.wheel.version
@@ -93,7 +99,7 @@ def torch_builds(
 
 
 def matching_specifier(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
-    """A specifier that matches exactly the versions `allowed` among `versions`.
+    """Return a specifier that matches exactly the versions `allowed` among `versions`.
 
     The bounds contain no local versions ("+cu124"), which only `==` and `!=` accept.
     """
@@ -103,7 +109,10 @@ def matching_specifier(allowed: Sequence[Version], versions: Iterable[Version]) 
 
 
 def cuda_summary(torch_builds: Sequence[TorchBuild]) -> str:
-    """CUDA releases by version range, such as "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
+    """Return the CUDA releases by version range.
+
+    An example is "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none".
+    """
     runs: list[list[TorchBuild]] = []
     for build in torch_builds:
         if runs and runs[-1][0].cuda == build.cuda:

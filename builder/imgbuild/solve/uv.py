@@ -1,4 +1,4 @@
-"""Runs the resolver uv, whose version imgbuild pins, on requirement lines.
+"""Runs uv, the resolver, on requirement lines. imgbuild pins the version of uv.
 
 uv can access only the local index (see `index.server`), and reads no configuration files.
 """
@@ -38,16 +38,16 @@ class ChosenPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnsolvableError(Exception):
-    """Raised if uv finds no solution; the argument is uv's explanation."""
+    """Raised if uv finds no solution. The argument is uv's explanation."""
 
 
 @functools.cache
 def default_index() -> str:
-    """The default index of uv on this machine: UV_DEFAULT_INDEX, uv.toml, or uv's default.
+    """Return uv's default index on this machine: UV_DEFAULT_INDEX, uv.toml, or uv's default.
 
-    Reads uv.toml of the user and of the machine, but not of the current folder and its parents.
-    Falls back to the configuration of pip, which uv ignores but where mirrors are often configured.
-    The URL can contain a password, so it must not be printed.
+    uv.toml of the user and of the machine is read, but not that of the current folder and its
+    parents. pip's configuration is the fallback. uv ignores it, but it often contains mirrors. The
+    URL can contain a password, so it must not be printed.
     """
     query = [
         *(uv_path(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"),
@@ -71,7 +71,10 @@ def _named_index(command: Sequence[str]) -> str:
 
 
 def pip_index() -> str | None:
-    """The index that is configured for pip: PIP_INDEX_URL or pip.conf; None if there is none."""
+    """Return the index that is configured for pip: PIP_INDEX_URL or pip.conf.
+
+    Return None if there is none.
+    """
     command = [*programs.python_command(), "-m", "pip", "config", "list"]
     env = _settings_file("PIP_CONFIG_FILE")
     listed = process.run_command(command, check=False, cwd=ROOT, env=env).stdout
@@ -80,13 +83,16 @@ def pip_index() -> str | None:
 
 
 def _settings_file(variable: str) -> dict[str, str]:
-    """`variable` with an absolute path as its value, for use in any folder; empty if unset."""
+    """Return `variable` with an absolute path as its value.
+
+    The result is empty if the variable is not set.
+    """
     path = os.environ.get(variable)
     return {variable: str(Path(path).absolute())} if path else {}
 
 
 class ResolverBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on the choice of uv, in addition to requirements; all are PEP 508 lines.
+    """Limits on uv's choice, in addition to requirements. All are PEP 508 lines.
 
     `overrides` replace the requirements on their packages in METADATA. `preferences` are exact
     versions that are kept if possible.
@@ -98,7 +104,7 @@ class ResolverBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddressRequired(Exception):
-    """Raised if METADATA requires `package` by a URL that no requirement of the user has."""
+    """Raised if METADATA requires `package` by a URL that no requirement of the user contains."""
 
     def __init__(self, package: str) -> None:
         super().__init__(package)
@@ -112,9 +118,10 @@ def run_resolver(
     store: Store,
     amend: AdditionsProvider = no_additions,
 ) -> tuple[ChosenPackage, ...]:
-    """Resolve from `catalogue` with amended METADATA; UnsolvableError if there is no solution.
+    """Resolve from `catalogue` with amended METADATA.
 
-    If an error of the local index made uv fail, that error is raised instead.
+    Raises UnsolvableError if there is no solution. If an error of the local index made uv fail,
+    raises that error instead.
     """
     from imgbuild.index import server  # `http.server` is slow to import
 
@@ -144,10 +151,10 @@ def compile_requirements(
     platform: str,
     folder: Path,
 ) -> tuple[ChosenPackage, ...]:
-    """Resolve `requirements` under `bounds`, sorted by package; UnsolvableError if impossible.
+    """Resolve `requirements` under `bounds`, and return the packages sorted by name.
 
     `python` is a version ("3.11.2"), `platform` a platform name of uv, and `folder` is for
-    temporary files.
+    temporary files. Raises UnsolvableError if there is no solution.
     """
     constraints = _write_lines(folder / "constraints.txt", bounds.constraints)
     overrides = _write_lines(folder / "overrides.txt", bounds.overrides)
@@ -181,7 +188,7 @@ def _write_lines(path: Path, lines: Sequence[str]) -> str:
 
 
 def parse_output(text: str) -> tuple[ChosenPackage, ...]:
-    """Parse the output of uv (`name==version  # via a, b`), sorted by package."""
+    """Parse uv's output (`name==version  # via a, b`), and return the packages sorted by name."""
     chosen = []
     for line in text.splitlines():
         body, _, note = line.partition("#")

@@ -51,7 +51,10 @@ LARGEST_TEXT = 64 << 20  # bytes of constants that are searched
 
 
 class Section(msgspec.Struct, frozen=True):
-    """An entry of the section header table; `link` is the index of a related section."""
+    """An entry of the section header table.
+
+    `link` is the index of a related section.
+    """
 
     name: int
     kind: int
@@ -76,16 +79,17 @@ class Symbols(msgspec.Struct, frozen=True):
 
 
 class MalformedElfError(Exception):
-    """The file starts with the magic number of ELF, but is damaged."""
+    """Raised if a file starts with the magic number of ELF but is damaged."""
 
 
 def read_elf(
     opened: Callable[[], Iterator[bytes]], file: str, *, end_size: int = KEPT_BYTES
 ) -> ElfFacts | None:
-    """The facts of a file; `opened` opens a stream of the file, for large files possibly twice.
+    """Return the facts of a file.
 
-    `end_size` is the number of bytes buffered at each end. Returns None for a file that is not ELF
-    or is damaged, for object files, and for files that the dynamic linker would reject.
+    `opened` opens a stream of the file, for large files possibly twice. `end_size` is the number of
+    bytes that are buffered at each end. Return None for a file that is not ELF or is damaged, for
+    an object file, and for a file that the dynamic linker would reject.
     """
     stream = opened()
     first = next(stream, b"")
@@ -102,7 +106,7 @@ def read_elf(
 
 
 def read_elf_file(path: Path, file: str) -> ElfFacts | None:
-    """The facts of a file on disk, without GPU code. Only the tables of the file are read.
+    """Return the facts of a file on disk, without GPU code. Only the tables of the file are read.
 
     Raises OSError if the file cannot be read.
     """
@@ -119,7 +123,10 @@ def read_elf_file(path: Path, file: str) -> ElfFacts | None:
 
 
 def _head(first: bytes, file: str) -> ElfFacts | None:
-    """Facts from the first bytes of a file; None if it is not ELF. GPU programs have `gpu` set."""
+    """Return facts from the first bytes of a file, or None if it is not ELF.
+
+    The field `gpu` is set for GPU programs.
+    """
     if not first.startswith(MAGIC) or len(first) < HEADER.size or first[4:6] != LITTLE_64:
         return None
     _, kind, machine, *_, flags = HEADER.unpack_from(first)[:8]
@@ -138,7 +145,7 @@ class FileRanges:
         self.head = self.read(0, HEADER.size)
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes of a range; MalformedElfError if the range exceeds the file."""
+        """Return the bytes of a range. Raises MalformedElfError if the range exceeds the file."""
         if offset + size > self._size:
             raise MalformedElfError
         self._file.seek(offset)
@@ -171,7 +178,11 @@ class StreamEnds:
         self._pieces = deque([b"".join(self._pieces)])
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """The bytes of a range; None if not buffered, MalformedElfError beyond the stream."""
+        """Return the bytes of a range.
+
+        Return None if the range is not buffered. Raises MalformedElfError if the range exceeds the
+        stream.
+        """
         if offset + size > self.size:
             raise MalformedElfError
         if offset + size <= len(self.head):
@@ -199,7 +210,7 @@ def _scan_stream(
 
 
 class SectionTables:
-    """The sections of a file; the content of a section is read on demand."""
+    """The sections of a file. The content of a section is read on demand."""
 
     def __init__(
         self, ends: StreamEnds | FileRanges, opened: Callable[[], Iterator[bytes]]
@@ -219,11 +230,11 @@ class SectionTables:
         self._names = names
 
     def first_of_type(self, kind: int) -> Section | None:
-        """The first section of a type."""
+        """Return the first section of a type."""
         return next((section for section in self.sections if section.kind == kind), None)
 
     def section_named(self, name: bytes) -> Section | None:
-        """The section with this name."""
+        """Return the section with this name."""
         if self._names >= len(self.sections):
             return None
         names = self.sections[self._names]
@@ -234,16 +245,22 @@ class SectionTables:
         )
 
     def read(self, section: Section) -> bytes:
-        """The content of one section."""
+        """Return the content of one section."""
         return self.content([section.place])[section.place]
 
     def read_constants(self) -> bytes:
-        """The content of .rodata; empty if the section is missing or too large."""
+        """Return the content of .rodata.
+
+        The result is empty if the section is missing or too large.
+        """
         section = self.section_named(b".rodata")
         return self.read(section) if section is not None and section.size <= LARGEST_TEXT else b""
 
     def content(self, ranges: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
-        """Range (offset, size) → bytes; reopens the stream for ranges that were not buffered."""
+        """Return the bytes of ranges, each given as (offset, size).
+
+        The stream is reopened for ranges that were not buffered.
+        """
         contents: dict[tuple[int, int], bytes] = {}
         missing: dict[tuple[int, int], bytearray] = {}
         for offset, size in ranges:
@@ -313,7 +330,7 @@ def _facts(tables: SectionTables, file: str, machine: str, gpu: tuple[GpuCode, .
 
 
 def _bytes(text: bytes, offset: int) -> bytes:
-    """The string at an offset of a string table."""
+    """Return the string at an offset of a string table."""
     end = text.find(b"\0", offset)
     if end < 0:
         raise MalformedElfError
@@ -325,7 +342,7 @@ def _string(text: bytes, offset: int) -> str:
 
 
 def _dynamic_entries(data: bytes, text: bytes) -> dict[int, list[str]]:
-    """Tag of the dynamic section → the strings of the entries with this tag."""
+    """Map each tag of the dynamic section to the strings of its entries."""
     strings: dict[int, list[str]] = {NEEDED: [], SONAME: [], RPATH: [], RUNPATH: []}
     for tag, value in DYNAMIC.iter_unpack(data):
         if tag == 0:
@@ -336,7 +353,7 @@ def _dynamic_entries(data: bytes, text: bytes) -> dict[int, list[str]]:
 
 
 def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int, str]]:
-    """Library → index → the required symbol versions, including weak ones."""
+    """Map each library to its required symbol versions by index, including weak ones."""
     by_library: dict[str, dict[int, str]] = {}
     at = 0
     left = len(data) // VERNAUX.size  # the number of entries that fit into the section
@@ -395,7 +412,7 @@ def _symbols(data: bytes, text: bytes, numbers: bytes, names: Mapping[int, str])
 
 
 def symbol_hash(name: bytes) -> bytes:
-    """An eight-byte hash of a symbol, as stored in `ElfFacts.defined`."""
+    """Return an eight-byte hash of a symbol, as stored in `ElfFacts.defined`."""
     return blake2b(name, digest_size=8).digest()
 
 
@@ -405,7 +422,10 @@ def _pack_hashes(hashes: Iterable[bytes]) -> bytes:
 
 
 def numpy_api(constants: bytes) -> int:
-    """The numpy C API that a library uses, from names of the core module: 2, 1, or 0 for none."""
+    """Return the version of numpy's C API that a library uses: 2, 1, or 0 for none.
+
+    The version is derived from names of numpy's core module.
+    """
     if NEW_NUMPY in constants:
         return 2
     return 1 if OLD_NUMPY in constants else 0
@@ -417,7 +437,7 @@ def is_assembler(file: str) -> bool:
 
 
 def assembler_architectures(constants: bytes) -> tuple[str, ...]:
-    """The architectures that an assembler supports, such as "sm_90a".
+    """Return the architectures that an assembler supports, such as "sm_90a".
 
     ptxas contains each value of the option --gpu-name at the end of a string, because equal
     suffixes are stored once. It also contains names of GPUs that are no longer supported (tried:

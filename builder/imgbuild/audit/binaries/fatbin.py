@@ -1,4 +1,4 @@
-"""Finds GPU code in libraries, fat binaries and cubins, by magic number (separate: a format)."""
+"""Finds GPU code in libraries, fat binaries and cubins by magic number (separate: a format)."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class FatbinScanner:
         self._entry += header + payload
 
     def gpu_codes(self) -> tuple[GpuCode, ...]:
-        """All GPU code found so far, sorted."""
+        """Return all GPU code found so far, sorted."""
         return tuple(
             GpuCode(arch, ptx, units) for (arch, ptx), units in sorted(self._codes.items())
         )
 
 
 def cubin_arch(flags: int, abi: int) -> str:
-    """The architecture of a cubin, from the flags and ABI of its ELF header.
+    """Return the architecture of a cubin, from the flags and ABI in the ELF header.
 
     The header does not contain the suffix, so whether the code is restricted to that architecture
     is unknown.

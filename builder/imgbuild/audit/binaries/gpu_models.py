@@ -1,4 +1,4 @@
-"""Finds GPUs by name, with compute capability and, for integrated GPUs, the CPU architecture.
+"""Looks up GPUs by name: compute capability and, for integrated GPUs, CPU architecture.
 
 The table is `data/audit/gpu_models.yaml`. Names as printed by nvidia-smi and common short names are
 accepted: "NVIDIA A100-SXM4-80GB", "a100", "RTX 4090 Laptop GPU", "DGX Spark".
@@ -29,9 +29,10 @@ VARIANT = re.compile(
 
 
 class GpuModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """GPUs with the same chip. `arch` is the CPU architecture of integrated GPUs, None for others.
+    """GPUs with the same chip.
 
-    `tegra` marks GPUs that cannot run machine code for desktop and server GPUs.
+    `arch` is the CPU architecture of integrated GPUs, or None for other GPUs. `tegra` marks GPUs
+    that cannot run machine code for desktop and server GPUs.
     """
 
     capability: str
@@ -52,7 +53,7 @@ def load_gpu_models() -> tuple[GpuModel, ...]:
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
-    """Patterns that match whole names without spaces, longest names first."""
+    """Return patterns that match whole names without spaces, longest names first."""
     names = [(name, model) for model in load_gpu_models() for name in model.names]
     names.sort(key=lambda pair: -len(pair[0]))
     return tuple(
@@ -62,9 +63,9 @@ def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
 
 
 def find_gpu_model(text: str) -> GpuModel | None:
-    """The GPU model named `text`; None if the table does not contain it.
+    """Return the GPU model with the name `text`, or None if the table does not contain it.
 
-    For "9.0", "sm_90" or "90", a model with this capability and without a name.
+    For a compute capability such as "9.0", "sm_90" or "90", the result is a model without a name.
     """
     match = CAPABILITY.fullmatch(text.strip())
     if match is not None:
@@ -80,7 +81,7 @@ def find_gpu_model(text: str) -> GpuModel | None:
 
 
 def most_similar_name(text: str) -> str:
-    """The most similar name in the table; "" if there is none."""
+    """Return the most similar name in the table, or "" if there is none."""
     names = {
         simplify_name(name): name
         for model in load_gpu_models()
@@ -92,6 +93,6 @@ def most_similar_name(text: str) -> str:
 
 
 def simplify_name(text: str) -> str:
-    """A name in lower case, without spaces, hyphens and the words in `BRANDS`."""
+    """Return a name in lower case, without spaces, hyphens and the words in `BRANDS`."""
     words = re.split(r"[\s_/()-]+", text.lower().replace("max-q", "maxq"))
     return "".join(word for word in words if word not in BRANDS)

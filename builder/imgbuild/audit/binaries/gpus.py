@@ -32,14 +32,14 @@ class DriverRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class GpuModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A compute capability ("9.0") and the GPUs with this capability."""
+    """A compute capability ("9.0") and the GPUs that have it."""
 
     capability: str
     names: str
 
 
 class KernelLibraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Libraries whose GPU code is always required: a shell pattern of paths in a wheel."""
+    """A shell pattern of paths in a wheel: libraries whose GPU code is always required."""
 
     file: str
     why: str
@@ -54,17 +54,17 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     kernels: tuple[KernelLibraries, ...]
 
     def oldest_driver(self, cuda: str) -> str:
-        """The minimum driver for programs of a CUDA release ("12.4"); "" if unknown."""
+        """Return the minimum driver for programs of a CUDA release ("12.4"), or "" if unknown."""
         return self.majors.get(cuda.partition(".")[0], "")
 
     def release_driver(self, cuda: str) -> str:
-        """The driver published with a CUDA release; "" if unknown."""
+        """Return the driver published with a CUDA release, or "" if unknown."""
         return next(
             (release.driver for release in self.releases if release.cuda == minor_release(cuda)), ""
         )
 
     def driver_for_ptx(self, ptx: str) -> str:
-        """The minimum driver that compiles a PTX version; "" if unknown."""
+        """Return the minimum driver that compiles a PTX version, or "" if unknown."""
         required = version_numbers(ptx)
         return next(
             (
@@ -76,7 +76,7 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         )
 
     def newest_release(self, driver: str) -> str:
-        """The newest CUDA release that a driver supports; "" if there is none."""
+        """Return the newest CUDA release that a driver supports, or "" if there is none."""
         releases = [
             release.cuda
             for release in self.releases
@@ -105,12 +105,12 @@ def load_drivers() -> Drivers:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """A dotted version as integers, for comparison."""
+    """Return a dotted version as integers, for comparison."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def is_older(release: str, other: str) -> bool:
-    """Whether a driver or release is older than another; False if one is unknown ("").
+    """Whether a driver or release is older than another one. False if either is unknown ("").
 
     A driver without a minor version ("580") counts as the newest of its branch.
     """
@@ -119,12 +119,12 @@ def is_older(release: str, other: str) -> bool:
 
 
 def minor_release(cuda: str) -> str:
-    """A CUDA release without its patch number: "12.4" for "12.4.1"."""
+    """Return a CUDA release without its patch number: "12.4" for "12.4.1"."""
     return ".".join(cuda.split(".")[:2])
 
 
 def parse_arch(arch: str) -> GpuArch | None:
-    """The parts of "sm_90a" or "compute_120f"; None for other text."""
+    """Return the parts of "sm_90a" or "compute_120f", or None for other text."""
     match = _ARCH.fullmatch(arch)
     if match is None:
         return None
@@ -146,9 +146,9 @@ def can_run(code: GpuCode, capability: str) -> bool:
 
 
 def general_architectures(codes: Sequence[GpuCode]) -> list[GpuCode]:
-    """The entries with at least half as many units as the most frequent architecture.
+    """Return the entries with at least half as many units as the most frequent architecture.
 
-    Architectures for which a library has only a few kernels are excluded.
+    An architecture for which a library contains only a few kernels is excluded.
     """
     most = max((code.units for code in codes), default=0)
     return [code for code in codes if code.units * 2 >= most]

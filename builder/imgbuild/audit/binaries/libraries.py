@@ -11,7 +11,7 @@ from imgbuild.system import files, yaml_data
 
 
 class Driver(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A library of the GPU driver; `symbols` are prefixes of its function names."""
+    """A library of the GPU driver. `symbols` are prefixes of its function names."""
 
     library: str
     symbols: str = ""
@@ -25,14 +25,14 @@ class LibraryOwner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Namespace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A substring of symbols, and the package that defines them; "" if no package does."""
+    """A substring of symbols, and the package that defines them, or "" if no package does."""
 
     part: str
     package: str
 
 
 class LoadedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Files that are loaded by name: a shell pattern of paths in a wheel."""
+    """A shell pattern of paths in a wheel: files that are loaded by name."""
 
     file: str
     why: str
@@ -61,12 +61,15 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         )
 
     def provider(self, library: str) -> str:
-        """The package that provides a library; "" if unknown."""
+        """Return the package that provides a library, or "" if unknown."""
         packages = (entry.package for entry in self.brings if fnmatchcase(library, entry.library))
         return next(packages, "")
 
     def owner(self, symbol: str) -> str:
-        """The package that defines symbols in the namespace of `symbol`; "" if unknown."""
+        """Return the package that defines symbols in the namespace of `symbol`.
+
+        Return "" if unknown.
+        """
         return next(
             (namespace.package for namespace in self.namespaces if namespace.part in symbol), ""
         )

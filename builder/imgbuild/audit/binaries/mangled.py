@@ -14,7 +14,7 @@ NEW_STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
 
 def other_abi_names(symbol: str) -> Iterator[tuple[str, str]]:
-    """Alternative names of a function, each with a description of the difference.
+    """Yield alternative names of a function, each with a description of the difference.
 
     Only names that contain std::string once have alternatives. Later occurrences are encoded as
     back-references, which would require a full parser.

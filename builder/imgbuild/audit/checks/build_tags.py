@@ -21,7 +21,10 @@ ABIS = {True: "the C++11 ABI (cxx11abiTRUE)", False: "the pre-C++11 ABI (cxx11ab
 
 
 def check_build_tags(package_set: PackageSet, cuda: str) -> list[Finding]:
-    """An error for each contradiction; `cuda` is the CUDA release of the set, "" if unknown."""
+    """Return an error for each contradiction.
+
+    `cuda` is the CUDA release of the package set, or "" if unknown.
+    """
     torch = package_set.version(TORCH)
     cuda = local_version_label(torch or "").cuda or cuda
     return [

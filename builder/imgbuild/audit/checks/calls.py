@@ -1,4 +1,4 @@
-"""Checks arguments and attributes: calls and reads that another package or Python rejects.
+"""Checks calls and attribute reads that another package or Python rejects.
 
 Reports keywords that a callable of another package does not accept, missing arguments, reads of
 names and attributes that do not exist, and duplicate registrations of a name. For the standard
@@ -58,7 +58,7 @@ _CATCHING_ERRORS = {
 def check_calls(
     package_set: ImportablePackages, path: MainPath, rules: MainPathPolicy | None = None
 ) -> list[Finding]:
-    """The calls and reads across packages that fail in this package set."""
+    """Return the calls and reads across packages that fail in this package set."""
     rules = rules or load_policy()
     package_set = path.view(package_set)
     findings: list[Finding] = []
@@ -123,9 +123,10 @@ class _ModuleCalls:
         )
 
     def _other_package(self, what: Meaning) -> str | None:
-        """The other package that a reference uses; None if it uses none.
+        """Return the package to which a reference refers, if it is another package.
 
-        For packages that are not walked, only names missing from modules are reported.
+        Return None for other references. For packages whose code is not followed, only names
+        missing from modules are reported.
         """
         home = what.found.home or (what.holder.home if what.holder is not None else None)
         if home is None:
@@ -140,7 +141,7 @@ class _ModuleCalls:
         )
 
     def _python_problems(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
-        """The problem of a name missing in Python, unless the package may assign the name."""
+        """Yield the problem of a name missing in Python, unless the package may assign the name."""
         missing = standard.missing_stdlib_name(self.package_set, self.facts, fact)
         if missing is None:
             return
@@ -155,7 +156,7 @@ class _ModuleCalls:
             yield "", (ConflictRelation.NAME, f"{module}:{name}", text)
 
     def _problems(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
-        """Other package → problem, for a name or argument that the other package does not have."""
+        """Yield the other package and the problem, for each name or argument that it lacks."""
         what = find_meaning(self.package_set, self.facts, fact)
         other = self._other_package(what)
         if other is not None:
@@ -174,7 +175,7 @@ class _ModuleCalls:
         return how is not None and how.user
 
     def _problems_in_all_classes(self, fact: Call) -> Iterator[tuple[str, Problem]]:
-        """The keywords that no possible class of the receiver accepts in this method."""
+        """Yield the keywords that this method rejects in every possible class of the receiver."""
         each_has: list[list[tuple[str, Problem]]] = []
         for what in find_alternatives(self.package_set, self.facts, fact):
             other = self._other_package(what)
@@ -190,7 +191,10 @@ class _ModuleCalls:
                 yield other, problem
 
     def _passed_keyword_problems(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
-        """The keywords that a user's class or function forwards to a callable without them."""
+        """Yield the keywords that a user's code forwards to a callable that lacks them.
+
+        The user's code is a class or function.
+        """
         if not self._is_user(fact):
             return
         received = signatures.keyword_receiver(self.package_set, what.found, self.package_set.owner)
@@ -253,13 +257,13 @@ class _ModuleCalls:
 
 
 def _is_for_other_device(fact: Call | Attribute) -> bool:
-    """Whether the name is for a device other than an NVIDIA GPU: `torch.xpu.empty_cache`."""
+    """Whether a name is for a device other than an NVIDIA GPU, such as `torch.xpu.empty_cache`."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     return not OTHER_DEVICES.isdisjoint(expression.split("."))
 
 
 def _is_missing_from_module(what: Meaning) -> bool:
-    """Whether a module certainly does not have the name."""
+    """Whether a module certainly lacks a name."""
     holder = what.holder.definition if what.holder is not None else None
     return what.found.state == "absent" and isinstance(holder, ModuleFacts)
 
@@ -273,7 +277,7 @@ def _is_tested(fact: Call | Attribute, course: Course) -> bool:
 
 
 def _absence_problem(what: Meaning, version: str) -> Problem:
-    """The problem of a name missing in a module, or an attribute missing in a class."""
+    """Return the problem of a name missing in a module, or of an attribute missing in a class."""
     holder = what.holder.definition if what.holder is not None else None
     if isinstance(holder, ModuleFacts):
         text = f"uses {holder.module}.{what.name}, which {version} does not have"
@@ -317,7 +321,7 @@ def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
 def _arguments(
     call: Call, what: Meaning, signature: CallSignature, version: str
 ) -> Iterator[Problem]:
-    """The problems of a call: rejected keywords, too few or too many positional arguments."""
+    """Yield the problems of a call: rejected keywords, too few or too many positional arguments."""
     for keyword in call.keywords:
         if not signature.accepts_keyword(keyword):
             text = f"passes {keyword}= to {what.path}, which {version} does not accept"

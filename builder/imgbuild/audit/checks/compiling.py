@@ -1,8 +1,8 @@
 """Finds CUDA code that is compiled at import (load_inline, nvcc) although nvcc is missing.
 
-An image contains only the files of its packages, so without a wheel with `nvcc` the import fails.
-Other package sets can be used with a system-wide CUDA toolkit, so for them the finding is a
-warning. It is also a warning if the import runs only in some cases.
+An image contains only the files of its packages. Without a wheel that contains `nvcc`, the import
+therefore fails. Other package sets can be used with a system-wide CUDA toolkit, so the finding is a
+warning for them. It is also a warning if the import runs only in some cases.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ CUDA_ARGUMENTS = frozenset(("with_cuda", "cuda_sources", "extra_cuda_cflags"))
 
 
 def check_compiling(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Finding]:
-    """The findings for code on the main path. With `image`, nothing else will be installed."""
+    """Return the findings for code on the main path.
+
+    `image` means that the package set is an image, in which nothing else will be installed.
+    """
     compilers = [name for name in package_set.packages if "nvcc" in name]
     if any(file.endswith("/bin/nvcc") for name in compilers for file in package_set.files(name)):
         return []

@@ -18,7 +18,10 @@ CHECK = "imports"
 
 
 def check_configured_targets(package_set: ImportablePackages, path: MainPath) -> Iterator[Finding]:
-    """A warning for each `_target_` that does not exist, because a run may not use the class."""
+    """Yield a warning for each `_target_` that does not exist.
+
+    The finding is not an error, because a run may not use the class.
+    """
     modules = {name.rpartition(".")[0] for name, _ in path.starts}
     for module in sorted(filter(None, modules)):
         main = find_hydra_program(package_set, module)

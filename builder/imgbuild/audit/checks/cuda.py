@@ -43,7 +43,10 @@ _COEXISTING_PACKAGES = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
 
 
 def check_cuda(package_set: PackageSet, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
-    """All findings. `cuda` is the CUDA release ("12.4", "" for none), `gpu` the capabilities."""
+    """Return all findings of the check.
+
+    `cuda` is the CUDA release ("12.4"), or "" for none. `gpu` lists the compute capabilities.
+    """
     elf_facts = list(package_set.elf_facts())
     findings = list(_families(package_set, elf_facts))
     if cuda:
@@ -55,12 +58,12 @@ def check_cuda(package_set: PackageSet, cuda: str, gpu: Sequence[str] = ()) -> l
 
 
 def check_assemblers(package_set: PackageSet, gpu: Sequence[str]) -> list[Finding]:
-    """The findings about assemblers alone, for which no whole wheel is downloaded."""
+    """Return only the findings about assemblers, which do not require whole wheels."""
     return list(_assembler_findings(package_set, list(package_set.assemblers()), gpu))
 
 
 def unsupported_gpus(finding: Finding) -> tuple[str, ...]:
-    """The compute capabilities that a package does not support, according to `finding`."""
+    """Return the compute capabilities that a package does not support, according to `finding`."""
     evidence = finding.evidence
     if finding.check != CHECK or evidence is None or not evidence.subject.startswith(_ARCH):
         return ()
@@ -71,7 +74,7 @@ def unsupported_gpus(finding: Finding) -> tuple[str, ...]:
 def _families(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]]
 ) -> Iterator[Finding]:
-    """Files of one program that are linked to the CUDA runtimes of two major versions."""
+    """Yield files of one program that are linked to CUDA runtimes of two major versions."""
     choices = libraries.load_libraries()
     elsewhere = variants.find_skipped_variants(elf_facts)
     users: dict[str, list[tuple[str, ElfFacts]]] = {}
@@ -110,7 +113,7 @@ def _families(
 def _torch(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], cuda: str
 ) -> Iterator[Finding]:
-    """A finding for a CPU build of torch in a package set for GPUs."""
+    """Yield a finding for a CPU build of torch in a package set for GPUs."""
     version = package_set.version("torch")
     files = {facts.file for package, facts in elf_facts if package == "torch"}
     # Without its other libraries, torch's files were not read.
@@ -130,7 +133,7 @@ def _torch(
 
 
 def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
-    """Findings for NVIDIA packages that do not belong to the CUDA release."""
+    """Yield findings for NVIDIA packages that do not belong to the CUDA release."""
     declared = _declared_components(package_set, cuda)
     major, _, _ = cuda.partition(".")
     for package in package_set.packages:
@@ -162,7 +165,10 @@ def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
 
 
 def _declared_components(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
-    """Component → version that the metapackage in the package set declares for this release."""
+    """Map each component to the version that the metapackage declares for this CUDA release.
+
+    The metapackage is the one in the package set.
+    """
     metadata = package_set.metadata(METAPACKAGE)
     if metadata is None or gpus.minor_release(metadata.version) != gpus.minor_release(cuda):
         return {}
@@ -178,7 +184,10 @@ def _declared_components(package_set: PackageSet, cuda: str) -> Mapping[str, str
 
 
 def _is_other(package: str, version: str, cuda: str) -> bool:
-    """Whether a component has another major version, or is newer than the release allows."""
+    """Whether a component is incompatible with a CUDA release.
+
+    It has another major version, or it is newer than the release allows.
+    """
     mine, release = gpus.version_numbers(version)[:2], gpus.version_numbers(cuda)[:2]
     return mine[:1] != release[:1] or (mine > release and package not in _NEWER_FITS)
 
@@ -204,7 +213,7 @@ def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Fi
 def _uncovered_gpu_findings(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Findings for libraries that are always required but have no code for a GPU of the set."""
+    """Yield findings for required libraries that have no code for a GPU of the target."""
     drivers = gpus.load_drivers()
     for package, facts in elf_facts:
         if not drivers.is_kernels(facts.file) or not facts.gpu:
@@ -225,7 +234,7 @@ def _uncovered_gpu_findings(
 def _assembler_findings(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Findings for assemblers that packages use at run time, and that do not support a GPU.
+    """Yield findings for assemblers that packages use at run time but that do not support a GPU.
 
     Triton has one assembler for each range of GPUs, so the assemblers of a package are considered
     together.
@@ -258,9 +267,10 @@ def _gpu_finding(
     consequence: str,
     condition: str,
 ) -> Iterator[Finding]:
-    """The finding for the GPUs `missing`, if any; the message is `fault`, GPUs, `consequence`.
+    """Yield a finding for the GPUs `missing`, if there are any.
 
-    `condition` completes the hint "choose a PACKAGE that …".
+    The message consists of `fault`, the GPUs and `consequence`. `condition` completes the hint
+    "choose a PACKAGE that …".
     """
     if missing:
         version = package_set.version(package) or ""
@@ -277,7 +287,7 @@ def _gpu_finding(
 
 
 def _arch(capability: str) -> str:
-    """The architecture of a compute capability: sm_90 for "9.0"."""
+    """Return the architecture of a compute capability: sm_90 for "9.0"."""
     return f"{_ARCH}{capability.replace('.', '')}"
 
 

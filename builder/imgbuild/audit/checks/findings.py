@@ -34,7 +34,7 @@ class FindingPlace(msgspec.Struct, frozen=True):
 def finding_place(
     package_set: ImportablePackages, facts: ModuleFacts, line: int, entry: str = ""
 ) -> FindingPlace | None:
-    """The location of a line in a module; None if the module belongs to no package."""
+    """Return the location of a line in a module, or None if the module belongs to no package."""
     package = package_set.owner(facts.module)
     version = package_set.version(package) if package is not None else None
     if package is None or version is None:
@@ -53,7 +53,7 @@ def finding_at(
     subject: str,
     **more: Any,
 ) -> Finding:
-    """A finding with evidence; `more` contains other fields of `Evidence`."""
+    """Return a finding with evidence. `more` contains other fields of `Evidence`."""
     return Finding(
         check=check,
         severity=severity,
@@ -84,10 +84,10 @@ def create_finding(
     error: bool,
     preferred: tuple[tuple[str, ...], ...] = (),
 ) -> Finding:
-    """The finding `text` at `place`.
+    """Return the finding `text` at `place`.
 
-    `other` is the package that the finding concerns; "" for a package that is not installed and
-    for the standard library. For `preferred`, see `Evidence`.
+    `other` is the package that the finding concerns. It is "" for a package that is not installed,
+    and for the standard library. For `preferred`, see `Evidence`.
     """
     version = (package_set.version(other) or "") if other else ""
     message = f"{place.package} {place.version} {text}"
@@ -116,14 +116,14 @@ def _remedy(relation: ConflictRelation, place: FindingPlace, other: str, subject
 
 
 def missing_package_remedy(module: str) -> str:
-    """The remedy for a top-level module that no package provides."""
+    """Return the remedy for a top-level module that no package provides."""
     add = f"add the package that provides {module}"
     having = stdlib.pythons_with_module(module)
     return f"use {having}, whose standard library has {module}, or {add}" if having else add
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings sorted by severity, check, place and message, without duplicates."""
+    """Return findings sorted by severity, check, place and message, without duplicates."""
     unique = {
         (finding.check, finding.severity, finding.where, finding.message): finding
         for finding in findings

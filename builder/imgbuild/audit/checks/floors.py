@@ -13,7 +13,10 @@ GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
 def compute_floors(elf_facts: Iterable[ElfFacts], cuda: str) -> Floors:
-    """The minimum versions for an image with the files `elf_facts`, for CUDA `cuda` ("12.4")."""
+    """Return the minimum versions for an image with the files `elf_facts`.
+
+    `cuda` is the CUDA release of the image ("12.4").
+    """
     drivers = gpus.load_drivers()
     glibc = ""
     kernels: list[tuple[GpuCode, ...]] = []

@@ -31,7 +31,7 @@ _NAMES = {"DOMAIN": "", "_warning_count": 0}
 
 
 def check_generated_code(package_set: PackageSet, path: MainPath) -> Iterator[Finding]:
-    """Modules that protobuf rejects: errors on the main path, warnings elsewhere.
+    """Yield modules that protobuf rejects: errors on the main path, warnings elsewhere.
 
     If a package contains a module in several folders, one for each protobuf version, the module is
     reported only if all its versions are rejected.
@@ -62,7 +62,7 @@ def _modules(package_set: PackageSet, package: str) -> Mapping[str, GeneratedCod
 
 
 def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
-    """Whether importing the module raises an exception; False if that cannot be determined."""
+    """Whether importing the module raises an exception. False if that cannot be determined."""
     source = package_set_evaluator(package_set).source(MODULE)
     if source is None:
         return package_set.exists(MODULE) is False
@@ -88,9 +88,10 @@ def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
 def _users(
     package_set: PackageSet, path: MainPath, modules: frozenset[str]
 ) -> dict[str, FindingPlace]:
-    """Module → the place that imports it, on the main path (with its entry point) if possible.
+    """Map each module to a place that imports it.
 
-    The exception is not an ImportError, which the code around such imports often catches.
+    A place on the main path, with its entry point, is preferred. `try` statements around imports
+    usually do not catch protobuf's exception, which is not an ImportError.
     """
     users: dict[str, FindingPlace] = {}
     for facts in path.module_facts(package_set):

@@ -1,7 +1,7 @@
 """Checks that imported modules and names exist: the check `imports`.
 
-A finding on the main path is an error, elsewhere a note. A note becomes a warning if importing the
-module certainly fails and another package uses the module, even if only on request.
+A finding on the main path is an error. Elsewhere, it is a note. The note becomes a warning if
+importing the module certainly fails and another package uses the module, even if only on request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _vendored_modules: WeakKeyDictionary[ImportablePackages, dict[tuple[str, str], b
 
 
 def check_imports(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
-    """The imports across packages that fail in this package set."""
+    """Return the imports across packages that fail in this package set."""
     package_set = path.view(package_set)
     findings: list[Finding] = []
     users = _ModuleUsers(package_set, path)
@@ -54,7 +54,7 @@ class _ModuleUsers:
         self._path = path
 
     def of(self, module: str) -> FindingPlace | None:
-        """The place where another package refers to `module`; None if there is none."""
+        """Return the place where another package refers to `module`, or None if there is none."""
         return self._places.get(module)
 
     @cached_property
@@ -73,7 +73,7 @@ class _ModuleUsers:
 
 
 def _named_modules(facts: ModuleFacts) -> Iterator[tuple[str, int, tuple[Guard, ...]]]:
-    """The modules named in import statements or strings (`LazyLoader`), with line and guards."""
+    """Yield the modules in import statements or strings (`LazyLoader`), with line and guards."""
     for line in facts.imports:
         yield line.module, line.line, line.guards
         yield f"{line.module}.{line.name}", line.line, line.guards
@@ -108,11 +108,12 @@ def _import_finding(
     default: bool,
     users: _ModuleUsers,
 ) -> Finding | None:
-    """The finding for an import; None if it does not fail.
+    """Return the finding for an import, or None if it does not fail.
 
-    A missing package is reported if a module imports it at the top level, unconditionally. Code
+    A missing package is reported if a module imports it at the top level without a condition. Code
     that tests for the package, or imports it in a function, is for installations that include the
-    package, unless the code runs with the `default` configuration of an entry point.
+    package. Such code is reported only if it runs with the `default` configuration of an entry
+    point.
     """
     course = judge_guards(package_set, line.guards)
     attributes = (Attribute(0, expression, scope=line.scope) for expression in course.asked)
@@ -169,7 +170,7 @@ def _import_finding(
 def _preferred_imports(
     package_set: ImportablePackages, line: Import, other: str
 ) -> tuple[tuple[str, ...], ...]:
-    """The imports from `other` that the code tries before it falls back to `line`."""
+    """Return the imports from `other` that the code tries before it falls back to `line`."""
     attempts = (
         tuple(guard.subject.split(", "))
         for guard in line.guards
@@ -183,7 +184,7 @@ def _preferred_imports(
 
 
 def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[str]) -> str:
-    """The message for an import of `module`, which its wheel provides for `pythons` only."""
+    """Return the message for an import of a module that its wheel contains only for `pythons`."""
     return (
         f"imports {module}, which its wheel contains only for Python {' and '.join(pythons)};"
         f" this package set has Python {package_set.python}"
@@ -195,8 +196,8 @@ def import_fails(
 ) -> bool:
     """Whether the main path fails at this import.
 
-    It fails if the import certainly runs and is not in an optional part. If the function runs only
-    in some cases and imports a package itself, callers avoid the import in the other cases.
+    It fails if the import certainly runs and is not optional. A function may run only in some cases
+    and import a package itself. Its callers then avoid the import in the other cases.
     """
     if how is None or not course.is_understood("" if top else "function"):
         return False
@@ -208,7 +209,10 @@ def import_fails(
 def _problem(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import
 ) -> tuple[ConflictRelation, str, str, str] | None:
-    """The problem of an import: relation, other package, subject, text. None without a problem."""
+    """Return the problem of an import: relation, other package, subject and text.
+
+    Return None if there is no problem.
+    """
     root = line.module.partition(".")[0]
     if package_set.exists(line.module) is False:
         other = package_set.owner(line.module) or ""
@@ -238,7 +242,7 @@ def _problem(
 def _stdlib_problem(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import
 ) -> tuple[ConflictRelation, str, str, str] | None:
-    """The problem of an import from the standard library."""
+    """Return the problem of an import from the standard library."""
     python = f"Python {package_set.python}"
     if package_set.exists(line.module) is False:
         text = f"imports {line.module}, which {python} does not have"

@@ -42,7 +42,10 @@ _PYTHON = ("Py", "_Py")
 
 
 def check_linking(package_set: PackageSet, base: Sequence[ElfFacts] = ()) -> list[Finding]:
-    """All findings; `base` contains the libraries of the base, and is empty if they are unknown."""
+    """Return all findings of the check.
+
+    `base` contains the libraries of the base, and is empty if they are unknown.
+    """
     return list(_Linker(package_set, base).run())
 
 
@@ -89,7 +92,7 @@ class _Linker:
         return tag is not None and [tag[1], tag[2]] != self._package_set.python.split(".")[:2]
 
     def _is_skipped_variant(self, package: str, facts: ElfFacts) -> bool:
-        """Whether the file is for another CUDA family and has a variant for this one."""
+        """Whether a file is for another CUDA family and has a variant for this family."""
         return self._known.is_choice(facts.file) or (package, facts.file) in self._variants
 
     def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
@@ -116,7 +119,10 @@ class _Linker:
     def _libraries(
         self, package: str, facts: ElfFacts, missing: Sequence[str]
     ) -> Iterator[Finding]:
-        """One finding for the missing libraries of a file; the subject is the best known one."""
+        """Yield one finding for the missing libraries of a file.
+
+        Its subject is the best known of these libraries.
+        """
         library, *more = sorted(
             missing,
             key=lambda name: (
@@ -192,7 +198,7 @@ class _Linker:
         return self._owner(symbol) in self._read
 
     def _owner(self, symbol: str) -> str:
-        """The installed package that should define a symbol; "" if unknown."""
+        """Return the installed package that should define a symbol, or "" if unknown."""
         name, _, version = symbol.partition("@")
         owner = self._known.owner(name) or (self._known.provider(version) if version else "")
         return owner if owner and self._package_set.version(owner) is not None else ""
@@ -294,7 +300,7 @@ class _Linker:
 def lacks_version(candidates: Sequence[ElfFacts], version: str, glibc: str) -> bool:
     """Whether none of `candidates`, the files found for a library, has a symbol version.
 
-    `glibc` is the version in the base, "" if unknown. A library without symbol versions is
+    `glibc` is the version in the base, or "" if unknown. A library without symbol versions is
     accepted, because the dynamic linker only warns about it.
     """
     of_glibc = GLIBC.fullmatch(version)
@@ -307,7 +313,10 @@ def lacks_version(candidates: Sequence[ElfFacts], version: str, glibc: str) -> b
 
 
 def base_library_remedy(library: str) -> str:
-    """The remedy for a library missing in the base, with its Debian package if known."""
+    """Return the remedy for a library that is missing in the base.
+
+    The remedy contains the library's Debian package, if it is known.
+    """
     package = releases.load_name_table().system_libraries.get(library)
     if package is None:
         return f"add {library} to the base"
@@ -315,7 +324,7 @@ def base_library_remedy(library: str) -> str:
 
 
 def _numpy_1_packages(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
-    """Packages whose numpy extension modules were all compiled for numpy 1.
+    """Return packages whose numpy extension modules were all compiled for numpy 1.
 
     A package with MANY or more such modules cannot work without them, however they are imported.
     """
@@ -334,7 +343,10 @@ def _choose_matching(package: str, other: str) -> str:
 
 
 def _transitive_requirements(package_set: PackageSet) -> dict[str, frozenset[str]]:
-    """Package → all packages that it requires, directly or indirectly; markers are ignored."""
+    """Map each package to all packages that it requires, directly or indirectly.
+
+    Markers are ignored.
+    """
     direct = {
         package: required_packages(package_set.metadata(package))
         for package in package_set.packages
@@ -400,7 +412,7 @@ class LoadedBinaries:
         return self._users.get((package, facts.file), [])
 
     def _extensions(self, package: str) -> frozenset[str]:
-        """The files of extension modules that importing `package` loads."""
+        """Return the files of extension modules that importing `package` loads."""
         if package not in self._imported:
             self._imported[package] = frozenset(self._loaded_modules(package))
         return self._imported[package]
@@ -424,7 +436,7 @@ class LoadedBinaries:
                         todo.append(module)
 
     def _imports(self, name: str) -> Iterable[str]:
-        """The modules that are imported, certainly or possibly, with module `name`."""
+        """Yield the modules that are certainly or possibly imported with the module `name`."""
         facts = self._code.module(name)
         if isinstance(facts, ModuleFacts):
             for statement in facts.imports:

@@ -23,7 +23,10 @@ TOOLKIT = "nvidia-"
 def check_loaded_libraries(
     package_set: PackageSet, libraries: LibraryMap, known: Libraries
 ) -> Iterator[Finding]:
-    """Return warnings, not errors, because code that loads a library can be optional."""
+    """Yield warnings for names under which no library exists.
+
+    The findings are not errors, because code that loads a library can be optional.
+    """
     for package, facts in libraries.files:
         names = package_set.loaded(package).get(facts.file, ()) if facts.undefined else ()
         for name in names:
@@ -43,7 +46,7 @@ def check_loaded_libraries(
 
 
 def _is_same(package: str, owner: str) -> bool:
-    """Whether both packages are components of one product: the CUDA toolkit."""
+    """Whether both packages are components of the same product, such as the CUDA toolkit."""
     toolkit = package.startswith(TOOLKIT) and owner.startswith(TOOLKIT)
     return package == owner or toolkit
 

@@ -33,10 +33,11 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A requirement of `package` that applies in a package set, due to `extra` if that is set.
+    """A requirement of `package` that applies in a package set.
 
-    `number` is the line in METADATA, 0 if unknown. `requested` means that the user requests the
-    extra, directly or through another extra.
+    `extra` is the extra that contains the requirement, or "". `number` is the line in METADATA, or
+    0 if unknown. `requested` means that the user requests the extra, directly or through another
+    extra.
     """
 
     package: str
@@ -52,7 +53,7 @@ def check_metadata(
     constraints: Sequence[Constraint] = (),
     extras: Mapping[str, Collection[str]] = NO_EXTRAS,
 ) -> list[Finding]:
-    """Violations of METADATA, file names and learned constraints.
+    """Return violations of METADATA, of tags in file names and of learned constraints.
 
     `extras` maps packages to the extras that the user requests. The requirements of these extras
     must be installed.
@@ -79,7 +80,10 @@ def check_metadata(
 def applicable_needs(
     package_set: PackageSet, requested_extras: Mapping[str, Collection[str]] = NO_EXTRAS
 ) -> list[Need]:
-    """Every applicable requirement, with the extras requested by the user and other packages."""
+    """Return every applicable requirement.
+
+    The requirements of extras that the user or other packages request are included.
+    """
     markers = package_set.tags.markers
     extras = {package: {"", *requested_extras.get(package, ())} for package in package_set.packages}
     requested = {package: set(each) for package, each in requested_extras.items()}
@@ -156,7 +160,7 @@ def _need_findings(package_set: PackageSet, need: Need) -> Iterator[Finding]:
 def _unknown_extras(
     package_set: PackageSet, package: str, requested: Collection[str]
 ) -> Iterator[Finding]:
-    """Warnings for requested extras that the package does not define."""
+    """Yield warnings for requested extras that the package does not define."""
     metadata = package_set.metadata(package)
     if metadata is None:
         return
@@ -175,7 +179,7 @@ def _unknown_extras(
 def _extra_ranges(
     package_set: PackageSet, package: str, applied: Collection[str]
 ) -> Iterator[Finding]:
-    """Warnings for installed versions outside the range of every extra that names the package.
+    """Yield warnings for installed versions outside the range of every extra with the package.
 
     These extras are not requested, but their ranges show which versions the package supports.
     """
@@ -203,9 +207,9 @@ def _extra_ranges(
 
 
 def advised_extras(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
-    """Warnings for parts of packages, such as `ray.serve`, whose extra is installed incompletely.
+    """Yield warnings for parts of packages, such as `ray.serve`, whose extra is incomplete.
 
-    Covers the packages `named`. The message of the failing import recommends the extra.
+    Only the packages `named` are checked. The message of the failing import recommends the extra.
     """
     for package in sorted(set(named) if not package_set.partial else ()):
         for advice in package_set.advised_extras(package):
@@ -235,9 +239,10 @@ def advised_extras(package_set: PackageSet, named: Iterable[str]) -> Iterator[Fi
 
 
 def _optional_needs(package_set: PackageSet, package: str) -> Iterator[Need]:
-    """Requirements with a range, from an extra named after the required package: `trl[vllm]`.
+    """Yield requirements with a range, from extras named after the required package.
 
-    Other extras are for tools. Their ranges are unrelated to the code of the package.
+    An example is `trl[vllm]`. Other extras are for tools. Their ranges are unrelated to the code of
+    the package.
     """
     metadata = package_set.metadata(package)
     if metadata is None:
@@ -251,7 +256,10 @@ def _optional_needs(package_set: PackageSet, package: str) -> Iterator[Need]:
 
 
 def bounded_extra(requirement: Requirement) -> str:
-    """The extra named after the required package, if the requirement has a range; else ""."""
+    """Return the extra named after the required package.
+
+    Return "" if the requirement has no such extra, or has no range.
+    """
     extra = _EXTRA.search(str(requirement.marker)) if requirement.marker is not None else None
     if extra is None or not requirement.specifier:
         return ""

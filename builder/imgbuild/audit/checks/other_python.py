@@ -2,8 +2,8 @@
 
 An abi3 wheel is compatible with any Python, but can contain a module only as
 `_C.cpython-312-x86_64-linux-gnu.so`. An import of such a module is an error on the main path.
-Elsewhere it is a warning, because the package works without this part. An import in `try` is a
-note. Files that are never imported are not reported, because they may be loaded by path.
+Elsewhere it is a warning, because the package works without this part. In a `try` statement, it is
+a note. Files that are never imported are not reported, because they may be loaded by path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from imgbuild.report import ConflictRelation, Finding, Severity
 
 
 def check_other_python(package_set: PackageSet, path: MainPath) -> list[Finding]:
-    """The most severe finding for each module that only other versions of Python can load."""
+    """Return the most severe finding for each module that only other Pythons can load."""
     view = path.view(package_set)
     findings: list[Finding] = []
     for package, builds in _builds(package_set):
@@ -43,7 +43,10 @@ def check_other_python(package_set: PackageSet, path: MainPath) -> list[Finding]
 
 
 def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
-    """Packages with such modules, except incompatible wheels, which another check reports."""
+    """Yield packages with modules for other Pythons only.
+
+    Incompatible wheels are omitted, because another check reports them.
+    """
     for package in package_set.packages:
         wheel = package_set.wheels[package].wheel.file
         if not wheel.endswith(".whl") or package_set.tags.is_compatible(wheel):
@@ -53,7 +56,7 @@ def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[st
 
 
 def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
-    """The modules of `package` whose source contains the name of `module`."""
+    """Return the modules of `package` whose source contains the name of `module`."""
     parent, _, stem = module.rpartition(".")
     modules = package_set.modules_of(package)
     importers = {name for name in modules if name.rpartition(".")[0] not in modules}
@@ -70,7 +73,7 @@ def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
 def _module_findings(
     view: PackageSetView, path: MainPath, name: str, missing: str, text: str
 ) -> Iterator[Finding]:
-    """Findings with `text` for imports of `missing` in module `name`."""
+    """Yield findings with `text` for imports of `missing` in module `name`."""
     facts = view.module(name)
     if not isinstance(facts, ModuleFacts):
         return
@@ -85,7 +88,7 @@ def _module_findings(
 def _import_finding(
     view: PackageSetView, path: MainPath, facts: ModuleFacts, line: Import, missing: str, text: str
 ) -> Finding | None:
-    """The finding for an import; None if the import does not run in this package set."""
+    """Return the finding for an import, or None if the import does not run in this package set."""
     course = judge_guards(view, line.guards)
     runner = module_scopes(facts).scope_runner(line.scope)
     how = path.reached(facts.module, runner)

@@ -35,7 +35,7 @@ _Run = Callable[[Evaluation], object]
 class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """An exception raised while `place` is imported, because of the state of `cause`.
 
-    `raised` is the name of the exception, `at` the file and line of the `raise` statement.
+    `raised` is the name of the exception, and `at` the file and line of the `raise` statement.
     """
 
     place: FindingPlace
@@ -47,7 +47,7 @@ class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
 def import_refusals(
     package_set: ImportablePackages, path: MainPath, published: Collection[str] = ()
 ) -> Iterator[ImportRefusal]:
-    """The refusals of modules that are certainly imported with an entry point.
+    """Yield the refusals of modules that are certainly imported with an entry point.
 
     Modules of `published` packages that import only `published` packages are skipped, because they
     were checked when these packages were locked.
@@ -117,7 +117,7 @@ _Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], list[_Run]]]
 
 
 def _raising_statements(facts: ModuleFacts) -> Iterator[_Step]:
-    """The top-level statements with a `raise` that is not in a function or class."""
+    """Yield the top-level statements with a `raise` that is not in a function or class."""
     for refusal in facts.refusals:
         yield refusal.line, (), _Statement(facts.module, refusal.line)
 
@@ -125,7 +125,7 @@ def _raising_statements(facts: ModuleFacts) -> Iterator[_Step]:
 def _calls(
     package_set: PackageSetView, facts: ModuleFacts, raising: _RaisingDefinitions
 ) -> Iterator[_Step]:
-    """The calls of callables that may raise, at the top level and in class bodies."""
+    """Yield the calls of callables that may raise, at the top level and in class bodies."""
     here = module_scopes(facts)
     for scope in here.scopes_run_by(""):
         for call in here.calls.get(scope, ()):
@@ -142,7 +142,7 @@ def _calls(
 def _decorators(
     package_set: PackageSetView, facts: ModuleFacts, raising: _RaisingDefinitions
 ) -> Iterator[_Step]:
-    """The decorators that may raise and are applied at import."""
+    """Yield the decorators that may raise and are applied at import."""
     here = module_scopes(facts)
     definitions: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
     for definition in definitions:
@@ -169,7 +169,10 @@ class _Statement(msgspec.Struct, frozen=True):
     line: int
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """The evaluation of the statement; empty if the statement uses names that change."""
+        """Return the evaluation of the statement.
+
+        The result is empty if the statement uses names that change.
+        """
         statements = [
             statement
             for statement in source.tree.body
@@ -183,7 +186,8 @@ class _Statement(msgspec.Struct, frozen=True):
 class _Call(msgspec.Struct, frozen=True):
     """Evaluates the calls of one callee on a line that runs at import.
 
-    `called` is the value of the callee. If it is UNKNOWN, as for a method, it is evaluated first.
+    `called` is the value of the callee. If it is UNKNOWN, as for a method, the callee is evaluated
+    first.
     """
 
     module: str
@@ -192,7 +196,7 @@ class _Call(msgspec.Struct, frozen=True):
     called: object
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """The evaluations of the calls, or of the loops that contain them."""
+        """Return the evaluations of the calls, or of the loops that contain them."""
         plain = len(source.binding_statements(self.callee.partition(".")[0])) <= 1
         plain = plain and isinstance(self.called, (ClassValue, FunctionValue))
         return [
@@ -231,7 +235,10 @@ class _Decorator(msgspec.Struct, frozen=True):
     name: str
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """The evaluation of the decorator; empty if the definition is not found."""
+        """Return the evaluation of the decorator.
+
+        The result is empty if the definition is not found.
+        """
         function = source.find_function(self.decorated, self.line)
         node = function or source.find_class(self.line)
         used = [
@@ -255,7 +262,7 @@ def _certain_refusal(
     source: ModuleTree,
     step: Callable[[ModuleTree], list[_Run]],
 ) -> ImportRefusal | None:
-    """The exception that every path through the code raises, if any."""
+    """Return the exception that every path through the code raises, if any."""
     for run in step(source):
         ended = interpreter.all_outcomes(run, strict=True)
         if not ended or not all(end.raised and end.certain and end.line for end in ended):
@@ -283,7 +290,7 @@ def _certain_refusal(
 
 
 class _RaisingDefinitions:
-    """Determines which definitions of a package set may raise; caches the results."""
+    """Determines which definitions of a package set may raise an exception. Caches the results."""
 
     def __init__(self, view: PackageSetView) -> None:
         self._view = view
@@ -304,7 +311,7 @@ class _RaisingDefinitions:
         return self._known[key]
 
     def _called_functions(self, lookup: LookupResult) -> Iterator[tuple[ModuleFacts, Function]]:
-        """The functions that a call of a definition runs."""
+        """Yield the functions that run when a definition is called."""
         definition, home = lookup.definition, lookup.home
         if isinstance(definition, Function) and home is not None:
             yield home, definition

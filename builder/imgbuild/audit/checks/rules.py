@@ -1,8 +1,8 @@
 """Checks package sets for known failures that no other check can find: the check `rules`.
 
-`data/audit/rules.yaml` lists them. A rule applies to the listed versions of two packages on the
-listed Pythons, to a package without the package listed as missing, or to a wheel without a module
-for this Python. In each case the wheel must contain the evidence.
+The rules are in `data/audit/rules.yaml`. A rule applies on the listed Pythons, in one of three
+cases: two packages have listed versions, a package lacks another package, or a wheel lacks a module
+for this Python. In each case, the wheel must contain the evidence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHECK = "rules"
 class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The evidence of a rule: `text` is a regular expression for one line of `file`.
 
-    `file` is a path in the wheel of `of`, by default the rule's `package`.
+    `file` is a path in the wheel of the package `of`, which by default is the rule's `package`.
     """
 
     file: str
@@ -35,14 +35,15 @@ class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A failure of `package` in `versions` with `other` in `clash`; `other` in `spec` works.
+    """A failure of a `package` in `versions`.
 
-    Alternatively, the package fails without the package `missing`, or if its wheel does not contain
-    the module `lacks` for this Python and no other package provides the module `unless`.
+    The failure occurs with `other` in versions `clash`, but not in versions `spec`. Alternatively,
+    it occurs without the package `missing`, or if the package's wheel does not contain the module
+    `lacks` for this Python and no other package provides the module `unless`.
 
-    `python` is a specifier of the affected Pythons, such as "<3.11"; by default all are affected.
+    `python` is a specifier of the affected Pythons, such as "<3.11". By default, all are affected.
 
-    `gpu` lists the affected compute capabilities; by default all are affected. A rule with `gpu`
+    `gpu` lists the affected compute capabilities. By default, all are affected. A rule with `gpu`
     applies to targets with such a GPU, and is a warning for a package set without GPUs.
     """
 
@@ -74,14 +75,14 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 @lru_cache(maxsize=1)
 def load_rules() -> tuple[Rule, ...]:
-    """The bundled rules; their ids must be unique."""
+    """Return the bundled rules, whose ids are unique."""
     return yaml_data.load_yaml_data(files.data("audit/rules.yaml"), tuple[Rule, ...])
 
 
 def check_rules(
     package_set: PackageSet, rules: Sequence[Rule] | None = None, *, gpu: Sequence[str] = ()
 ) -> list[Finding]:
-    """The findings of `rules` (by default the bundled ones) in this package set.
+    """Return the findings of `rules` (by default the bundled ones) in this package set.
 
     `gpu` lists the compute capabilities of the target, and is empty for other package sets.
     """
@@ -148,7 +149,7 @@ def _apply_rule(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Find
 
 
 def _failure_condition(package_set: PackageSet, rule: Rule) -> str:
-    """The circumstances of the failure: "with numpy 1.26.4", "on Python 3.11"."""
+    """Return the circumstances of the failure: "with numpy 1.26.4", "on Python 3.11"."""
     circumstances = [f"without {rule.missing}"] if rule.missing else []
     circumstances += [f"with {rule.other} {package_set.version(rule.other)}"] if rule.other else []
     circumstances += [f"on Python {package_set.python}"] if rule.lacks or rule.python else []
@@ -156,9 +157,10 @@ def _failure_condition(package_set: PackageSet, rule: Rule) -> str:
 
 
 def _rule_applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:
-    """Whether the installed versions and modules match a rule; `other` is a version.
+    """Whether the installed versions and modules match a rule.
 
-    In a partial package set, packages that are missing may be installed.
+    `other` is the version of the other package. In a partial package set, missing packages may be
+    installed.
     """
     if rule.lacks and package_set.exists(rule.lacks) is not False:
         return False
@@ -170,7 +172,7 @@ def _rule_applies(package_set: PackageSet, rule: Rule, other: str | None) -> boo
 
 
 def evidence_line(package_set: PackageSet, rule: Rule) -> int:
-    """The number of the line in the wheel that matches the rule's evidence; 0 if none does."""
+    """Return the line number in the wheel that matches the rule's evidence, or 0 if none does."""
     source = package_set.read(rule.shown.of or rule.package, rule.shown.file)
     pattern = re.compile(rule.shown.text.encode())
     for number, line in enumerate((source or b"").splitlines(), 1):

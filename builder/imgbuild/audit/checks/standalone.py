@@ -1,4 +1,4 @@
-"""Finds libraries that neither a standalone Python nor its base has (part of `elf`).
+"""Finds libraries that a standalone Python requires but the image lacks (part of `elf`).
 
 Debian declares the dependencies of its Python in packages, but an archive declares none.
 """
@@ -19,7 +19,7 @@ PACKAGE = "cpython"  # in evidence and waivers
 def check_standalone_python(
     package_set: PackageSet, base: Sequence[ElfFacts], interpreter: Sequence[ElfFacts]
 ) -> list[Finding]:
-    """An error for each library or symbol version that files of `interpreter` lack.
+    """Return an error for each library or symbol version that files of `interpreter` lack.
 
     `base` contains the libraries of the base, including those that the interpreter loads.
     """
@@ -59,7 +59,7 @@ def _findings(package_set: PackageSet, libraries: LibraryMap) -> Iterator[Findin
 
 
 def _loaded_library(libraries: LibraryMap, facts: ElfFacts, library: str) -> list[ElfFacts]:
-    """The file that the dynamic linker loads as `library` for `facts`, if any."""
+    """Return the file that the dynamic linker loads as `library` for `facts`, if any."""
     own, of_base = libraries.find_by_runpath(facts, library), libraries.base_library(library)
     if own is not None:
         return [own[1]]

@@ -20,9 +20,9 @@ from imgbuild.audit.source.facts import (
 def missing_stdlib_name(
     modules: Modules, facts: ModuleFacts, fact: Call | Attribute
 ) -> tuple[str, str] | None:
-    """The module and name used by a call or read that this Python does not have.
+    """Return the module and name used by a call or read that this Python does not have.
 
-    None if Python has the name, if that is unknown, or if the check `imports` reports the name.
+    Return None if Python has the name, if that is unknown, or if the check `imports` reports it.
     """
     if fact.receiver:
         return None
@@ -49,7 +49,10 @@ def missing_stdlib_name(
 
 
 def _origin(facts: ModuleFacts, name: str, scope: str) -> tuple[str, str] | None:
-    """The module and the name from which a name in a scope is imported; None if it is unclear."""
+    """Return the module and name that an import binds to a name in a scope.
+
+    Return None if the origin is unclear.
+    """
     known = module_index(facts).origins
     if (name, scope) not in known:
         origins = {
@@ -61,7 +64,7 @@ def _origin(facts: ModuleFacts, name: str, scope: str) -> tuple[str, str] | None
 
 
 def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
-    """The bindings of a name, from the innermost scope that imports it."""
+    """Return the bindings of a name, from the innermost scope that imports it."""
     table = module_index(facts)
     around = table.members.get(scope, ())
     if any(
@@ -97,7 +100,7 @@ def is_assigned(
 
 
 def _assignment(modules: Modules, inside: str, module: str, name: str) -> re.Pattern[bytes]:
-    """A pattern of assignments to `module.name` in the source of the module `inside`."""
+    """Return a pattern of assignments to `module.name` in the source of the module `inside`."""
     facts = modules.module(inside)
     imports = facts.imports if isinstance(facts, ModuleFacts) else ()
     bound = {

@@ -1,7 +1,7 @@
 """Checks for versions that another package rejects or warns about: the check `support`.
 
-Exceptions on the main path are errors. Exceptions elsewhere, or only for some data, are notes.
-Warnings that the code issues are warnings.
+Exceptions on the main path are errors. Exceptions elsewhere, or only for some data, are notes. A
+warning that the code issues is reported as a warning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLAUSE = re.compile(r"(<=|>=|==|!=|<|>)([^,]+)")
 def check_support(
     package_set: PackageSet, path: MainPath, published: Collection[str] = ()
 ) -> list[Finding]:
-    """The windows that exclude a version in this package set, and packages that refuse to import.
+    """Return the version windows that exclude an installed version, and refused imports.
 
     `published` packages were checked together earlier (see `import_refusals`).
     """
@@ -130,7 +130,10 @@ def _is_caught(window: VersionWindow) -> bool:
 
 
 def subject_package(package_set: PackageSet, subject: str) -> tuple[str, str | None]:
-    """The package to which a guard's subject (a package or module) refers, and its version."""
+    """Return the package to which a guard's subject refers, and its version.
+
+    The subject is a package or a module.
+    """
     version = package_set.version(subject)
     if version is not None:
         return subject.replace("_", "-"), version
@@ -139,7 +142,7 @@ def subject_package(package_set: PackageSet, subject: str) -> tuple[str, str | N
 
 
 def guard_state(package_set: PackageSet, guard: Guard) -> GuardState:
-    """The state of a window's guard in `package_set`."""
+    """Return the state of a window's guard in `package_set`."""
     if guard.kind == "version":
         version = subject_package(package_set, guard.subject)[1]
         compared = _COMPARISON.fullmatch(guard.spec)
@@ -172,7 +175,10 @@ def _comparison_state(
 
 
 def allowed_versions(package_set: PackageSet, guard: Guard) -> str:
-    """The versions that a refusal's guard allows, as a specifier; "" if there is none."""
+    """Return the versions that a refusal's guard allows, as a specifier.
+
+    Return "" if it allows none.
+    """
     compared = _COMPARISON.fullmatch(guard.spec)
     if compared is not None:
         version = subject_package(package_set, compared[2])[1]

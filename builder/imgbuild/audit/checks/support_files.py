@@ -1,8 +1,8 @@
-"""Checks versions that packages declare for others in files (separate: file formats).
+"""Checks versions of other packages that a package declares in files (separate: file formats).
 
-The files are tables of requirements that transformers and similar packages check at import,
-cpp_lib.json of xformers with the torch of its operators, the local part of a wheel's version, and
-the libraries of bitsandbytes for CUDA releases.
+These are the tables of requirements that transformers and similar packages check at import, the
+torch version in cpp_lib.json of xformers, the local part of a wheel's version, and the CUDA
+releases in the library names of bitsandbytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 
 
 class SupportDeclaration(msgspec.Struct, frozen=True, kw_only=True):
-    """A declaration of a package; `spec` are the versions of `other` that it supports."""
+    """A package's declaration that it supports `other` in the versions `spec`."""
 
     package: str
     file: str
@@ -49,7 +49,7 @@ class SupportDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def violated_declarations(package_set: PackageSet) -> Iterator[SupportDeclaration]:
-    """The declarations in files that are violated in this package set."""
+    """Yield the declarations in files that are violated in this package set."""
     for package in package_set.packages:
         for file in package_set.files(package):
             if file.endswith(f"/{CHECKER}"):
@@ -63,7 +63,10 @@ def violated_declarations(package_set: PackageSet) -> Iterator[SupportDeclaratio
 def _table_declarations(
     package_set: PackageSet, package: str, file: str
 ) -> Iterator[SupportDeclaration]:
-    """The requirements `deps` in the table in the same folder, for the names that `file` checks."""
+    """Yield the requirements in `deps` for the names that `file` checks.
+
+    The table `deps` is in the same folder as `file`.
+    """
     table = f"{file.removesuffix(CHECKER)}{TABLE}"
     names = _literals(package_set.read(package, file)).get("pkgs_to_check_at_runtime", [])
     source = package_set.read(package, table)
@@ -102,7 +105,7 @@ def _table_declarations(
 
 
 def _least_versions(source: bytes | None) -> dict[str, str]:
-    """Package → ">=X" for each `def is_NAME_available(min_version=X)`."""
+    """Map packages to ">=X", for each `def is_NAME_available(min_version=X)`."""
     literals = _literals(source)
     versions = {}
     for match in _PREDICATE.finditer((source or b"").decode(errors="replace")):
@@ -114,7 +117,7 @@ def _least_versions(source: bytes | None) -> dict[str, str]:
 
 
 def _literals(source: bytes | None) -> dict[str, object]:
-    """The names that a module binds to literals."""
+    """Map the names that a module binds to literals to the values."""
     literals: dict[str, object] = {}
     try:
         tree = parse_source(source or b"")
@@ -137,7 +140,7 @@ def _line(source: bytes | None, text: str) -> int:
 def _build_declarations(
     package_set: PackageSet, package: str, file: str
 ) -> Iterator[SupportDeclaration]:
-    """The torch version recorded at build time, unless METADATA allows another one."""
+    """Yield the torch version recorded at build time, unless METADATA allows another one."""
     version = package_set.version("torch")
     try:
         built = json.loads(package_set.read(package, file) or b"{}")["version"]["torch"]
@@ -166,7 +169,10 @@ def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
 
 
 def _name_declarations(package_set: PackageSet, package: str) -> Iterator[SupportDeclaration]:
-    """The torch release in the local part of a version: `flashinfer_python-0.2.5+cu124torch2.6`."""
+    """Yield the torch release in the local part of a version.
+
+    An example is `flashinfer_python-0.2.5+cu124torch2.6`.
+    """
     version = package_set.version("torch")
     own = parse_version(package_set.version(package))
     built = _BUILT_FOR_TORCH.search(own.local or "") if own is not None else None
@@ -184,7 +190,7 @@ def _name_declarations(package_set: PackageSet, package: str) -> Iterator[Suppor
 
 
 def _bitsandbytes_declarations(package_set: PackageSet) -> Iterator[SupportDeclaration]:
-    """The declaration of bitsandbytes, which loads the library for the CUDA release of torch."""
+    """Yield the declaration of bitsandbytes, which loads the library for torch's CUDA release."""
     runtime = next((name for name in package_set.packages if _RUNTIME.fullmatch(name)), None)
     releases = {
         match[1] for file in package_set.files("bitsandbytes") if (match := _LIBRARY.search(file))

@@ -33,7 +33,10 @@ _CODE = re.compile(rb"[A-Z]+\d+")
 
 
 class CheckedCode(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings, sorted by file and line. `absent` are packages without available sources."""
+    """The findings, sorted by file and line.
+
+    `absent` contains the packages whose sources are not available.
+    """
 
     findings: tuple[CodeFinding, ...]
     absent: tuple[str, ...]
@@ -48,11 +51,12 @@ def check_code(
     forks: Sequence[Fork] = (),
     key: str = "",
 ) -> CheckedCode:
-    """The findings in `texts` for these packages; `others` are searched for replacements.
+    """Return the findings in `texts` for these packages.
 
-    `unread` are installed packages that were not read. A fork in `forks` replaces a package that is
-    missing from the package set, and is also checked. `key` stands for all inputs except `texts`;
-    if it is set, the findings in each Python file are cached.
+    `others` are package sets that are searched for replacements. `unread` are installed packages
+    that were not read. A fork in `forks` replaces a package that is missing from the package set,
+    and is also checked. `key` stands for all inputs except `texts`. If it is set, the findings in
+    each Python file are cached.
     """
     with pause_collector():
         return _run_all_checks(package_set, texts, store, others, unread, forks, key)
@@ -113,7 +117,7 @@ def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
 
 
 def compared_packages() -> frozenset[str]:
-    """The packages whose options and variables are compared with command lines and settings."""
+    """Return the packages with options and variables that the user's files can set."""
     programs = command_lines.load_programs()
     names = {name for program in programs for name in (program.package, *program.more)}
     prefixes = variable_settings.load_variable_table().prefixes.values()
@@ -122,6 +126,6 @@ def compared_packages() -> frozenset[str]:
 
 
 def imported_modules(texts: Sequence[CodeText], store: Store) -> frozenset[str]:
-    """The top-level modules that the Python files among `texts` import."""
+    """Return the top-level modules that the Python files among `texts` import."""
     summaries = CodeFacts(texts, store).summaries.values()
     return frozenset(name for each in summaries for name in each.imports)

@@ -35,10 +35,10 @@ _PYTHON = re.compile(rb"#!.*\bpython")
 
 
 def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[CodeText, ...]:
-    """The files in `paths` and their subfolders, without duplicates.
+    """Return the files in `paths` and their subfolders, without duplicates.
 
-    Raises InputError for a path that does not exist, and TimeoutError after `deadline` (on the
-    clock of `time.monotonic`).
+    Raises InputError for a path that does not exist. Raises TimeoutError after `deadline`, which is
+    a value of `time.monotonic()`.
     """
     texts: dict[Path, CodeText] = {}
     for path in paths:
@@ -62,7 +62,7 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """The files below `folder`, sorted, without folders that contain no user code."""
+    """Yield the files below `folder`, sorted, without folders that contain no user code."""
     for current, folders, files in os.walk(folder):
         folders[:] = sorted(
             name
@@ -76,7 +76,10 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def _kind(path: Path, start: bytes) -> str:
-    """The type of a file, from its name or first line; "" for other types."""
+    """Return the type of a file, from its name or first line.
+
+    Return "" for other types.
+    """
     name = path.name
     if name.split(".", 1)[0] in ("Dockerfile", "Containerfile") or path.suffix == ".Dockerfile":
         return "dockerfile"
@@ -88,7 +91,10 @@ def _kind(path: Path, start: bytes) -> str:
 
 
 def _read_code_file(path: Path, *, named: bool) -> CodeText | None:
-    """The text of a file; None if it is not code. InputError for a path that the user passed."""
+    """Return the text of a file, or None if it is not code.
+
+    Raises InputError for an unreadable path that the user passed.
+    """
     try:
         largest = LARGEST_JSON if path.suffix == ".json" else LARGEST_FILE
         if path.stat().st_size > largest:
@@ -130,7 +136,7 @@ def _read_code_file(path: Path, *, named: bool) -> CodeText | None:
 
 
 def _module(path: Path) -> tuple[str, str]:
-    """The folder from which Python imports a file, and its dotted name there."""
+    """Return the folder from which Python imports a file, and its dotted name there."""
     folder = path.resolve().parent
     parts = [] if path.name == "__init__.py" else [path.stem]
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
@@ -140,7 +146,10 @@ def _module(path: Path) -> tuple[str, str]:
 
 
 def fork_texts(folder: Path, package: str) -> tuple[CodeText, ...]:
-    """The modules of `package` in a checkout; InputError if the folder contains none."""
+    """Return the modules of `package` in a checkout.
+
+    Raises InputError if the folder contains none.
+    """
     name = package.replace("-", "_")
     texts = tuple(text for text in find_files([folder]) if text.module.partition(".")[0] == name)
     if not texts:

@@ -21,16 +21,16 @@ _CERTAINLY_REACHED = Reached(Level.CERTAIN, "", user=True)
 
 
 def possible_roots(package: str) -> frozenset[str]:
-    """The possible names of modules of a package that was not read."""
+    """Return the possible names of modules of a package that was not read."""
     return frozenset((package.replace("-", "_"), package.partition("-")[0]))
 
 
 class CodeSet:
     """The packages of `base`, together with the modules of a user's code.
 
-    A file that another one shadows (a script `datasets.py` outside of packages, the second of two
-    scripts with one name) gets a name that no code imports. If several files have the same name,
-    the content under this name is unknown.
+    Some files are shadowed by another one: a script `datasets.py` outside of packages, or the
+    second of two scripts with the same name. Such a file gets a name that no code imports. If
+    several files have the same name, the content under this name is unknown.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class CodeSet:
         package: str = CODE,
         version: str = "0",
     ) -> None:
-        """The packages of `base`, and the facts of the Python `files`, by `CodeText.file`.
+        """Combine the packages of `base` with the Python `files` and their `facts`.
 
-        `unread` are installed packages that were not read. The files belong to `package` in this
-        `version`, which is not part of `base`.
+        `facts` are looked up by `CodeText.file`. `unread` are installed packages that were not
+        read. The files belong to `package` in this `version`, which is not part of `base`.
         """
         self._base = base
         self._package = package
@@ -86,7 +86,7 @@ class CodeSet:
         self._modules[name] = None
 
     def _user_module(self, name: str) -> ModuleFacts | OpaqueModule:
-        """The facts of a module of the user."""
+        """Return the facts of a user's module."""
         module = self._modules[name]
         if module is None:
             facts = self._facts[self._files[name]]
@@ -95,20 +95,20 @@ class CodeSet:
         return module
 
     def names(self) -> frozenset[str]:
-        """The modules of the user's code, including names that several files have."""
+        """Return the modules of the user's code, including names that several files have."""
         return frozenset(self._modules)
 
     @property
     def code_by_module(self) -> Mapping[str, CodeText]:
-        """Module → file, for the user's code."""
+        """The file of each module in the user's code."""
         return self._texts
 
     def root(self, file: str) -> str:
-        """The folder from which Python imports the modules of a file."""
+        """Return the folder from which Python imports the modules of a file."""
         return self._by_file[file].root
 
     def path(self, modules: Iterable[str] | None = None) -> MainPath:
-        """A main path that runs the user's code, or some of its modules."""
+        """Return a main path that runs the user's code, or only the given modules."""
         places: dict[Place, Reached] = {}
         for name in self._texts if modules is None else modules:
             facts = self._user_module(name)
@@ -124,7 +124,7 @@ class CodeSet:
         return MainPath(places)
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """The facts of a module of the user or of a package, in that order."""
+        """Return the facts of a module of the user or, if there is none, of a package."""
         if name in self._modules:
             return self._user_module(name)
         if name.partition(".")[0] in self._unread:
@@ -138,7 +138,7 @@ class CodeSet:
         return None if module.partition(".")[0] in self._unread else self._base.exists(module)
 
     def owner(self, module: str) -> str | None:
-        """The package of `module`; for the user's modules, the user's code itself."""
+        """Return the package of `module`. For the user's modules, it is the user's code itself."""
         name = module
         while name:
             if name in self._modules:
@@ -147,21 +147,24 @@ class CodeSet:
         return self._base.owner(module)
 
     def version(self, package: str) -> str | None:
-        """The version of a package, or a placeholder for the user's code."""
+        """Return the version of a package, or a placeholder for the user's code."""
         return self._version if package == self._package else self._base.version(package)
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file of a package or of the user's code."""
+        """Map each module of a package or of the user's code to its file."""
         return self._files if package == self._package else self._base.modules_of(package)
 
     def files(self, package: str) -> Mapping[str, int]:
-        """Path → size for a package; for the user's code, the paths of its modules."""
+        """Map the paths in a package to sizes.
+
+        For the user's code, only the paths of its modules are included.
+        """
         if package != self._package:
             return self._base.files(package)
         return self._sizes
 
     def read(self, package: str, path: str) -> bytes | None:
-        """The content of a file in a package or in the user's code."""
+        """Return the content of a file in a package or in the user's code."""
         if package != self._package:
             return self._base.read(package, path)
         text = self._by_file.get(path)
@@ -172,7 +175,7 @@ class CodeSet:
         self._base.prefetch(name for name in modules if name not in self._modules)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below `package` whose source contains `word`."""
+        """Return the modules below `package` whose source contains `word`."""
         if package not in self._modules:
             return self._base.mentioning(package, word)
         return [
@@ -192,7 +195,10 @@ def _uses(facts: ModuleFacts) -> tuple[Import | Call | Attribute, ...]:
 
 
 def _without_data_conditions(facts: ModuleFacts) -> ModuleFacts:
-    """`facts` without conditions on data, which may hold at the top level of a user's program."""
+    """Return `facts` without conditions on data.
+
+    At the top level of a user's program, these conditions may be true.
+    """
 
     def _retained_guards(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
         return tuple(guard for guard in guards if guard.kind != _DATA_SUBJECT)

@@ -56,8 +56,8 @@ class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Parser(msgspec.Struct, frozen=True):
     """The options and subcommands of a program, as far as the source shows them.
 
-    `choices` contains options that have the same choices everywhere. `words` contains all strings
-    in files that define subcommands.
+    `choices` maps options to their choices, if these are the same everywhere. `words` contains all
+    strings in files that define subcommands.
     """
 
     flags: frozenset[str]
@@ -79,7 +79,7 @@ def load_programs() -> tuple[PackageProgram, ...]:
 def check_command_lines(
     sources: PackageSources, texts: Sequence[CodeText]
 ) -> Iterator[CodeFinding]:
-    """Options, subcommands and values in commands that the programs do not accept."""
+    """Yield findings for options, subcommands and values that the programs do not accept."""
     lines = _CommandLines(sources, texts)
     names = names_pattern([*_programs_by_name(), "verl"])
     for text in texts:
@@ -105,7 +105,7 @@ class _CommandLines:
         self._parsers: dict[tuple[str, ...], Parser | None] = {}
 
     def find_problems(self, command: Command) -> Iterator[Problem]:
-        """The findings for the words of a command."""
+        """Yield the findings for the words of a command."""
         start = next(
             (at for at, word in enumerate(command) if not _ASSIGNMENT.match(word.text)),
             len(command),
@@ -144,7 +144,7 @@ class _CommandLines:
         return bool(likely) and _is_first(before)
 
     def _python_problems(self, words: Command) -> Iterator[Problem]:
-        """The finding for `python -m MODULE …`, possibly with options of Python before `-m`."""
+        """Yield the finding for `python -m MODULE …`. Python's options may precede `-m`."""
         for at, word in enumerate(words[:-1]):
             if word.text == "-m":
                 yield from self._check_module(words[at + 1], words[at + 2 :])
@@ -208,7 +208,10 @@ class _CommandLines:
             yield from _flag_problems(parser, program, version, word, after)
 
     def _parser(self, program: PackageProgram) -> Parser | None:
-        """The parsers of a program; None if its package is not installed or not available."""
+        """Return the parsers of a program.
+
+        Return None if its package is not installed or not available.
+        """
         if program.files not in self._parsers:
             self._parsers[program.files] = None
             contents = dict(self._sources.files(program.package, program.files))
@@ -230,7 +233,7 @@ def _program(name: str) -> PackageProgram | None:
 
 
 def _is_first(before: Command) -> bool:
-    """Whether only a launcher with options, or the image of a container, precedes a program."""
+    """Whether only a launcher with options, or a container image, precedes a program."""
     last = before[-1].text
     if last == "--" or last in _WRAPPERS:
         return True
@@ -246,13 +249,13 @@ def _is_first(before: Command) -> bool:
 
 
 def _has_flags(parser: Parser, words: Command) -> bool:
-    """Whether options follow, and the program accepts all of them."""
+    """Whether options follow the program, and the program accepts all of them."""
     flags = [word.text.partition("=")[0] for word in words if word.text.startswith("--")]
     return bool(flags) and all(_normalize_flag(flag) in parser.flags for flag in flags)
 
 
 def _normalize_flag(flag: str) -> str:
-    """An option with dashes instead of underscores, for comparison."""
+    """Return an option with dashes instead of underscores, for comparison."""
     return flag.lstrip("-").replace("_", "-")
 
 
@@ -287,7 +290,10 @@ def _flag_problems(
 
 
 def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: str) -> Parser:
-    """The options in `contents` and fields of their `classes`, and all strings of other files."""
+    """Return the parser with the options in `contents` and in the fields of their `classes`.
+
+    The strings of all other files are also included.
+    """
     flags: set[str] = {"help", "version", "config"}
     choices: dict[str, set[tuple[str, ...] | None]] = {}
     words: set[str] = set()
@@ -321,7 +327,7 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
 
 
 def _literals(trees: Iterable[ast.Module]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Top-level names that are bound to `Literal[…]` of strings."""
+    """Yield the top-level names that are bound to a `Literal[…]` of strings, with the strings."""
     for tree in trees:
         for node in tree.body:
             target = node.targets[0] if isinstance(node, ast.Assign) else None
@@ -331,7 +337,10 @@ def _literals(trees: Iterable[ast.Module]) -> Iterator[tuple[str, tuple[str, ...
 
 
 def _allowed_strings(node: ast.expr, literals: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The strings that an annotation allows, besides None; empty if it allows other values."""
+    """Return the strings that an annotation allows, besides None.
+
+    The result is empty if it allows other values.
+    """
     if isinstance(node, ast.BinOp):
         parts = [each for each in (node.left, node.right) if not _is_none(each)]
         return _allowed_strings(parts[0], literals) if len(parts) == 1 else ()
@@ -354,7 +363,10 @@ def _is_command(node: ast.FunctionDef) -> bool:
 
 
 def _add_choices(node: ast.Call, choices: dict[str, set[tuple[str, ...] | None]]) -> None:
-    """The literal `choices=[…]` of an `add_argument`; None if there are no literal choices."""
+    """Record the literal `choices=[…]` of an `add_argument` call.
+
+    Record None if the choices are not literals.
+    """
     names = [text for item in node.args if (text := string_value(item)) and text.startswith("--")]
     if not names or not isinstance(node.func, ast.Attribute) or node.func.attr != "add_argument":
         return

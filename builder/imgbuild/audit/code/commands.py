@@ -34,7 +34,7 @@ _UNKNOWN_WORD = "$unknown"
 
 
 def find_commands(text: CodeText, names: re.Pattern[bytes]) -> Iterator[Command]:
-    """The commands in a file that contains one of the `names`, with positions in the file."""
+    """Yield the commands in a file that contains one of the `names`, with their positions."""
     if text.kind == "shell":
         yield from shell.shell_commands(text.source.decode(errors="replace"))
         return
@@ -94,7 +94,7 @@ def _is_runner(callee: str) -> bool:
 
 
 def _word(node: ast.expr) -> Word:
-    """A word of a command; an expression that is not a literal becomes an expansion."""
+    """Convert an expression to a word. An expression that is not a literal becomes an expansion."""
     line, column = node.lineno, node.col_offset + 1
     text = string_value(node)
     if text is not None:
@@ -119,7 +119,7 @@ def _yaml_commands(source: bytes) -> Iterator[Command]:
 
 
 def _mappings(document: yaml.Node | None) -> Iterator[dict[str, yaml.Node]]:
-    """The mappings in a document, without duplicates."""
+    """Yield the mappings in a document, without duplicates."""
     left, seen = [document], set()
     while left:
         node = left.pop()
@@ -145,7 +145,10 @@ def _mapping_commands(mapping: dict[str, yaml.Node]) -> Iterator[Command]:
 
 
 def _items(node: yaml.Node | None) -> list[Word]:
-    """The words of a list of strings; empty for other values."""
+    """Return the words of a list of strings.
+
+    The result is empty for other values.
+    """
     items = node.value if isinstance(node, yaml.SequenceNode) else []
     if not all(isinstance(item, yaml.ScalarNode) for item in items):
         return []
@@ -161,7 +164,10 @@ def _items(node: yaml.Node | None) -> list[Word]:
 
 
 def _dockerfile_commands(source: str) -> Iterator[Command]:
-    """The commands of RUN, and of ENTRYPOINT and CMD as one command if both are lists."""
+    """Yield the commands of RUN, ENTRYPOINT and CMD.
+
+    ENTRYPOINT and CMD are one command if both are lists.
+    """
     start: Sequence[Word] = ()
     for line, text in _instructions(source):
         match = _INSTRUCTION.match(text)
@@ -182,7 +188,7 @@ def _dockerfile_commands(source: str) -> Iterator[Command]:
 
 
 def _instructions(source: str) -> Iterator[tuple[int, str]]:
-    """The first line and the text of each instruction, including continued lines."""
+    """Yield the first line number and the text of each instruction, with its continued lines."""
     lines: list[str] = []
     for number, line in enumerate(source.split("\n"), 1):
         comment = line.lstrip().startswith("#")
@@ -193,7 +199,7 @@ def _instructions(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _json_words(text: str, line: int) -> list[Word] | None:
-    """The words of a JSON list; None for other texts."""
+    """Return the words of a JSON list, or None for other texts."""
     try:
         items = json.loads(text) if text.startswith("[") else None
     except ValueError:
@@ -204,5 +210,5 @@ def _json_words(text: str, line: int) -> list[Word] | None:
 
 
 def names_pattern(names: Iterable[str]) -> re.Pattern[bytes]:
-    """A pattern that matches the names of programs and modules, for `find_commands`."""
+    """Return a pattern that matches the names of programs and modules, for `find_commands`."""
     return re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(name.encode()) for name in names))

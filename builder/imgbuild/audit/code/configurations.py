@@ -38,7 +38,7 @@ _AUTO_VALUE = '"auto"'  # in messages about values that only the default replace
 def check_configurations(
     sources: PackageSources, texts: Sequence[CodeText]
 ) -> Iterator[CodeFinding]:
-    """The findings in accelerate and DeepSpeed files among `texts`."""
+    """Yield the findings in accelerate and DeepSpeed files among `texts`."""
     for text in texts:
         content = _content(text)
         if isinstance(content, Mapping):
@@ -55,7 +55,10 @@ def check_configurations(
 
 
 def _content(text: CodeText) -> Any:
-    """The content of a file that may configure accelerate or DeepSpeed; None for other files."""
+    """Return the content of a file that may configure accelerate or DeepSpeed.
+
+    Return None for other files.
+    """
     try:
         if text.kind == "json" and b'"zero_optimization"' in text.source:
             return json.loads(text.source)
@@ -81,7 +84,7 @@ def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[P
 
 
 def _deepspeed_problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
-    """Keys that DeepSpeed's classes do not define, and "auto" where it is not replaced."""
+    """Yield keys that DeepSpeed's classes do not define, and "auto" where it is not replaced."""
     version = f"deepspeed {sources.package_set.version('deepspeed')}"
     for path, (file, name) in load_deepspeed_sections().items():
         section: Any = content
@@ -101,14 +104,17 @@ def _deepspeed_problems(sources: PackageSources, content: Mapping[Any, Any]) -> 
 
 @lru_cache(maxsize=1)
 def load_deepspeed_sections() -> Mapping[str, tuple[str, str]]:
-    """Section of a DeepSpeed configuration → the file and the class that define its keys."""
+    """Map each section of a DeepSpeed configuration to the file and class that define its keys."""
     return yaml_data.load_yaml_data(
         files.data("audit/code_deepspeed.yaml"), dict[str, tuple[str, str]]
     )
 
 
 def _model_fields(source: bytes, name: str) -> frozenset[str]:
-    """The fields of a class and their aliases; empty if the class is missing or has other bases."""
+    """Return the fields of a class and their aliases.
+
+    The result is empty if the class is missing or has other bases.
+    """
     tree = valid_source(source)
     if tree is None:
         return frozenset()
@@ -134,7 +140,10 @@ def _model_fields(source: bytes, name: str) -> frozenset[str]:
 
 
 def _filled_settings(sources: PackageSources) -> frozenset[str]:
-    """The settings for which transformers or accelerate replace "auto"; empty if unknown."""
+    """Return the settings whose value "auto" transformers or accelerate replaces.
+
+    The result is empty if these settings are unknown.
+    """
     paths = {
         "transformers": ("transformers/integrations/deepspeed.py", "transformers/deepspeed.py"),
         "accelerate": ("accelerate/utils/dataclasses.py", "accelerate/accelerator.py"),
@@ -147,7 +156,7 @@ def _filled_settings(sources: PackageSources) -> frozenset[str]:
 
 
 def _automatic_settings(content: Any, prefix: str) -> Iterator[str]:
-    """The dotted paths of settings whose value is "auto"."""
+    """Yield the dotted paths of settings whose value is "auto"."""
     for key, value in content.items() if isinstance(content, Mapping) else ():
         if value == "auto":
             yield f"{prefix}{key}"
@@ -175,7 +184,7 @@ def _accelerate_problems(sources: PackageSources, content: Mapping[Any, Any]) ->
 def _enumeration_problems(
     sources: PackageSources, content: Mapping[Any, Any], version: str
 ) -> Iterator[Problem]:
-    """Values that the classes of accelerate do not list."""
+    """Yield values that accelerate's enumerations do not contain."""
     facts = sources.package_set.module(ENUMERATIONS)
     if not isinstance(facts, ModuleFacts) or content.get("compute_environment") != "LOCAL_MACHINE":
         return
@@ -197,7 +206,10 @@ def _enumeration_problems(
 
 
 def _fields(sources: PackageSources) -> frozenset[str]:
-    """The settings that a file can contain; empty if unknown, or if other settings are ignored."""
+    """Return the settings that a file can contain.
+
+    The result is empty if they are unknown, or if other settings are ignored.
+    """
     package_set = sources.package_set
     try:
         facts = package_set.module(ARGUMENTS)
@@ -213,7 +225,7 @@ def _fields(sources: PackageSources) -> frozenset[str]:
 
 
 def _place(text: CodeText, key: str) -> tuple[int, int]:
-    """The line and column of a key, counted from 1."""
+    """Return the line and column of a key, counted from 1."""
     pattern = re.compile(rf"(?:^\s*|[{{,]\s*)[\"']?({re.escape(key)})[\"']?\s*:", re.MULTILINE)
     source = text.source.decode(errors="replace")
     match = pattern.search(source)

@@ -20,14 +20,14 @@ CacheEntries = dict[str, tuple[str, msgspec.Raw]]  # file → the key of its val
 
 
 class FileCache:
-    """Caches one value for each file of a user, in MessagePack, and keeps the newest."""
+    """Caches one value for each file of a user, in MessagePack. Only the newest value is kept."""
 
     def __init__(
         self, store: Store, kind: str, key: str, texts: Sequence[CodeText], place: str = ""
     ) -> None:
-        """Open the values of `kind` for `texts`; `key` stands for the code that derives the values.
+        """Open the cache of `kind` for `texts`. `key` stands for the code that derives the values.
 
-        Files with the same `CodeText.root` share an entry; with `place`, all files share one.
+        Files with the same `CodeText.root` share an entry. With `place`, all files share one entry.
         """
         self._store = store
         self._kind = kind
@@ -36,7 +36,10 @@ class FileCache:
         self._new: dict[str, CacheEntries] = {}
 
     def read(self, file: str, key: str) -> msgspec.Raw | None:
-        """The value of a file that was written with `key`; None if there is no such value."""
+        """Return the value of a file that was written with `key`.
+
+        Return None if there is no such value.
+        """
         group = self._groups[file]
         entry = self._new.get(group, {}).get(file) or self._entries(group).get(file)
         return entry[1] if entry is not None and entry[0] == key else None
@@ -50,7 +53,7 @@ class FileCache:
         return self._stored[group]
 
     def write(self, file: str, key: str, value: bytes) -> None:
-        """Set the value of a file; `save` stores it."""
+        """Set the value of a file. `save` stores it."""
         self._new.setdefault(self._groups[file], {})[file] = (key, msgspec.Raw(value))
 
     def save(self) -> None:
@@ -62,7 +65,7 @@ class FileCache:
 
 
 def decode_value(value: msgspec.Raw, form: type[T]) -> T | None:
-    """A value decoded as `form`; None if the value has another form."""
+    """Return a value decoded as `form`, or None if it does not have this form."""
     try:
         return msgspec.msgpack.decode(value, type=form)
     except msgspec.DecodeError:

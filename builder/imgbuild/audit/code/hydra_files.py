@@ -1,4 +1,4 @@
-"""Checks users' Hydra configurations, and `hydra.compose` in Python (separate: one check)."""
+"""Checks Hydra configurations of users, and `hydra.compose` in Python (separate: one check)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INITIALIZERS = ("initialize_config_module", "initialize_config_dir", "initializ
 
 
 def check_hydra_files(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
-    """Findings for keys in users' configurations, and overrides in Python, that do not exist."""
+    """Yield findings for nonexistent keys in users' configurations and in overrides in Python."""
     for package, module in PROGRAMS.items():
         if package not in sources.package_set.wheels:
             continue
@@ -44,7 +44,7 @@ def check_hydra_files(sources: PackageSources, texts: Sequence[CodeText]) -> Ite
 def _file_findings(
     sources: PackageSources, main: HydraProgram, text: CodeText, texts: Sequence[CodeText]
 ) -> Iterator[CodeFinding]:
-    """Keys that the extended configuration does not have, although it has the parent keys.
+    """Yield findings for keys that the extended configuration lacks although it has their parents.
 
     Options of groups that neither the package nor the user defines are also reported.
     """
@@ -87,7 +87,7 @@ def _file_findings(
 
 
 def _chosen_defaults(defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """The group and option of each entry in a defaults list that contains both."""
+    """Yield the group and option of each entry in a defaults list that contains both."""
     for each in defaults:
         entries = each.items() if isinstance(each, Mapping) else [str(each).rpartition("/")[::2]]
         for key, chosen in entries:
@@ -97,7 +97,10 @@ def _chosen_defaults(defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _unknown_keys(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterator[str]:
-    """The keys of `content` missing in a section of `tree`; the user's own sections are skipped."""
+    """Yield the keys of `content` that are missing in `tree`.
+
+    The user's own sections are skipped.
+    """
     for key, value in content.items():
         path = f"{prefix}{key}"
         if not prefix and (key in ("defaults", "hydra") or key not in tree):
@@ -111,7 +114,10 @@ def _unknown_keys(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterato
 
 
 def _place(text: CodeText, path: str) -> tuple[int, int]:
-    """The line and column, from 1, of a dotted key in YAML, or of its innermost parent found."""
+    """Return the line and column of a dotted key in YAML, counted from 1.
+
+    If the key is not found, the place of its innermost parent is returned.
+    """
     try:
         node = yaml.compose(text.source.decode("utf-8", "replace"), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -130,7 +136,7 @@ def _place(text: CodeText, path: str) -> tuple[int, int]:
 def _python_findings(
     sources: PackageSources, main: HydraProgram, text: CodeText
 ) -> Iterator[CodeFinding]:
-    """The findings for overrides in calls of `compose` with a configuration of the package."""
+    """Yield findings for overrides in calls of `compose` with the package's configuration."""
     tree = valid_source(text.source)
     if tree is None:
         return
@@ -172,20 +178,23 @@ def _python_findings(
 
 
 def _callee_name(call: ast.Call) -> str:
-    """The last component of a callee's name."""
+    """Return the last component of a callee's name."""
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _places(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call that initializes Hydra with a folder or module."""
+    """Return the arguments of a call that initializes Hydra with a folder or module."""
     if _callee_name(call) not in _INITIALIZERS:
         return []
     return [*call.args[:1], *(each.value for each in call.keywords if each.arg != "version_base")]
 
 
 def _word(item: ast.expr) -> Word | None:
-    """An override as a word; of an f-string, only the part before the first value is known."""
+    """Return an override as a word, or None if it is not a string.
+
+    For an f-string, only the part before the first placeholder is known.
+    """
     text, literal = string_value(item), True
     if isinstance(item, ast.JoinedStr) and item.values:
         text, literal = string_value(item.values[0]), False

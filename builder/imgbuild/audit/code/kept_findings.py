@@ -1,7 +1,7 @@
-"""Caches findings in Python files, by the files on which the findings depend.
+"""Caches findings in Python files, together with the files on which they depend.
 
 The findings in a file depend on the package set, on the file, and on the user's modules that it
-uses directly or indirectly: on their summaries, rarely on their content.
+uses directly or indirectly. Of these modules, usually only the summaries matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ FINDINGS_FACT = "code-findings"
 
 
 class FileFindings(msgspec.Struct, frozen=True):
-    """The findings in a file; `local` is evidence omitted because the subject is the user's own."""
+    """The findings in a file.
+
+    `local` contains the evidence that was omitted because its subject is the user's own code.
+    """
 
     findings: tuple[CodeFinding, ...] = ()
     local: tuple[Evidence, ...] = ()
@@ -32,7 +35,7 @@ class FindingCache:
     """Caches the findings in the files of a user's code."""
 
     def __init__(self, store: Store, key: str, code: CodeSet, facts: CodeFacts) -> None:
-        """Open the cache; `key` stands for the package set and the code of the checks."""
+        """Open the cache. `key` stands for the package set and the code of the checks."""
         self._cache = FileCache(store, FINDINGS_FACT, key, list(code.code_by_module.values()))
         files = {name: text.file for name, text in code.code_by_module.items()}
         contents = {name: f"{name} {facts.digests[file]}" for name, file in files.items()}
@@ -60,12 +63,12 @@ class FindingCache:
         }
 
     def read(self, file: str) -> FileFindings | None:
-        """The findings in a file; None if they are not in the cache."""
+        """Return the findings in a file, or None if they are not in the cache."""
         data = self._cache.read(file, self._keys[file])
         return decode_value(data, FileFindings) if data is not None else None
 
     def write(self, file: str, findings: FileFindings) -> None:
-        """Set the findings in a file; `save` writes them."""
+        """Set the findings in a file. `save` writes them."""
         self._cache.write(file, self._keys[file], msgspec.msgpack.encode(findings))
 
     def save(self) -> None:
@@ -74,7 +77,7 @@ class FindingCache:
 
 
 def _used_modules(named: Collection[str], modules: Collection[str]) -> Collection[str]:
-    """The user's modules among `named`, with their parents."""
+    """Return the user's modules among `named`, with their parents."""
     used: set[str] = set()
     for each in named:
         name = each.removesuffix(".*")
@@ -90,9 +93,10 @@ def _used_modules(named: Collection[str], modules: Collection[str]) -> Collectio
 def reachable_digests(
     content: Mapping[str, str], uses: Mapping[str, Collection[str]]
 ) -> dict[str, str]:
-    """Node → a digest of the content of all nodes reachable through `uses`, including cycles.
+    """Map each node to a digest of the content of all nodes that it reaches through `uses`.
 
-    Uses Tarjan's algorithm: the nodes of a cycle have one digest.
+    The graph can contain cycles. Uses Tarjan's algorithm: the nodes of a cycle have the same
+    digest.
     """
     digests: dict[str, str] = {}
     number: dict[str, int] = {}

@@ -19,5 +19,5 @@ class FindingKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 @lru_cache(maxsize=1)
 def load_finding_kinds() -> Mapping[str, FindingKind]:
-    """Code → type of finding, in the order of the data file."""
+    """Map each code to its type of finding, in the order of the data file."""
     return yaml_data.load_yaml_data(files.data("audit/code_kinds.yaml"), dict[str, FindingKind])

@@ -1,4 +1,4 @@
-"""Compares launchers' processes with allocated GPUs, and checks ZeRO-3 (separate: one check)."""
+"""Compares launched processes with the allocated GPUs, and checks ZeRO-3 (separate: one check)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def load_rejected_options() -> tuple[RejectedOption, ...]:
 
 
 class SlurmGpus(msgspec.Struct, frozen=True):
-    """The resources that a Slurm script requests; `line` is the line with the GPUs."""
+    """The resources that a Slurm script requests. `line` is the line that requests GPUs."""
 
     gpus: int
     nodes: int
@@ -59,7 +59,10 @@ class SlurmGpus(msgspec.Struct, frozen=True):
 
 
 def requested_gpus(source: str) -> SlurmGpus | None:
-    """The GPUs that the `#SBATCH` lines of a script request; None if they contain no number."""
+    """Return the GPUs that the `#SBATCH` lines of a script request.
+
+    Return None if they contain no number.
+    """
     given: dict[str, tuple[int, int]] = {}
     for match in _DIRECTIVE.finditer(source):
         name, value = _SHORT_OPTIONS.get(match["name"], match["name"]), match["value"] or ""
@@ -83,7 +86,10 @@ def requested_gpus(source: str) -> SlurmGpus | None:
 
 
 def check_launches(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
-    """Launchers that start more processes than there are GPUs, and options rejected by ZeRO-3."""
+    """Yield findings for launchers that start more processes than there are GPUs.
+
+    Options that ZeRO-3 rejects are also reported.
+    """
     rejected: set[tuple[str, str]] = set()
     for text in texts:
         source = (text.source if text.kind == "shell" else text.commands).decode(errors="replace")
@@ -108,7 +114,10 @@ def check_launches(sources: PackageSources, texts: Sequence[CodeText]) -> Iterat
 
 
 def _find_launch(command: Command) -> tuple[str, Command] | None:
-    """The launcher that a command starts, directly or through a wrapper, and the words after it."""
+    """Return the launcher that a command starts, and the words after it.
+
+    The command can start the launcher directly or through a wrapper.
+    """
     for at, word in enumerate(command):
         name = word.text.rpartition("/")[2]
         if name == "accelerate" and (len(command) <= at + 1 or command[at + 1].text != "launch"):
@@ -119,7 +128,7 @@ def _find_launch(command: Command) -> tuple[str, Command] | None:
 
 
 def _value(words: Sequence[Word], name: str) -> tuple[str, Word] | None:
-    """The value and the word of an option; dashes and underscores are equivalent."""
+    """Return the value and the word of an option. Dashes and underscores are equivalent."""
     for at, word in enumerate(words):
         if word.text.endswith(".py"):
             return None  # what follows belongs to the script
@@ -133,14 +142,20 @@ def _value(words: Sequence[Word], name: str) -> tuple[str, Word] | None:
 
 
 def _referenced_file(texts: Sequence[CodeText], path: str) -> CodeText | None:
-    """The file to which a script refers by this path; the base folder of the path is unknown."""
+    """Return the file to which a script refers by this path.
+
+    The base folder of the path is unknown.
+    """
     end = "/" + path.removeprefix("./").lstrip("/")
     matching = [text for text in texts if f"/{text.file}".endswith(end)]
     return matching[0] if len(matching) == 1 else None
 
 
 def _content(text: CodeText | None) -> Mapping[str, Any]:
-    """The content of a YAML or JSON file; empty for other and invalid files."""
+    """Return the content of a YAML or JSON file.
+
+    The result is empty for other and invalid files.
+    """
     if text is None or text.kind not in ("yaml", "json"):
         return {}
     try:
@@ -152,7 +167,7 @@ def _content(text: CodeText | None) -> Mapping[str, Any]:
 
 
 def _settings(texts: Sequence[CodeText], words: Command) -> Mapping[str, Any]:
-    """The accelerate configuration to which a command refers."""
+    """Return the accelerate configuration to which a command refers."""
     given = _value(words, "--config-file")
     return _content(_referenced_file(texts, given[0])) if given is not None else {}
 
@@ -185,7 +200,10 @@ def _processes(
 
 
 def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any]) -> object:
-    """The ZeRO stage in the configuration of a command; None if it has none or it is unknown."""
+    """Return the ZeRO stage in the configuration of a command.
+
+    Return None if there is no stage or it is unknown.
+    """
     of_accelerate = settings.get("deepspeed_config")
     files_named = [each.text.partition("=")[2] or each.text for each in words]
     if isinstance(of_accelerate, Mapping):
@@ -201,7 +219,7 @@ def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any
 
 
 def _rejected_option_findings(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
-    """Findings for options in a script that the installed versions reject with ZeRO-3."""
+    """Yield findings for options in a script that the installed versions reject with ZeRO-3."""
     tree = valid_source(text.source)
     if tree is None:
         return
@@ -231,7 +249,7 @@ def _rejected_option_findings(sources: PackageSources, text: CodeText) -> Iterat
 
 
 def _is_rejected(option: RejectedOption, value: ast.expr) -> bool:
-    """Whether a literal value is rejected; False for an expression that is not a literal."""
+    """Whether a literal value is rejected. False for an expression that is not a literal."""
     if option.value is not None:
         return isinstance(value, ast.Constant) and value.value is option.value
     constant = isinstance(value, ast.Constant) and value.value is not None

@@ -1,4 +1,4 @@
-"""Finds the column of a finding in the syntax tree (separate: one traversal of trees)."""
+"""Finds the column of a finding in the syntax tree (separate: traverses a tree once)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CodeTree:
         return parse_source(self._text.source)
 
     def _nodes(self, line: int) -> Iterator[ast.AST]:
-        """The nodes that start on a line, outer ones first."""
+        """Yield the nodes that start on a line, outer ones first."""
         waiting: deque[ast.AST] = deque([self._tree])
         while waiting:
             for node in ast.iter_child_nodes(waiting.popleft()):
@@ -74,14 +74,14 @@ class CodeTree:
         ]
 
     def always_runs(self, line: int) -> bool:
-        """Whether running the file always runs this line."""
+        """Whether a line runs whenever the file runs."""
         return self._is_import(line) or not any(
             first <= line <= last for first, last in self._conditional_blocks
         )
 
     @cached_property
     def _tests(self) -> list[tuple[ast.If, frozenset[str]]]:
-        """The `if` statements, each with the functions that the condition calls without data."""
+        """The `if` statements, each with the functions that its condition calls without data."""
         found = [
             (node, _called_functions(node.test))
             for node in self._all_statements
@@ -108,13 +108,13 @@ class CodeTree:
         )
 
     def _definition(self, line: int) -> str:
-        """The top-level function or class that contains a line; "" if none does."""
+        """Return the top-level function or class that contains a line, or "" if none does."""
         around = (each for each in self._tree.body if each.lineno <= line <= (each.end_lineno or 0))
         return getattr(next(around, None), "name", "")
 
     @cached_property
     def _used(self) -> frozenset[str]:
-        """The names that the file uses outside of the definitions of these names."""
+        """The names that the file uses outside of their definitions."""
         return frozenset(
             node.id
             for statement in self._tree.body
@@ -123,9 +123,9 @@ class CodeTree:
         )
 
     def may_be_guarded(self, line: int) -> bool:
-        """Whether the user's function, called without data, determines if the line runs.
+        """Whether a function of the user, called without data, determines if the line runs.
 
-        Such a function may test for a version or name in a form that the audit does not recognize.
+        The function may test for a version or name in a form that the audit does not recognize.
         """
         if self._is_import(line):
             return False
@@ -149,7 +149,7 @@ class CodeTree:
         return self._code.owner(module) == CODE
 
     def _leaves_before(self, node: ast.If, line: int) -> bool:
-        """Whether the function that contains `line` returns in `node`, which is before `line`."""
+        """Whether the function that contains `line` can return in `node`, before that line."""
         leaves = isinstance(node.body[-1], (ast.Return, ast.Raise, ast.Continue))
         return leaves and any(
             function.lineno < node.lineno < line <= (function.end_lineno or 0)
@@ -157,7 +157,10 @@ class CodeTree:
         )
 
     def place(self, evidence: Evidence) -> tuple[int, int]:
-        """Line and column, from 1, of the subject of `evidence`; column 1 if it cannot be found."""
+        """Return the line and column of the subject of `evidence`, counted from 1.
+
+        The column is 1 if the subject cannot be found.
+        """
         whole = evidence.relation in (ConflictRelation.MODULE, ConflictRelation.PACKAGE)
         if whole and self._is_import(evidence.line):
             return evidence.line, 1
@@ -195,7 +198,7 @@ def _is_main(test: ast.expr) -> bool:
 
 
 def _called_functions(test: ast.expr) -> frozenset[str]:
-    """The functions that a condition calls by name, without arguments or with literals only."""
+    """Return the functions that a condition calls by name, with literal arguments or none."""
     return frozenset(
         node.func.id
         for node in walk_tree(test)
@@ -207,7 +210,10 @@ def _called_functions(test: ast.expr) -> frozenset[str]:
 
 
 def _named_node(node: ast.AST, relation: ConflictRelation, name: str) -> ast.expr | ast.stmt | None:
-    """The part of `node` that the finding concerns: an imported name, an attribute, a call."""
+    """Return the part of `node` that the finding concerns.
+
+    This is an imported name, an attribute or a call.
+    """
     match relation:
         case ConflictRelation.ARGUMENT if isinstance(node, ast.Call) and _callee(node) == name:
             return node
@@ -223,5 +229,5 @@ def _named_node(node: ast.AST, relation: ConflictRelation, name: str) -> ast.exp
 
 
 def _callee(node: ast.Call) -> str:
-    """The last component of the name of a callee; a constructor can have any name."""
+    """Return the last component of a callee's name. A constructor can have any name."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

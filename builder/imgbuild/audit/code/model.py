@@ -11,9 +11,9 @@ class CodeFinding(Finding, frozen=True, kw_only=True):
     """A finding in a user's file.
 
     `code` is the type of the finding (`data/audit/code_kinds.yaml`). `line` and `column` count from
-    1. In a notebook, `line` counts within `cell`; in other files `cell` is 0. `instead` is the
-    current name, `since` the version of the package that introduced the change, as far as locked
-    targets show it, and `targets` are the targets whose packages have the missing item.
+    1. In a notebook, `line` counts within `cell`. In other files, `cell` is 0. `instead` is the
+    current name. `since` is the version of the package that introduced the change, as far as locked
+    targets show it. `targets` are the targets whose packages have the missing item.
     """
 
     code: str
@@ -27,18 +27,19 @@ class CodeFinding(Finding, frozen=True, kw_only=True):
 
 
 class CodeReport(Report, frozen=True, kw_only=True):
-    """The findings in a user's code for a package set; `files` is the number of files read."""
+    """The findings in a user's code for a package set. `files` is the number of files read."""
 
     findings: tuple[CodeFinding, ...] = ()
     files: int = 0
 
 
 class CodeText(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's file: `file` is the name in messages, `root` the folder from which Python imports.
+    """A user's file.
 
-    For a notebook, `source` contains the cells as one module, without lines that are not Python,
-    `cells` are the first lines of the cells in `source`, and `commands` contains the shell commands
-    on their lines. `kind` is "python", "shell", "yaml", "json" or "dockerfile".
+    `file` is the name in messages, and `root` the folder from which Python imports. For a notebook,
+    `source` contains the cells as one module, without lines that are not Python. `cells` are the
+    first lines of the cells in `source`, and `commands` contains the shell commands on the same
+    lines as the notebook. `kind` is "python", "shell", "yaml", "json" or "dockerfile".
     """
 
     file: str
@@ -51,7 +52,10 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[int, ...] = ()
 
     def place(self, line: int) -> tuple[int, int]:
-        """The cell (from 1; 0 if no notebook) of a line of `source`, and the line in the cell."""
+        """Return the cell of a line of `source`, and the line within the cell.
+
+        Cells count from 1. The cell is 0 if the file is not a notebook.
+        """
         cell = sum(first <= line for first in self.cells)
         return cell, line - self.cells[cell - 1] + 1 if cell else line
 
@@ -66,7 +70,7 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
         instead: str = "",
         remedy: str = "",
     ) -> CodeFinding:
-        """A finding at a line of `source`; the default remedy is to use `instead`."""
+        """Return a finding at a line of `source`. The default remedy is to use `instead`."""
         cell, line = self.place(line)
         return CodeFinding(
             check="code",

@@ -23,10 +23,10 @@ _MAGIC = re.compile(
 
 
 def notebook_module(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
-    """The code cells of a notebook as a module, the commands, and the first line of each cell.
+    """Return the code cells of a notebook as a module, its commands, and each cell's first line.
 
-    A cell that is not Python becomes empty lines in the module. The commands, `!COMMAND` and
-    shell cells, are on the same lines as in the notebook.
+    A cell that is not Python becomes empty lines in the module. The commands (`!COMMAND` and shell
+    cells) are on the same lines as in the notebook.
     """
     try:
         cells = json.loads(data)["cells"]
@@ -45,7 +45,10 @@ def notebook_module(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
 
 
 def _lines(cell: Any) -> list[str]:
-    """The lines of a cell; empty if it is not a code cell."""
+    """Return the lines of a cell.
+
+    The result is empty if it is not a code cell.
+    """
     if not isinstance(cell, dict) or cell.get("cell_type") != "code":
         return []
     source = cell.get("source")
@@ -57,7 +60,10 @@ def _lines(cell: Any) -> list[str]:
 
 
 def _commands(lines: list[str]) -> list[str]:
-    """The lines with commands in a cell, `%env` as assignments; other lines become empty."""
+    """Return the lines with commands in a cell. `%env` becomes an assignment.
+
+    Other lines become empty.
+    """
     if lines and _SHELL_CELL.match(lines[0]):
         return ["", *lines[1:]]
     commands = []
@@ -72,7 +78,7 @@ def _commands(lines: list[str]) -> list[str]:
 
 
 def _python(lines: list[str]) -> list[str]:
-    """The lines of a cell that are Python; other lines become empty."""
+    """Return the Python lines of a cell. Other lines become empty."""
     lines = [*lines]
     if not lines:
         return lines
@@ -87,7 +93,7 @@ def _python(lines: list[str]) -> list[str]:
 
 
 def _replace_magics(lines: list[str]) -> list[str]:
-    """`lines` with Python statements instead of magics and commands."""
+    """Return `lines` with Python statements instead of magics and commands."""
     plain = []
     continued = False
     for line in lines:

@@ -1,4 +1,4 @@
-"""Finds locked targets that have a missing name, and the current name of the item."""
+"""Finds locked targets that have a missing name, and the name that replaces it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RENAMING_DECORATOR = re.compile(
 
 
 class OtherSet(msgspec.Struct, frozen=True):
-    """The package set of a target, limited to cached facts."""
+    """The package set of a target. Only cached facts are used."""
 
     target: str
     versions: Mapping[str, str]
@@ -35,7 +35,7 @@ class OtherSet(msgspec.Struct, frozen=True):
 
 
 class Replacement(msgspec.Struct, frozen=True):
-    """The replacement of a missing name; `since` is the first version without the name."""
+    """The replacement of a missing name. `since` is the first version without the name."""
 
     instead: str = ""
     since: str = ""
@@ -46,7 +46,10 @@ class Replacement(msgspec.Struct, frozen=True):
 def find_replacement(
     package_set: ImportablePackages, evidence: Evidence, others: Sequence[OtherSet]
 ) -> Replacement:
-    """The replacement for the name missing in `evidence`, and the targets that have the name."""
+    """Return the replacement for the name missing in `evidence`.
+
+    The result also lists the targets that have the missing name.
+    """
     package = evidence.other
     having: dict[str, list[str]] = {}
     lacking: list[str] = [evidence.other_version] if evidence.other_version else []
@@ -93,7 +96,10 @@ def find_replacement(
 def _corrected_parameter(
     evidence: Evidence, here: str, opened: Mapping[str, tuple[OtherSet, ImportablePackages]]
 ) -> Replacement | None:
-    """The parameter of another version that is more similar to the mistyped name than `here`."""
+    """Return a parameter of another version that is the likely correction of a typo.
+
+    The parameter must be more similar to the mistyped name than all parameters of `here`.
+    """
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not ConflictRelation.KEYWORD:
         return None
@@ -110,7 +116,7 @@ def _corrected_parameter(
 def _sort_by_version_distance(
     package: str, evidence: Evidence, others: Sequence[OtherSet]
 ) -> Iterable[OtherSet]:
-    """The targets with the package, sorted by the distance of the version."""
+    """Return the targets with the package, sorted by the distance of its version."""
     if not package:
         return others
     fitting = [other for other in others if package in other.versions]
@@ -125,7 +131,7 @@ def _sort_by_version_distance(
 
 
 def resolve_path(package_set: ImportablePackages, path: str) -> LookupResult:
-    """The object at a dotted path. As much of the path as possible is resolved as modules."""
+    """Return the object at a dotted path. As many components as possible are modules."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         module = package_set.module(".".join(parts[:end]))
@@ -151,7 +157,10 @@ def has_member(package_set: ImportablePackages, path: str, name: str) -> bool:
 
 
 def _has_name(package_set: ImportablePackages, evidence: Evidence) -> bool | None:
-    """Whether a package set has the item missing in `evidence`; None if the cache cannot tell."""
+    """Whether a package set has the item missing in `evidence`.
+
+    Return None if the cached facts do not show it.
+    """
     subject = evidence.subject
     try:
         match evidence.relation:
@@ -182,7 +191,7 @@ def _signature(package_set: ImportablePackages, path: str) -> CallSignature | No
 def _renamed_parameter(
     here: ImportablePackages, other: ImportablePackages, evidence: Evidence
 ) -> str:
-    """The parameter that replaces the missing one, from its position in another version."""
+    """Return the parameter that replaces the missing one, based on its position in `other`."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
@@ -201,7 +210,7 @@ def _renamed_parameter(
 def _parameter_from_decorator(
     package_set: ImportablePackages, here: ImportablePackages, evidence: Evidence
 ) -> str:
-    """The new name of a parameter, from a decorator of `here` that lists both names."""
+    """Return the new name of a parameter, from a decorator of `here` that lists both names."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
@@ -227,7 +236,10 @@ def _parameter_from_decorator(
 
 
 def _parameter_from_table(package_set: ImportablePackages, evidence: Evidence) -> str:
-    """The new name of a parameter, from the table of renamed parameters if the signature has it."""
+    """Return the new name of a parameter, from the table of renamed parameters.
+
+    The signature must contain the new name.
+    """
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
@@ -238,9 +250,10 @@ def _parameter_from_table(package_set: ImportablePackages, evidence: Evidence) -
 
 
 def _most_similar_name(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
-    """The most similar existing name; with `nearly`, only a name that is a likely correction.
+    """Return the most similar existing name.
 
-    A name that exists in another version is not a typo.
+    With `nearly`, the name must be a likely correction. A name that exists in another version is
+    not a typo.
     """
     name = _nearest_name(package_set, evidence)
     wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]

@@ -30,7 +30,7 @@ _SET = re.compile(rb"\bsetattr\(\s*([\w.]+)\s*,\s*[\"'](\w+)[\"']\s*,\s*(\w+)\s*
 def check_overridden_methods(
     code: CodeSet, others: Sequence[OtherSet], modules: Iterable[str]
 ) -> Iterator[CodeFinding]:
-    """Findings for methods without a parameter that a base class passes, and for unused methods.
+    """Yield findings for methods that reject an argument of a base class, and for unused methods.
 
     Checks the classes in `modules`, and functions that `modules` assign to attributes of packages.
     """
@@ -76,7 +76,10 @@ def _is_package(code: CodeSet, ancestor: LookupResult) -> bool:
 
 
 class _Problem(NamedTuple):
-    """The arguments that a base class passes to a method; `used` if the passing code is called."""
+    """The arguments that a base class passes to a method.
+
+    `used` means that the passing code is called.
+    """
 
     text: str
     used: bool
@@ -89,7 +92,10 @@ def _additional_keyword_problem(
     method: str,
     function: Function,
 ) -> _Problem | None:
-    """The problem of a keyword that a base class passes to `method` and `function` rejects."""
+    """Return the problem of a keyword that a base class passes but the method rejects.
+
+    The base class passes the keyword to `method`, which `function` implements.
+    """
     if function.varkw:
         return None
     names = {each.name for each in function.parameters if each.kind != "positional"}
@@ -126,13 +132,13 @@ def _is_called(facts: ModuleFacts, chain: Sequence[LookupResult], method: str) -
 
 
 def _calls(home: ModuleFacts, base: Class, method: str) -> Sequence[Call]:
-    """The calls of `self.METHOD` in the methods of a class."""
+    """Return the calls of `self.METHOD` in the methods of a class."""
     return _self_calls_by_method(SameFacts(home)).get((base.name, method), ())
 
 
 @lru_cache(maxsize=1024)
 def _self_calls_by_method(home: SameFacts) -> Mapping[tuple[str, str], Sequence[Call]]:
-    """Class and method → the calls of `self.METHOD` in the class."""
+    """Map each class and method to the calls of `self.METHOD` in the class."""
     table: dict[tuple[str, str], list[Call]] = {}
     for call in home.facts.calls:
         owner, _, method = call.callee.partition(".")
@@ -150,7 +156,10 @@ def _removed_method(
     method: str,
     others: Sequence[OtherSet],
 ) -> tuple[str, str] | None:
-    """Message and remedy if no base has `method` but one in another target does; None otherwise."""
+    """Return message and remedy for a method that no base class has any more.
+
+    Return None if a base class has `method`, or if no base class in another target has it.
+    """
     for base in definition.bases:
         gone = _version_without_name(code, classes.full_name(facts, base), method, others)
         if gone is not None:
@@ -162,7 +171,10 @@ def _removed_method(
 def _version_without_name(
     code: CodeSet, path: str, name: str, others: Sequence[OtherSet]
 ) -> tuple[str, str] | None:
-    """The version of a package that lacks the name, if another target's has it; and a remedy."""
+    """Return the version of a package that lacks a name, and a remedy.
+
+    Return None unless another target's version has the name.
+    """
     package = code.owner(path)
     if package is None or package == CODE:
         return None
@@ -181,7 +193,7 @@ def _version_without_name(
 def _assigned_function_findings(
     code: CodeSet, facts: ModuleFacts, text: CodeText, others: Sequence[OtherSet]
 ) -> Iterator[CodeFinding]:
-    """Findings for functions that are assigned to names which the package removed."""
+    """Yield findings for functions that are assigned to names which the package removed."""
     defined = {each.name for each in facts.functions} | {each.name for each in facts.classes}
     imported = {line.bound for line in facts.imports}
     for match in (*_ASSIGNMENT.finditer(text.source), *_SET.finditer(text.source)):

@@ -28,7 +28,7 @@ Problem = tuple[Word, str, str, str]  # word, code, message, instead
 
 
 class ComposedTree(NamedTuple):
-    """A composed configuration: the tree of keys, the options of each group, and the name."""
+    """A composed configuration: the tree of keys, the options of each group, and its name."""
 
     tree: Any
     options: Mapping[str, frozenset[str]]
@@ -42,7 +42,7 @@ def check_overrides(
     words: Sequence[Word],
     texts: Sequence[CodeText] = (),
 ) -> Iterator[Problem]:
-    """Findings for overrides that the Hydra program `module` of a package rejects.
+    """Yield findings for overrides that the Hydra program `module` of a package rejects.
 
     With `--config-path`, the configurations among the user's `texts` are searched first.
     """
@@ -57,7 +57,7 @@ def compare_overrides(
     configuration: ComposedTree,
     words: Sequence[Word],
 ) -> Iterator[Problem]:
-    """Findings for overrides that are invalid in a configuration."""
+    """Yield findings for overrides that are invalid in a configuration."""
     tree, options, name = configuration
     what = f"the configuration {name} of {package} {sources.package_set.version(package)}"
     for word in words:
@@ -96,7 +96,7 @@ def lacks_option(options: Mapping[str, frozenset[str]], group: str, value: str) 
 def _configuration(
     sources: PackageSources, module: str, words: Sequence[Word], texts: Sequence[CodeText]
 ) -> ComposedTree | None:
-    """The composed configuration of a program; None if it has none."""
+    """Return the composed configuration of a program, or None if there is no configuration."""
     main = find_hydra_program(sources.package_set, module)
     if main is None:
         return None
@@ -116,7 +116,7 @@ def _configuration(
 
 
 def _option(words: Sequence[Word], names: tuple[str, ...]) -> str | None:
-    """The value of an option; None if it is not given."""
+    """Return the value of a command-line option, or None if the option is not given."""
     for at, word in enumerate(words):
         option, equals, value = word.text.partition("=")
         if option in names:
@@ -125,10 +125,10 @@ def _option(words: Sequence[Word], names: tuple[str, ...]) -> str | None:
 
 
 def adjacent_files(texts: Sequence[CodeText], folder: str, name: str) -> dict[str, bytes]:
-    """Path → content of the user's files next to the configuration `name`, relative to its folder.
+    """Return the contents of the user's files next to the configuration `name`, by relative path.
 
-    Of `folder`, which is from the command line, only the last component is compared. Empty if
-    several folders contain such a file.
+    `folder` is from the command line, and only its last component is compared. The result is empty
+    if several folders contain such a file.
     """
     last = posixpath.basename(folder.rstrip("/"))
     ends = tuple(f"{last}/{name}{suffix}" for suffix in (".yaml", ".yml"))
@@ -152,9 +152,10 @@ def adjacent_files(texts: Sequence[CodeText], folder: str, name: str) -> dict[st
 
 
 def value_at(tree: Any, key: str) -> Any:
-    """The value at a dotted key, in a tuple; None if the key is missing, OPEN if it is unknown.
+    """Return the value at a dotted key, in a tuple.
 
-    Keys below null, or below references to other parts of the configuration, are unknown.
+    Return None if the key is missing, and OPEN if it is unknown. Keys below null, or below
+    references to other parts of the configuration, are unknown.
     """
     for part in key.split("."):
         if tree is OPEN_VALUE or tree is None or (isinstance(tree, str) and tree.startswith("${")):
@@ -168,7 +169,10 @@ def value_at(tree: Any, key: str) -> Any:
 
 
 def nearest_key(tree: Any, key: str) -> str:
-    """The nearest existing key: a similar name in its section, or the same name in another one."""
+    """Return the nearest existing key.
+
+    This is a similar name in the same section, or the same name in another section.
+    """
     parts = key.split(".")
     node: Any = tree
     for at, part in enumerate(parts):
@@ -198,7 +202,7 @@ def _paths(tree: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _value_fits(value: Any, text: str) -> bool:
-    """Whether an override may be valid where the configuration has a value of this type."""
+    """Whether an override may be valid for a setting whose value has this type."""
     if text in ("null", "None", "") or "${" in text or isinstance(value, (str, type(None))):
         return True
     try:

@@ -61,7 +61,7 @@ def check_python_code(
     cache: Callable[[CodeSet], FindingCache] | None = None,
     copied: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> list[CodeFinding]:
-    """The findings in the Python files `texts` with the facts `facts`, for these packages.
+    """Return the findings in the Python files `texts`, whose facts are `facts`.
 
     `unread` are installed packages that were not read. Files whose findings are in the `cache` are
     not checked again. If the packages can be `copied`, many files are checked in several processes.
@@ -97,7 +97,10 @@ def _check_modules(
     others: Sequence[OtherSet],
     copied: Callable[[], AbstractContextManager[None]] | None,
 ) -> dict[str, FileFindings]:
-    """File → the findings in the modules `new`; copies of this process check shares of them."""
+    """Return the findings in the modules `new` by file.
+
+    Forked copies of this process check shares of the modules.
+    """
     size = sum(len(text.source) for text in new.values())
     processes = max(1, min(forked.copy_limit(), size // SHARE)) if copied is not None else 1
     first, *rest = _shares(new, processes)
@@ -123,7 +126,7 @@ def _check_modules(
 
 
 def _shares(new: Mapping[str, CodeText], count: int) -> list[dict[str, CodeText]]:
-    """Divide `new` into at most `count` shares of neighbours, which use the same packages."""
+    """Divide `new` into at most `count` shares. Neighbouring files use the same packages."""
     size = sum(len(text.source) for text in new.values()) / count
     shares: list[dict[str, CodeText]] = [{}]
     total = 0
@@ -138,7 +141,7 @@ def _shares(new: Mapping[str, CodeText], count: int) -> list[dict[str, CodeText]
 def _module_findings(
     code: CodeSet, new: Mapping[str, CodeText], rules: MainPathPolicy, others: Sequence[OtherSet]
 ) -> dict[str, FileFindings]:
-    """File → the findings in these modules."""
+    """Return the findings in these modules by file."""
     path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
     local: dict[str, list[Evidence]] = {}
@@ -162,7 +165,11 @@ def _module_findings(
 
 
 def _is_current(stored: FileFindings, code: CodeSet) -> bool:
-    """Whether the user's folders still contain, and lack, the modules that findings are about."""
+    """Whether stored findings are current.
+
+    The user's folders must still contain, and lack, the same modules as when the findings were
+    stored.
+    """
     evidence = [each.evidence for each in stored.findings if each.evidence is not None]
     return all(_is_local(each, code) for each in stored.local) and not any(
         _is_local(each, code) for each in evidence
@@ -170,7 +177,7 @@ def _is_current(stored: FileFindings, code: CodeSet) -> bool:
 
 
 def _syntax_finding(file: str, message: str) -> CodeFinding:
-    """The finding for an invalid Python file; the message of the parser ends with the line."""
+    """Return the finding for an invalid Python file. The parser's message ends with the line."""
     match = PARSED_LINE.search(message)
     line = max(1, int(match["line"])) if match else 1
     return CodeFinding(
@@ -185,7 +192,7 @@ def _syntax_finding(file: str, message: str) -> CodeFinding:
 
 
 def _unique_findings(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
-    """The findings without duplicates, each with its highest severity.
+    """Return the findings without duplicates, each with its highest severity.
 
     The statements of a program are read twice, so findings are duplicated.
     """
@@ -198,7 +205,7 @@ def _unique_findings(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
 def _is_local(evidence: Evidence, code: CodeSet) -> bool:
     """Whether the subject is part of the user's code: a relative import, or a file next to it.
 
-    Python imports a file next to the script first. A package that no package set has may be in a
+    Python imports a file next to the script first. A package that is in no package set may be in a
     parent folder. Names that a user's module imports from a package are not part of the user's
     code.
     """
@@ -233,7 +240,7 @@ class _ReplacementCache:
         self._memory: dict[tuple[str, str, str], Replacement] = {}
 
     def find(self, evidence: Evidence) -> Replacement:
-        """The result of `other_sets.find_replacement`, cached."""
+        """Return the result of `other_sets.find_replacement`, cached."""
         key = (evidence.relation, evidence.subject, evidence.other)
         if key not in self._memory:
             self._memory[key] = other_sets.find_replacement(self.code, evidence, self._others)
@@ -243,13 +250,16 @@ class _ReplacementCache:
 def _file_findings(
     look: _ReplacementCache, text: CodeText, group: Sequence[tuple[Finding, Evidence]]
 ) -> list[CodeFinding]:
-    """The findings in one file. The syntax tree is released afterwards."""
+    """Return the findings in one file. The syntax tree is released afterwards."""
     tree = CodeTree(text, look.code)
     return [_finding(look, finding, evidence, text, tree) for finding, evidence in group]
 
 
 def _severity(finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree) -> Severity:
-    """The severity in the user's code: a warning if the line may not run or may not fail."""
+    """Return the severity of a finding in the user's code.
+
+    The severity is a warning if the line may not run, or may not fail.
+    """
     if finding.severity is not Severity.ERROR:
         return finding.severity
     if evidence.relation is ConflictRelation.PACKAGE:
@@ -311,7 +321,10 @@ def _finding(
 
 
 def _published_existence(evidence: Evidence) -> Existence | None:
-    """The releases that have a name, from the release table; None if this release may have it."""
+    """Return the releases that have a name, according to the release table.
+
+    Return None if this release may have the name.
+    """
     subject, known = evidence.subject, None
     match evidence.relation:
         case ConflictRelation.KEYWORD:
@@ -330,7 +343,7 @@ def _published_existence(evidence: Evidence) -> Existence | None:
 
 
 def _remedy(evidence: Evidence, elsewhere: Replacement, published: Existence | None) -> str:
-    """The remedy: use the replacement, or a version or target that has the name."""
+    """Return the remedy: to use the replacement, or a version or target that has the name."""
     parts = [f"use {elsewhere.instead}"] if elsewhere.instead else []
     if elsewhere.instead and elsewhere.targets and not elsewhere.since:
         having = f"{evidence.other} {elsewhere.having}"

@@ -26,7 +26,10 @@ SHARE = 40  # files in one task
 
 
 class CodeFacts(Mapping[str, ModuleFacts]):
-    """Reads facts of the Python files in `texts` by file. `summaries` maps files to summaries."""
+    """Reads facts of the Python files in `texts`, by file.
+
+    `summaries` maps files to summaries.
+    """
 
     def __init__(self, texts: Sequence[CodeText], store: Store, place: str = "") -> None:
         """Read the files whose summaries are not cached. For `place`, see `FileCache`."""
@@ -46,7 +49,7 @@ class CodeFacts(Mapping[str, ModuleFacts]):
         self._store_facts(_read_all([t for f, t in self._texts.items() if f not in self.summaries]))
 
     def variables(self) -> Mapping[str, FileVariables]:
-        """File → the environment variables that it sets and reads."""
+        """Map each file to the environment variables that it sets and reads."""
         return {file: each.variables for file, each in self.summaries.items()}
 
     def _store_facts(self, read: Mapping[str, tuple[bytes, Summary]]) -> None:
@@ -60,7 +63,7 @@ class CodeFacts(Mapping[str, ModuleFacts]):
         self._summaries.save()
 
     def __getitem__(self, file: str) -> ModuleFacts:
-        """The facts of a file, from the cache if possible."""
+        """Return the facts of a file, from the cache if possible."""
         if file not in self._facts:
             data = self._modules.read(file, self.digests[file])
             cached = decode_value(data, ModuleFacts) if data is not None else None
@@ -78,13 +81,13 @@ class CodeFacts(Mapping[str, ModuleFacts]):
 
 
 def text_digest(text: CodeText) -> str:
-    """A digest of the name, module and content of a file."""
+    """Return a digest of the name, module and content of a file."""
     content = (f"{text.file}\0{text.module}".encode(), text.source, text.commands)
     return sha256(b"\0".join(content))
 
 
 def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
-    """File → its facts (as MessagePack) and its summary."""
+    """Map each file to its facts (as MessagePack) and its summary."""
     processes = processor_count()
     if processes < 2 or sum(len(text.source) for text in texts) < PARALLEL_MINIMUM:
         return read_texts(texts)
@@ -100,7 +103,7 @@ def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
 
 
 def read_texts(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
-    """File → its facts (as MessagePack) and its summary, read in this process."""
+    """Map each file to its facts (as MessagePack) and its summary, read in this process."""
     read: dict[str, tuple[bytes, Summary]] = {}
     with pause_collector():
         for text in texts:
@@ -115,5 +118,5 @@ def read_texts(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
 
 
 def texts_key(texts: Sequence[CodeText]) -> Mapping[str, str]:
-    """File → the digest of its content."""
+    """Map each file to the digest of its content."""
     return {text.file: text_digest(text) for text in texts}

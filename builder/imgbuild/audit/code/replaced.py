@@ -1,4 +1,4 @@
-"""Finds functions that a file may not use with a package set (separate: reads files again)."""
+"""Finds functions that a file does not use with a package set (separate: reads files again)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
-    """The lines of top-level functions and classes that may be unused with this package set.
+    """Return the lines of top-level functions and classes that may be unused with this package set.
 
-    All uses in the file are in such functions, or under conditions on versions that are false or
-    unknown, such as `if version < "0.20"`: the functions are implementations for other versions.
+    All their uses in the file are in other such functions, or under conditions on versions that are
+    false or unknown, such as `if version < "0.20"`. The functions are implementations for other
+    versions.
     """
     if _CONDITION.search(text.source) is None:
         return ()
@@ -45,9 +46,9 @@ def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
 def _uses(
     code: CodeSet, text: CodeText, tree: ast.Module, names: frozenset[str]
 ) -> Sequence[tuple[str, str, bool]]:
-    """The uses of some names: name, scope, and whether the code certainly runs.
+    """Return the uses of some names: name, scope, and whether the code certainly runs.
 
-    Each use is changed to a call, because the reader of sources finds conditions of calls.
+    Each use is changed to a call, because the source reader finds conditions of calls.
     """
     called = ast.unparse(ast.fix_missing_locations(_CallReplacer(names).visit(tree))).encode()
     facts = read_module(called, text.module, text.file, package=text.package)

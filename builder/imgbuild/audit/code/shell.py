@@ -27,10 +27,10 @@ _NESTING_LIMIT = 3  # levels of `bash -c "…"` that are read
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A word without quotes; `literal` if it contains no expansion.
+    """A word without quotes. `literal` means that it contains no expansion.
 
-    `variable` is the name in a word that is only an expansion to several words: `$NAME`,
-    `"${NAME[@]}"`. `items` are the words of an array, in `NAME=(…)`.
+    `variable` is the name in a word that is only an expansion to several words: `$NAME` or
+    `"${NAME[@]}"`. `items` are the words of an array in `NAME=(…)`.
     """
 
     text: str
@@ -45,7 +45,10 @@ Command = tuple[Word, ...]
 
 
 def shell_commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Command]:
-    """The simple commands of a script, in order; `bash -c '…'` is followed by its commands."""
+    """Yield the simple commands of a script, in order.
+
+    `bash -c '…'` is followed by the commands in its argument.
+    """
     read = list(_ShellReader(source, line).commands())
     values = _values(read)
     for words in read:
@@ -57,7 +60,7 @@ def shell_commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Co
 
 
 def nested_commands(command: Command, depth: int = 0) -> Iterator[Command]:
-    """The commands in an argument of a shell: `bash -c '…'`."""
+    """Yield the commands in an argument of a shell, such as `bash -c '…'`."""
     names = [word.text.rpartition("/")[2] for word in command]
     for at, word in enumerate(command[:-1]):
         is_shell = not _SHELLS.isdisjoint(names[:at])
@@ -68,7 +71,7 @@ def nested_commands(command: Command, depth: int = 0) -> Iterator[Command]:
 
 
 def _values(read: Iterable[Command]) -> dict[str, tuple[Word, ...]]:
-    """Variable → the words that a script assigns or appends.
+    """Map each variable to the words that a script assigns or appends.
 
     Variables with several values are omitted.
     """
@@ -202,7 +205,7 @@ class _ShellReader:
         return Word("".join(parts), line, column, literal, variable, items)
 
     def _parse_array(self) -> tuple[Word, ...]:
-        """The words of `(…)`."""
+        """Return the words in `(…)`."""
         self._at += 1
         words: list[Word] = []
         while self._at < len(self._source) and self._source[self._at] != ")":

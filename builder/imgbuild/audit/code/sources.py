@@ -23,9 +23,9 @@ class PackageSources:
         self._names: dict[str, frozenset[str] | None] = {}
 
     def variables(self, package: str, prefix: str) -> frozenset[str] | None:
-        """The names in capital letters that start with `prefix` in the sources of a package.
+        """Return the names in capital letters that start with `prefix` in the sources of a package.
 
-        None if the package is not installed or the sources are not available.
+        Return None if the package is not installed or the sources are not available.
         """
         if package not in self._names:
             self._names[package] = None
@@ -42,7 +42,7 @@ class PackageSources:
         return frozenset(name for name in names if name.startswith(prefix) and name != prefix)
 
     def files(self, package: str, patterns: Iterable[str]) -> Mapping[str, bytes]:
-        """Path → content of the Python files in a package that match one of `patterns`."""
+        """Return the contents of a package's Python files that match one of `patterns`, by path."""
         wheel = self.package_set.wheels.get(package)
         if wheel is None:
             return {}
@@ -58,7 +58,7 @@ class PackageSources:
             return {}
 
     def lacks_package(self, package: str) -> bool:
-        """Whether a package is not installed; False if the set may contain more packages."""
+        """Whether a package is not installed. False if the set may contain more packages."""
         package_set = self.package_set
         known = package in package_set.wheels or package in self._unread or package_set.partial
         return not known

@@ -1,4 +1,4 @@
-"""Summarizes the part of a module on which other files depend (separate: runs in workers).
+"""Summarizes the parts of a module on which other files depend (separate: runs in workers).
 
 A summary consists of the names that the module binds, with signatures, types and conditions, but
 without the bodies of functions. Bodies are included if conditions call functions (guards of kind
@@ -28,9 +28,9 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `interface` is a digest of the names that are visible to other modules. `named` are the modules
     and names to which the module refers. `evaluated` are the modules with functions that its
-    conditions call, whose bodies are included; `binding` are those called in conditions on names
-    that the module binds. For `broken`, see ModuleFacts. `imports` are the imported top-level
-    modules, and `variables` the environment variables that the module uses.
+    conditions call. The bodies of these functions are included. `binding` are the functions that
+    conditions on the module's bound names call. For `broken`, see ModuleFacts. `imports` are the
+    imported top-level modules, and `variables` the environment variables that the module uses.
     """
 
     interface: str
@@ -43,7 +43,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def summarize_module(facts: ModuleFacts, variables: FileVariables) -> Summary:
-    """The summary of a module that sets and reads `variables`."""
+    """Return the summary of a module that sets and reads `variables`."""
     return Summary(
         interface=sha256(msgspec.msgpack.encode(_interface(facts))),
         named=tuple(dict.fromkeys(_named_modules(facts))),
@@ -58,7 +58,7 @@ def summarize_module(facts: ModuleFacts, variables: FileVariables) -> Summary:
 
 
 def _bindings(facts: ModuleFacts) -> list[Binding]:
-    """The bindings that other modules can use, in the order of the source."""
+    """Return the bindings that other modules can use, in the order of the source."""
     classes = {definition.name for definition in facts.classes}
     bound: list[Binding] = [
         line for line in facts.imports if not line.scope or line.scope in classes
@@ -69,7 +69,7 @@ def _bindings(facts: ModuleFacts) -> list[Binding]:
 
 
 def _interface(facts: ModuleFacts) -> list[Any]:
-    """The definitions that lookups from other modules use, without positions."""
+    """Return the definitions that lookups from other modules use, without positions."""
     return [
         [_drop_line(entry) for entry in _bindings(facts)],
         [facts.package, facts.exports, sorted(facts.lazy.items()), facts.lazy_stars],
@@ -86,7 +86,7 @@ def _drop_line(entry: Binding) -> Binding:
 
 
 def _evaluated_modules(facts: ModuleFacts, guards: Iterable[Guard]) -> set[str]:
-    """The modules with functions that these conditions call; "" is the module itself."""
+    """Return the modules with functions that these conditions call. "" is the module itself."""
     if any(function.name == "__getattr__" for function in facts.functions):
         return {""}
     roots = {
@@ -112,7 +112,7 @@ def _guards(facts: ModuleFacts) -> Iterator[Guard]:
 
 
 def _binding_guards(facts: ModuleFacts) -> Iterator[Guard]:
-    """The conditions on names visible to other modules, and on results of functions."""
+    """Yield the conditions on names visible to other modules, and on results of functions."""
     for entry in _bindings(facts):
         yield from entry.guards
         if isinstance(entry, Function):

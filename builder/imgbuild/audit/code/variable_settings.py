@@ -29,14 +29,17 @@ _USES = re.compile(b"|".join(_USE_WORDS))
 
 
 class VariablePrefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that read variables with a prefix; `complete` if only Python code reads them."""
+    """Packages that read variables with a prefix.
+
+    `complete` means that only Python code reads the variables.
+    """
 
     packages: tuple[str, ...]
     complete: bool
 
 
 class ValueSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The place in code that defines the values of a variable; `what` describes the values."""
+    """The place in code that defines the values of a variable. `what` describes the values."""
 
     name: str
     package: str
@@ -53,7 +56,7 @@ class VariableTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VariableSetting(msgspec.Struct, frozen=True):
-    """A variable that a file sets; `value` is None if it is not literal."""
+    """A variable that a file sets. `value` is None if it is not a literal."""
 
     name: str
     value: str | None
@@ -62,7 +65,7 @@ class VariableSetting(msgspec.Struct, frozen=True):
 
 
 class FileVariables(NamedTuple):
-    """The variables that a file reads, and those that it sets."""
+    """The environment variables that a file reads and sets."""
 
     read: frozenset[str] = frozenset()
     settings: tuple[VariableSetting, ...] = ()
@@ -75,7 +78,10 @@ def load_variable_table() -> VariableTable:
 
 
 def file_variables(text: CodeText) -> FileVariables:
-    """The variables that a file sets and reads; none if it mentions no variable of the table."""
+    """Return the variables that a file sets and reads.
+
+    The result is empty if the file mentions no variable of the table.
+    """
     used = text.kind != "python" or any(word in text.source for word in _USE_WORDS)
     prefixes = (
         [prefix.encode() for prefix in load_variable_table().prefixes]
@@ -106,7 +112,7 @@ def _shell_settings(source: str) -> Iterator[VariableSetting]:
 
 
 def _line_settings(source: str) -> Iterator[VariableSetting]:
-    """The variables in YAML and Dockerfiles: `NAME: value`, `NAME=value`, `- name: NAME`."""
+    """Yield the variables in YAML and Dockerfiles: `NAME: value`, `NAME=value`, `- name: NAME`."""
     for number, line in enumerate(source.splitlines(), 1):
         match = _LINE.match(line) or _NAME_LINE.match(line)
         if match is not None:
@@ -116,7 +122,10 @@ def _line_settings(source: str) -> Iterator[VariableSetting]:
 
 
 def _nodes(tree: ast.Module, source: bytes) -> Iterator[ast.AST]:
-    """The nodes on lines with variables, in the order of `ast.walk`, which visits all nodes."""
+    """Yield the nodes on lines with variables, in the order of `ast.walk`.
+
+    `ast.walk` itself visits all nodes.
+    """
     lines = [at for at, line in enumerate(source.splitlines(), 1) if _USES.search(line)]
     waiting: deque[ast.AST] = deque([tree])
     while waiting:

@@ -31,7 +31,7 @@ _QUOTED = re.compile(rb"[\"']([^\"']*)[\"']")
 def check_variables(
     sources: PackageSources, texts: Sequence[CodeText], known: Mapping[str, FileVariables]
 ) -> Iterator[CodeFinding]:
-    """Variables that no package reads, and values that the package does not accept.
+    """Yield findings for variables that no package reads, and for values that are not accepted.
 
     `known` are the variables of files that were already read.
     """
@@ -65,7 +65,7 @@ def check_variables(
 def _unread_problem(
     sources: PackageSources, reading: VariablePrefix, prefix: str, setting: VariableSetting
 ) -> tuple[str, str, str] | None:
-    """The finding for a variable that no package reads."""
+    """Return the finding for a variable that no package reads."""
     package_set = sources.package_set
     readers = [name for name in reading.packages if package_set.version(name) is not None]
     names = _read_names(sources, readers, prefix)
@@ -85,7 +85,10 @@ def _unread_problem(
 
 
 def _is_typo(name: str, other: str) -> bool:
-    """Whether two names differ by one letter (missing, added, replaced) or two swapped letters."""
+    """Whether two names differ only by one letter, or by two swapped letters.
+
+    The letter is missing, added or replaced.
+    """
     short, long = sorted((name, other), key=len)
     pairs = zip(short, long, strict=False)
     start = next((at for at, pair in enumerate(pairs) if len(set(pair)) > 1), len(short))
@@ -101,7 +104,10 @@ def _is_typo(name: str, other: str) -> bool:
 def _read_names(
     sources: PackageSources, readers: Iterable[str], prefix: str
 ) -> frozenset[str] | None:
-    """The names with a prefix in the sources of packages; None if sources are not available."""
+    """Return the names with a prefix in the sources of packages.
+
+    Return None if the sources are not available.
+    """
     names: set[str] = set()
     for package in readers:
         read = sources.variables(package, prefix)
@@ -114,7 +120,7 @@ def _read_names(
 def _value(
     sources: PackageSources, table: VariableTable, setting: VariableSetting
 ) -> tuple[str, str, str] | None:
-    """The finding for a value that the code does not list."""
+    """Return the finding for a value that the code does not list."""
     if not setting.value:
         return None
     for each in table.values:
@@ -136,7 +142,7 @@ def _value(
 
 
 def _choice_problem(source: bytes, setting: VariableSetting) -> tuple[str, str, str] | None:
-    """The finding for a value that is not among the choices in vLLM's table of variables."""
+    """Return the finding for a value that is not among the choices in vLLM's table of variables."""
     for name, listed in _CHOICES.findall(source):
         values = {value.decode() for value in _QUOTED.findall(listed)}
         allowed = map(str.lower, values)
@@ -147,7 +153,7 @@ def _choice_problem(source: bytes, setting: VariableSetting) -> tuple[str, str, 
 
 
 def _number_problem(source: bytes, setting: VariableSetting) -> tuple[str, str, str] | None:
-    """The finding for a value that the table converts with `int` or `float`, which fails."""
+    """Return the finding for a value that vLLM's table cannot convert with `int` or `float`."""
     for kind, name in _NUMBERS.findall(source):
         convert = int if kind == b"int" else float
         if name.decode() == setting.name and not _converts(convert, setting.value or ""):

@@ -70,7 +70,10 @@ class WheelSources:
         return self._kept[key]
 
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
-        """The keywords that a function accepts in `**kwargs`; None if it may accept any."""
+        """Return the keywords that a function accepts in `**kwargs`.
+
+        Return None if it may accept any.
+        """
         key = (facts.module, function.name, function.line)
         if key not in self._taken:
             listing = _KEYWORD_TABLES.get(f"{facts.module}.{function.name}")
@@ -81,7 +84,7 @@ class WheelSources:
         return self._taken[key]
 
     def _keys(self, modules: tuple[str, ...]) -> Iterator[str]:
-        """The keys of top-level dictionaries in the first of these modules that exists."""
+        """Yield the keys of top-level dictionaries in the first of these modules that exists."""
         package_set = self._package_set()
         candidates = (
             (package_set.module(name) for name in modules) if package_set is not None else ()
@@ -94,7 +97,7 @@ class WheelSources:
                 yield from filter(None, map(string_value, value.keys))
 
     def advice(self, module: str, name: str) -> str:
-        """The message of a module for a name that its `__getattr__` rejects, from a table."""
+        """Return the message for a name that a module's `__getattr__` rejects, from a table."""
         package_set = self._package_set()
         facts = package_set.module(module) if package_set is not None else None
         if package_set is None or not isinstance(facts, ModuleFacts):
@@ -149,7 +152,10 @@ class WheelSources:
     def _literal(
         self, package_set: ImportablePackages, facts: ModuleFacts, name: str
     ) -> Mapping[str, str]:
-        """The keys and texts of a dictionary that is defined or imported at the top of a module."""
+        """Return the keys and texts of a dictionary at the top of a module.
+
+        The module defines or imports the dictionary.
+        """
         table: LookupResult = classes.resolve_expression(package_set, facts, name)
         source = self._source(table.home) if table.home is not None else None
         last = getattr(table.definition, "name", name)
@@ -166,7 +172,7 @@ class WheelSources:
 
 
 def recommended_name(advice: str) -> str:
-    """The name that a message of NumPy recommends; "" if it recommends none."""
+    """Return the name that a message of NumPy recommends, or "" if it recommends none."""
     match = _REPLACEMENT.search(advice)
     return match[1] if match else ""
 
@@ -237,7 +243,7 @@ def _passes_arguments(wrapper: FunctionNode, functions: list[str]) -> bool:
 
 
 def _leaves_function(body: list[ast.stmt], functions: list[str]) -> bool:
-    """Whether a branch returns or raises without calling one of `functions`."""
+    """Whether a branch returns or raises an exception without calling one of `functions`."""
     return isinstance(body[-1], (ast.Return, ast.Raise)) and not any(
         isinstance(node, ast.Call) and dotted_name(node.func) in functions
         for node in _body_nodes(body)
@@ -245,9 +251,9 @@ def _leaves_function(body: list[ast.stmt], functions: list[str]) -> bool:
 
 
 def popped_keywords(function: FunctionNode) -> frozenset[str] | None:
-    """The keywords that a function removes from `**kwargs` before it raises for the rest.
+    """Return the keywords that a function removes from `**kwargs` before it rejects the rest.
 
-    None if the function does not raise, or may use `**kwargs` in other ways.
+    Return None if the function does not raise an exception, or may use `**kwargs` in other ways.
     """
     if function.args.kwarg is None:
         return None
@@ -292,7 +298,7 @@ def _raises_for(statement: ast.stmt, name: str) -> bool:
 
 
 def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes in the body of a function, without those of nested definitions."""
+    """Yield the nodes in the body of a function, without those of nested definitions."""
     todo: list[ast.AST] = list(body)
     while todo:
         node = todo.pop()
@@ -330,7 +336,7 @@ def _is_globals(node: ast.AST) -> bool:
 
 
 def _raising_tables(function: FunctionNode) -> Iterator[str]:
-    """The tables X of `if attr in X: raise AttributeError(…)`."""
+    """Yield each table X that is tested in `if attr in X: raise AttributeError(…)`."""
     for node in walk_tree(function):
         if (
             isinstance(node, ast.If)

@@ -1,1 +1,1 @@
-"""Determines which code runs in the intended use of packages, by evaluating the source code."""
+"""Determines which code runs in the intended use of packages, by evaluating their source."""

@@ -1,7 +1,7 @@
 """Computes the main path of packages that are added to a published target.
 
 The audit of the published packages had no errors. If its result cannot depend on the added
-packages, only the code that they run is followed.
+packages, only the code that the added packages run is followed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def main_path_of_additions(
     published: Collection[str],
     known: PublishedFacts,
 ) -> MainPath:
-    """The main path from the packages `named`; other entry points are included only if necessary.
+    """Return the main path from the packages `named`.
 
-    For `added`, see `add_named_packages`. `known` are facts about published targets, `published`
-    the packages of one target. Without `published`, or if the packages are not `known`, all entry
-    points are followed.
+    For `added`, see `add_named_packages`. `known` are facts about published targets, and
+    `published` the packages of one target. All entry points are followed if `published` is not
+    given, or if the packages are not `known`.
     """
     alone = is_independent(package_set, published, known)
     return main_path(package_set, add_named_packages(package_set, named, added, alone=alone))

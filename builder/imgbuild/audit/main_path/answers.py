@@ -20,16 +20,16 @@ _evaluators: WeakKeyDictionary[ImportablePackages, Evaluator] = WeakKeyDictionar
 
 
 def package_set_evaluator(package_set: ImportablePackages) -> Evaluator:
-    """The cached evaluator of a package set."""
+    """Return the cached evaluator of a package set."""
     if package_set not in _evaluators:
         _evaluators[package_set] = Evaluator(package_set)
     return _evaluators[package_set]
 
 
 def answer_expression(package_set: ImportablePackages, subject: str) -> bool | None:
-    """Whether "module:scope:expression" is true in this package set; None if unknown. Cached.
+    """Whether "module:scope:expression" is true in this package set, or None if unknown.
 
-    `...` represents arguments that are not literals.
+    The result is cached. `...` represents arguments that are not literals.
     """
     memory = package_set_evaluator(package_set)
     if subject not in memory.subjects:
@@ -65,7 +65,7 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
 
 
 def _place(lookup: LookupResult) -> str:
-    """The module and line that define a name; "" if unknown."""
+    """Return the module and line that define a name, or "" if unknown."""
     definition, home = lookup.definition, lookup.home
     if isinstance(definition, ModuleFacts):
         return definition.module
@@ -87,7 +87,7 @@ def _truth(memory: Evaluator, node: ast.expr, frame: CallFrame) -> bool | None:
 
 
 def parse_subject(text: str) -> ast.expr | None:
-    """The syntax tree of an expression; None if it cannot be parsed."""
+    """Return the syntax tree of an expression, or None if it cannot be parsed."""
     try:
         return parse_expression(text)
     except SyntaxError:

@@ -1,8 +1,8 @@
 """Follows the main path: the code that runs from the policy's entry points.
 
-The top level of a module and of its parents runs when the module is imported, and the body of a
-function when the function is called. Constructing an object reaches all methods of its class and
-base classes. Methods that are never called by name are less certain. Modules that are checked
+The top level of a module and of its parents runs when the module is imported. The body of a
+function runs when the function is called. Constructing an object reaches all methods of its class
+and base classes. Methods that are never called by name are less certain. Modules that are checked
 although the main path does not reach them are called corners.
 """
 
@@ -30,7 +30,7 @@ from imgbuild.values import normalize_package
 
 
 class Level(enum.IntEnum):
-    """The certainty that a scope runs; lower is more certain."""
+    """The certainty that a scope runs. A lower level is more certain."""
 
     CERTAIN = 0  # all conditions on the path hold in this package set
     LIKELY = 1  # a method of an object that is constructed
@@ -45,9 +45,9 @@ Place = tuple[str, str]  # module and runner: "" for its top level, else a funct
 class Reached(msgspec.Struct, frozen=True, array_like=True):
     """The entry point and the previous place from which the main path reaches a place.
 
-    `importing` places run while the entry point is imported, before any call. `optional` means that
-    the entry point may require packages that are not installed, and `user` that the entry point is
-    user code, all of which is assumed to run.
+    An `importing` place runs while the entry point is imported, before any call. `optional` means
+    that the entry point may require packages that are not installed. `user` means that the entry
+    point is user code, all of which is assumed to run.
     """
 
     level: Level
@@ -71,10 +71,10 @@ class MainPath:
         packages: frozenset[str] = frozenset(),
         default: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
-        """Start with the imports `starts`, pairs of a name and its entry point.
+        """Start with the imports `starts`, which are pairs of a name and its entry point.
 
-        `default` maps import statements (module and line) that run with the default configuration
-        of an entry point to that entry point.
+        `default` maps import statements (module and line) to an entry point. They run with the
+        default configuration of this entry point.
         """
         self.default = dict(default or {})
         self.starts = tuple(starts)
@@ -85,13 +85,16 @@ class MainPath:
         self._corners = frozenset(corners)
 
     def view(self, package_set: ImportablePackages) -> PackageSetView:
-        """The view for which the path was computed, if it is of `package_set`; else a new view."""
+        """Return the view for which the path was computed.
+
+        If that view is not of `package_set`, return a new one.
+        """
         if self._view is not None and self._view.is_of(package_set):
             return self._view
         return PackageSetView(package_set)
 
     def reached(self, module: str, runner: str) -> Reached | None:
-        """The path to `runner` in `module`; None if the main path does not reach it."""
+        """Return the path to `runner` in `module`, or None if the main path does not reach it."""
         return self.places.get((module, runner))
 
     def calls(self, module: str, runner: str) -> bool:
@@ -103,11 +106,11 @@ class MainPath:
         return how is not None and (how.via is None or (module, runner) in self._called)
 
     def modules(self) -> list[str]:
-        """The names of all checked modules, including corners, sorted."""
+        """Return the names of all checked modules, including corners, sorted."""
         return sorted(self._corners.union(module for module, _ in self.places))
 
     def module_facts(self, modules: Modules) -> Iterator[ModuleFacts]:
-        """The facts of the checked modules in `modules`, if they are known."""
+        """Yield the facts of the checked modules in `modules`, if they are known."""
         for module in self.modules():
             facts = modules.module(module)
             if isinstance(facts, ModuleFacts):
@@ -160,7 +163,7 @@ def _is_private(name: str) -> bool:
 
 
 class _BaseClasses:
-    """Looks up the bases of a class, which may call methods that the class overrides."""
+    """Looks up the base classes of a class. They may call methods that the class overrides."""
 
     def __init__(self, bases: Iterable[LookupResult]) -> None:
         self._methods: set[str] = set()
@@ -182,7 +185,7 @@ class _BaseClasses:
 
 
 class _PathWalk:
-    """Follows the main path; places are visited again if a more certain path is found."""
+    """Follows the main path. Places are visited again if a more certain path is found."""
 
     def __init__(self, package_set: PackageSetView, rules: MainPathPolicy) -> None:
         self.package_set = package_set
@@ -265,7 +268,7 @@ class _PathWalk:
         return self._module_owner(module) in self._walked
 
     def _module_owner(self, module: str) -> str:
-        """The package that contains a module; "" if there is none."""
+        """Return the package that contains a module, or "" if no package does."""
         if module not in self._owners:
             self._owners[module] = normalize_package(self.package_set.owner(module) or "")
         return self._owners[module]
@@ -294,9 +297,9 @@ class _PathWalk:
         """Follow the construction of an object, whose own and inherited methods may be called.
 
         A private method is called only by its own class, which is followed, unless the method
-        overrides a method of a base class. For an object that is constructed only in some cases, a
-        public method is remote until a call by name is found, unless a base class or Python itself
-        may call the method.
+        overrides a method of a base class. If an object is constructed only in some cases, its
+        public methods are remote until a call by name is found. Methods that a base class or Python
+        itself may call are not remote.
         """
         chain = class_ancestors(self.package_set, lookup_result)
         for at, ancestor in enumerate(chain):
@@ -337,7 +340,7 @@ class _PathWalk:
         self._follow_decorators(facts, here, runner, how)
 
     def _guarded_level(self, course: Course, how: Reached, *errors: str) -> Reached:
-        """The level of code that is reached through a guarded step."""
+        """Return the level of code that is reached through a guarded step."""
         level, runner = how.level, how.via[1] if how.via is not None else ""
         if course.catches_error(*errors) or not course.is_understood(runner):
             level = Level.DOUBTFUL
@@ -365,7 +368,10 @@ class _PathWalk:
             self._follow_module(step.partition(":")[0].lstrip("*"), later)
 
     def _look_up(self, module: str, name: str) -> LookupResult:
-        """The cached result of `names.lookup.look_up`: many modules import the same names."""
+        """Return the cached result of `names.lookup.look_up`.
+
+        Results are cached because many modules import the same names.
+        """
         if (module, name) not in self._lookups:
             self._lookups[module, name] = look_up(self.package_set, module, name)
         return self._lookups[module, name]

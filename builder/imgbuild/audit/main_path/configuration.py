@@ -22,7 +22,7 @@ _DEPTH = 8
 
 
 class HydraProgram:
-    """A Hydra program: the folder with its configurations, and the name of the default."""
+    """A Hydra program: the folder with its configurations, and the name of its default one."""
 
     def __init__(
         self, package_set: ImportablePackages, package: str, folder: str, name: str
@@ -37,7 +37,7 @@ class HydraProgram:
         self.options = group_options(path.removeprefix(f"{folder}/") for path in self.files)
 
     def compose_configuration(self, name: str, first: Mapping[str, bytes] | None = None) -> Any:
-        """The configuration `name` as Hydra composes it; None if it does not exist.
+        """Return the configuration `name` as Hydra composes it, or None if it does not exist.
 
         `first` maps paths to contents of files that take precedence over the package's files, such
         as files from `--config-path`.
@@ -48,7 +48,10 @@ class HydraProgram:
             return None  # ValueError: a number or a day that does not exist
 
     def find_text(self, text: str) -> tuple[str, int]:
-        """The first file and line of the configuration that contains `text`; "" and 0 if none."""
+        """Return the first file and line of the configuration that contains `text`.
+
+        Return "" and 0 if there is none.
+        """
         for file in self.files:
             data = self._set.read(self.package, file) if file.endswith(".yaml") else None
             at = (data or b"").find(text.encode())
@@ -88,7 +91,10 @@ class HydraProgram:
 
 
 def group_options(paths: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Group → the options, which are the names of YAML files in a folder; "" is the top folder."""
+    """Map each group to its options, which are the names of YAML files in a folder.
+
+    The group "" is the top folder.
+    """
     options: dict[str, set[str]] = {}
     for path in paths:
         stem, suffix = posixpath.splitext(path)
@@ -98,7 +104,7 @@ def group_options(paths: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 def find_hydra_program(package_set: ImportablePackages, module: str) -> HydraProgram | None:
-    """The Hydra program that a module defines; None if it defines none."""
+    """Return the Hydra program that a module defines, or None if there is none."""
     package = package_set.owner(module)
     path = package_set.modules_of(package).get(module, "") if package is not None else ""
     try:
@@ -116,7 +122,7 @@ def find_hydra_program(package_set: ImportablePackages, module: str) -> HydraPro
 
 
 def class_targets(tree: Any) -> Iterator[str]:
-    """The class paths in the `_target_` keys of a configuration."""
+    """Yield the class paths in the `_target_` keys of a configuration."""
     todo = [tree]
     while todo:
         node = todo.pop()
@@ -134,7 +140,10 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _entry(entry: Any, folder: str) -> tuple[str, str, str]:
-    """The group, the position in the configuration, and the file of an entry of `defaults`."""
+    """Return the group, position and file of an entry of `defaults`.
+
+    The position is a key in the configuration.
+    """
     if isinstance(entry, str):
         text, _, package = entry.partition("@")
         group, _, chosen = posixpath.join(folder, text).rpartition("/")

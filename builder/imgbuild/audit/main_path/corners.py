@@ -1,7 +1,7 @@
 """Finds corners: modules off the main path that are checked because they import walked packages.
 
 Corners are modules of walked packages that import another walked package. They are found by a text
-search for import lines, which takes a second; reading all modules would take minutes.
+search for import lines, which takes a second. Reading all modules would take minutes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from imgbuild.audit.packages.package_set import PackageSet
 def main_path_with_corners(
     package_set: PackageSet, named: Collection[str] = (), added: Collection[str] = ()
 ) -> MainPath:
-    """The main path with corners. For `named` and `added`, see `add_named_packages`."""
+    """Return the main path with corners. For `named` and `added`, see `add_named_packages`."""
     marginal = corner_modules(package_set, policy.load_policy())
     return main_path(package_set, add_named_packages(package_set, named, added), marginal)
 
 
 def corner_modules(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
-    """The modules of walked packages that contain import lines of other walked packages."""
+    """Return the modules of walked packages that contain import lines of other walked packages."""
     library_wheels = [
         package_set.wheels[package]
         for package in sorted(rules.walk)

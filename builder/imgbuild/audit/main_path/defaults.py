@@ -2,8 +2,8 @@
 
 The statements of a function are followed in order. The configuration is that of the Hydra program,
 or consists of the defaults of the dataclass that annotates a parameter. Conditions on the
-configuration are evaluated; if a condition is unknown, neither branch is followed. `X.remote(…)` of
-Ray counts as a call.
+configuration are evaluated. If a condition is unknown, neither branch is followed. Ray's
+`X.remote(…)` counts as a call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DefaultRun(msgspec.Struct):
 
 
 class _FollowedObject(msgspec.Struct):
-    """An object of a class that is followed, with the attributes assigned to the object."""
+    """An object of a class that is followed, with the attributes that are assigned to it."""
 
     kind: LookupResult
     attributes: dict[str, object] = {}
@@ -58,7 +58,7 @@ class _BoundMethod(msgspec.Struct, frozen=True):
 
 
 class _ReturnSignal(Exception):
-    """Raised when the rest of a function may not run; contains the returned value if known."""
+    """Raised if the rest of a function may not run. Contains the returned value, if it is known."""
 
     def __init__(self, value: object = UNKNOWN) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class _ReturnSignal(Exception):
 
 
 def default_run(view: PackageSetView, name: str) -> DefaultRun:
-    """The code that a call of the function or class `name` runs with default arguments."""
+    """Return the code that a call of the function or class `name` runs with default arguments."""
     run = DefaultRun(set(), set())
     module, _, rest = name.rpartition(".")
     facts = view.module(module) if module else None
@@ -88,7 +88,10 @@ class _DefaultWalk:
         self._home: ModuleFacts | None = None
 
     def follow_entry(self, lookup: LookupResult) -> None:
-        """Follow an entry point that has a configuration; others have only data as arguments."""
+        """Follow an entry point that has a configuration.
+
+        Other entry points have only data as arguments, and are not followed.
+        """
         definition, home = lookup.definition, lookup.home
         owner: tuple[object, ...] = ()
         if isinstance(definition, Class) and home is not None:
@@ -106,7 +109,10 @@ class _DefaultWalk:
             self._follow_call(home, definition, given, named)
 
     def _parameter_defaults(self, home: ModuleFacts, function: Function) -> dict[str, object]:
-        """Parameter → the defaults of the dataclass in its annotation: `args: Config | None`."""
+        """Map each parameter to the defaults of the dataclass in its annotation.
+
+        An example is `args: Config | None`.
+        """
         configurations: dict[str, object] = {}
         for parameter in function.parameters:
             for name in re.findall(r"[\w.]+", parameter.annotation):
@@ -154,7 +160,7 @@ class _DefaultWalk:
         return lookup if lookup.state == "defined" and not lookup.ambiguous else None
 
     def _dataclass_defaults(self, lookup: LookupResult) -> dict[str, object]:
-        """The defaults of a dataclass, without fields whose default cannot be read.
+        """Return the defaults of a dataclass, without fields whose default cannot be read.
 
         Fields assigned in methods, such as `__post_init__`, are also omitted.
         """
@@ -256,7 +262,7 @@ class _DefaultWalk:
                 self._skip_code(node)
 
     def _follow_optional_block(self, block: Sequence[ast.stmt] | None, node: ast.stmt) -> None:
-        """Follow a block of a statement if it certainly runs, else skip the statement."""
+        """Follow a block of a statement if it certainly runs. Otherwise, skip the statement."""
         if block is None:
             self._skip_code(node)
         else:
@@ -313,7 +319,7 @@ class _DefaultWalk:
     # -- expressions
 
     def value(self, node: ast.expr) -> object:
-        """The value of an expression. Calls in the expression are followed."""
+        """Return the value of an expression. Calls in the expression are followed."""
         match node:
             case ast.Constant():
                 return node.value if isinstance(node.value, _PLAIN_TYPES) else UNKNOWN
@@ -367,7 +373,7 @@ class _DefaultWalk:
         return UNKNOWN
 
     def _condition_holds(self, node: ast.expr) -> bool | None:
-        """Whether a condition is true with the default configuration; None if unknown."""
+        """Whether a condition is true with the default configuration, or None if unknown."""
         if self._home is None:
             return None
         replaced = _ValueSubstituter(self).visit(copy.deepcopy(node))
@@ -387,7 +393,7 @@ class _ValueSubstituter(ast.NodeTransformer):
         self._walk = walk
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """The node, or the constant that replaces the node."""
+        """Return the node, or the constant that replaces it."""
         is_get = (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -401,7 +407,7 @@ class _ValueSubstituter(ast.NodeTransformer):
 
 
 def _is_reference(value: object) -> bool:
-    """Whether a YAML value is a reference ("${trainer.device}") or a missing value ("???")."""
+    """Whether a YAML value is a reference ("${trainer.device}") or missing ("???")."""
     return isinstance(value, str) and ("${" in value or value == "???")
 
 
@@ -417,7 +423,7 @@ def _is_dataclass(lookup: LookupResult) -> bool:
 
 
 def _field_default(node: ast.expr | None) -> object:
-    """The default of a dataclass field: a constant, or field(default=CONSTANT)."""
+    """Return the default of a dataclass field: a constant, or field(default=CONSTANT)."""
     if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] == "field":
         node = next((item.value for item in node.keywords if item.arg == "default"), None)
     return _constant(node)
@@ -429,7 +435,7 @@ def _constant(node: ast.expr | None) -> object:
 
 
 def _propagates_failure(handler: ast.ExceptHandler) -> bool:
-    """Whether a failing import in a `try` ends the function despite this handler."""
+    """Whether a failing import in a `try` ends the function in spite of this handler."""
     if isinstance(handler.body[-1], ast.Raise):
         return True
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]

@@ -83,14 +83,20 @@ class Evaluator:
     def all_outcomes(
         self, run: Callable[[Evaluation], object], *, strict: bool = False
     ) -> tuple[Outcome, ...]:
-        """Every possible outcome of `run`; empty if it cannot be determined."""
+        """Return every possible outcome of `run`.
+
+        The result is empty if it cannot be determined.
+        """
         outcomes = tuple(self.each_outcome(run, strict=strict))
         return () if None in outcomes else tuple(each for each in outcomes if each is not None)
 
     def each_outcome(
         self, run: Callable[[Evaluation], object], *, strict: bool = False
     ) -> Iterator[Outcome | None]:
-        """The possible outcomes of `run`, followed by None if not all of them can be determined."""
+        """Yield the possible outcomes of `run`.
+
+        The last item is None if not all outcomes can be determined.
+        """
         answers: list[bool] = []
         for _ in range(_MOST_OUTCOMES):
             evaluation = Evaluation(self, answers, strict=strict)
@@ -115,13 +121,13 @@ class Evaluator:
         yield None
 
     def source(self, module: str) -> ModuleTree | None:
-        """The source of a module; None if it cannot be read."""
+        """Return the source of a module, or None if it cannot be read."""
         if module not in self._sources:
             self._sources[module] = read_source(self.package_set, module)
         return self._sources[module]
 
     def is_generator(self, node: FunctionNode) -> bool:
-        """Whether calling a function only creates a generator or coroutine."""
+        """Whether a call of a function only creates a generator or coroutine."""
         if node not in self._suspended:
             self._suspended[node] = isinstance(node, ast.AsyncFunctionDef) or any(
                 isinstance(part, _SUSPENDING_NODES) for part in walk_tree(node)
@@ -129,7 +135,7 @@ class Evaluator:
         return self._suspended[node]
 
     def global_value(self, module: str, name: str) -> tuple[object, frozenset[str]]:
-        """The value of a top-level name of a module, and the packages that determine the value."""
+        """Return the value of a top-level name, and the packages that determine the value."""
         key = (module, name)
         if key not in self._globals:
             self._globals[key] = (UNKNOWN, frozenset())  # of a name that depends on itself
@@ -165,7 +171,7 @@ class Evaluator:
         return (UNKNOWN if empty else values[0]), causes
 
     def _unbound_name(self, module: str, name: str) -> object:
-        """The value of a builtin, or of a name from a star import."""
+        """Return the value of a builtin, or of a name from a star import."""
         lookup_result = look_up(self.package_set, module, name)
         if (
             lookup_result.state == "defined"
@@ -180,7 +186,7 @@ class Evaluator:
         return ClassValue(name) if is_error else ModuleValue(f"builtins.{name}")
 
     def value_of(self, lookup_result: LookupResult) -> object:
-        """The value to which a lookup result refers."""
+        """Return the value to which a lookup result refers."""
         definition, home = lookup_result.definition, lookup_result.home
         if isinstance(definition, ModuleFacts):
             return ModuleValue(definition.module)
@@ -195,7 +201,7 @@ class Evaluator:
         return self.function(home, definition) or UNKNOWN
 
     def function(self, home: ModuleFacts, definition: Function) -> FunctionValue | None:
-        """The function described by a fact; None if its source cannot be read."""
+        """Return the function described by a fact, or None if its source cannot be read."""
         source = self.source(home.module)
         node = (
             source.find_function(definition.name, definition.line) if source is not None else None
@@ -206,7 +212,7 @@ class Evaluator:
 class Evaluation(Execution):
     """Evaluates the code along one path.
 
-    `answers` contains the results of unknown conditions, in order; missing results are appended.
+    `answers` contains the results of unknown conditions, in order. Missing results are appended.
     """
 
     def __init__(self, evaluator: Evaluator, answers: list[bool], *, strict: bool) -> None:
@@ -219,20 +225,20 @@ class Evaluation(Execution):
         self._asked = self._steps = self._depth = 0
 
     def choose_branch(self) -> bool:
-        """Whether an unknown condition holds in this evaluation."""
+        """Whether an unknown condition is true in this evaluation."""
         if self._asked == len(self._answers):
             self._answers.append(False)
         self._asked += 1
         return self._answers[self._asked - 1]
 
     def count_steps(self, count: int = 1) -> None:
-        """Count a step; UnsupportedCodeError if there are too many."""
+        """Count a step. Raises UnsupportedCodeError if there are too many."""
         self._steps += count
         if self._steps > _STEPS:
             raise UnsupportedCodeError
 
     def read(self, name: str, frame: CallFrame) -> object:
-        """The value to which a name is bound."""
+        """Return the value to which a name is bound."""
         holder = frame.binding_frame(name)
         if holder is not None:
             return holder.names[name]
@@ -245,18 +251,21 @@ class Evaluation(Execution):
         self._objects.assign_attribute(instance, name, value)
 
     def source(self, module: str) -> ModuleTree | None:
-        """The source of a module; None if it cannot be read."""
+        """Return the source of a module, or None if it cannot be read."""
         return self._evaluator.source(module)
 
     def absolute_module(self, node: ast.ImportFrom, module: str) -> str:
-        """The absolute name of the module that a `from … import` in `module` refers to."""
+        """Return the absolute name of the module to which a `from … import` in `module` refers."""
         source = self._evaluator.source(module)
         return source.absolute_module(node) if source is not None else node.module or ""
 
     # -- queries of intrinsic functions to the package set
 
     def version(self, package: str) -> str | None:
-        """The version of a package; EvaluatedError if it is not installed, None if unknown."""
+        """Return the version of a package, or None if it is unknown.
+
+        Raises EvaluatedError if the package is not installed.
+        """
         self.causes.add(normalize_package(package))
         installed_version = self._package_set.version(normalize_package(package))
         if installed_version is None and not self._package_set.partial:
@@ -264,7 +273,7 @@ class Evaluation(Execution):
         return None if installed_version is None else VersionText(installed_version)
 
     def has_module(self, module: str) -> bool | None:
-        """Whether a module can be found; None if unknown."""
+        """Whether a module can be found, or None if unknown."""
         root = module.partition(".")[0]
         owner = self._package_set.owner(module) or self._package_set.owner(root)
         is_present = self._package_set.exists(module)
@@ -274,12 +283,18 @@ class Evaluation(Execution):
         return is_present
 
     def owner(self, module: str) -> str | None:
-        """The package that contains a module; "" if the module is missing, None if unknown."""
+        """Return the package that contains a module.
+
+        Return "" if the module is missing, and None if the package is unknown.
+        """
         package = self._package_set.owner(module)
         return package or ("" if self.has_module(module) is False else None)
 
     def import_module(self, module: str) -> object:
-        """The module; EvaluatedError if it is missing, UNKNOWN if that is unknown."""
+        """Return the module, or UNKNOWN if its existence is unknown.
+
+        Raises EvaluatedError if the module is missing.
+        """
         if module.partition(".")[0] in sys.stdlib_module_names:
             return ModuleValue(module)
         is_present = self.has_module(module)
@@ -290,7 +305,10 @@ class Evaluation(Execution):
         return ModuleValue(module)
 
     def attribute(self, value: object, name: str) -> object:
-        """The attribute of a value; EvaluatedError if the value certainly has no such attribute."""
+        """Return the attribute of a value.
+
+        Raises EvaluatedError if the value certainly has no such attribute.
+        """
         if isinstance(value, ModuleValue):
             return self._module_attribute(value.name, name)
         if isinstance(value, (ObjectInstance, ClassValue, SuperValue)):
@@ -329,7 +347,7 @@ class Evaluation(Execution):
     def apply_call(
         self, called: object, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
-        """The result of a call. An argument `...` stands for further unknown arguments."""
+        """Return the result of a call. An argument `...` represents further unknown arguments."""
         self.count_steps()
         if isinstance(called, ObjectInstance):
             method_of = self._objects.attribute(called, "__call__")
@@ -367,7 +385,7 @@ class Evaluation(Execution):
             raise EvaluatedError(SOME, certain=False)
 
     def parent(self, frame: CallFrame, given: Sequence[object]) -> object:
-        """The result of `super()` in a method."""
+        """Return the result of `super()` in a method."""
         kind, owner = given if len(given) == 2 else (frame.kind, frame.owner)
         if isinstance(kind, ClassValue) and isinstance(owner, (ObjectInstance, ClassValue)):
             return SuperValue(kind, owner)
@@ -376,7 +394,7 @@ class Evaluation(Execution):
     def _unknown_call(
         self, given: Sequence[object] = (), named: Mapping[str, object] | None = None
     ) -> object:
-        """Evaluate an unknown call, which may change objects, and may raise within `try`."""
+        """Evaluate an unknown call, which may change objects and may raise within a `try`."""
         release_value((*given, *(named or {}).values()))
         self.may_raise()
         return UNKNOWN
@@ -431,7 +449,7 @@ def bound_parameters(
     named: Mapping[str, object],
     default: Callable[[ast.expr], object],
 ) -> dict[str, object]:
-    """Parameter → value. An argument `...` stands for further unknown arguments."""
+    """Map parameters to values. An argument `...` represents further unknown arguments."""
     places = [item.arg for item in (*parameters.posonlyargs, *parameters.args)]
     every = [*places, *(item.arg for item in parameters.kwonlyargs)]
     values: dict[str, object] = dict.fromkeys(every, UNKNOWN)

@@ -1,4 +1,4 @@
-"""Evaluates statements: if, for, try, with, return (separate: one level of the interpreter)."""
+"""Evaluates statements: if, for, try, with, return (separate: a level of the interpreter)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ ASSERTION, IMPORT = "AssertionError", "ImportError"
 
 @functools.lru_cache(maxsize=4096)
 def _loop_names(node: ast.For | ast.While) -> tuple[str, ...]:
-    """The names that a loop binds, cached because a function may be evaluated many times."""
+    """Return the names that a loop binds.
+
+    The result is cached, because a function may be evaluated many times.
+    """
     return tuple(dict.fromkeys(bound_names([node])))
 
 
@@ -54,7 +57,10 @@ class Execution(ExpressionValues):
     """Executes the statements of an evaluation."""
 
     def __init__(self, *, strict: bool) -> None:
-        """With `strict`, unrecognized decorators change the effect of a function."""
+        """Create an evaluation.
+
+        With `strict`, unrecognized decorators change the effect of a function.
+        """
         self.strict = strict
         self.trying = 0
         self._handled: list[EvaluatedError] = []
@@ -167,7 +173,7 @@ class Execution(ExpressionValues):
         return self._is_any_of(error, names)
 
     def _is_any_of(self, error: EvaluatedError, names: Sequence[str]) -> bool:
-        """Whether an exception is one of `names`; if that is unknown, both cases are evaluated."""
+        """Whether an exception is one of `names`. If that is unknown, both cases are evaluated."""
         if {"Exception", "BaseException"} & set(names):
             return error.name != "SystemExit" or "BaseException" in names
         above = _ancestors(error.name)
@@ -195,7 +201,7 @@ class Execution(ExpressionValues):
         self._unknown_loop(node, frame)
 
     def _unknown_loop(self, node: ast.For | ast.While, frame: CallFrame) -> None:
-        """Execute a loop of unknown length: names that are bound in the body become unknown."""
+        """Execute a loop of unknown length. Names that are bound in the body become unknown."""
         names = _loop_names(node)
         if self.choose_branch():
             release_value(frame.visible_objects())
@@ -272,7 +278,7 @@ class Execution(ExpressionValues):
         frame.names[node.name] = value
 
     def is_transparent(self, decorator: ast.expr, frame: CallFrame) -> bool:
-        """Whether a decorator does not change the effect of the function."""
+        """Whether a decorator preserves the effect of the function."""
         callee = decorator.func if isinstance(decorator, ast.Call) else decorator
         if not isinstance(callee, (ast.Name, ast.Attribute)):
             return False
@@ -314,7 +320,10 @@ class Execution(ExpressionValues):
 
 
 def _class_names(value: object) -> list[str] | None:
-    """The exceptions named by an `except` (a class or tuple); None if one of them is unknown."""
+    """Return the exceptions that an `except` names, as a class or a tuple.
+
+    Return None if one of them is unknown.
+    """
     parts = list(value) if isinstance(value, tuple) else [value]
     classes = [part for part in parts if isinstance(part, (ClassValue, ModuleValue))]
     if len(classes) < len(parts):
@@ -332,7 +341,7 @@ def _is_builtin(name: str) -> bool:
 
 
 def _ancestors(name: str) -> set[str]:
-    """The names of an exception and of its base classes, as far as known."""
+    """Return the names of an exception and of its base classes, as far as they are known."""
     names = {name}
     while name in PARENTS:
         name = PARENTS[name]

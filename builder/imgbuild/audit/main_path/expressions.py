@@ -1,4 +1,4 @@
-"""Evaluates expressions: names, calls, attributes, comprehensions (see `evaluation`)."""
+"""Evaluates expressions: names, calls, attributes and comprehensions (see `evaluation`)."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class ExpressionValues(Interpreter):
     """Evaluates the expressions of an evaluation."""
 
     def condition_holds(self, test: ast.expr, frame: CallFrame) -> bool:
-        """Whether a condition holds. An unknown condition holds in some evaluations."""
+        """Whether a condition is true. An unknown condition is true in some evaluations."""
         truth_value = value_truth(self.value(test, frame))
         return self.choose_branch() if truth_value is None else truth_value
 
     def value(self, node: ast.expr, frame: CallFrame) -> object:
-        """The value of an expression."""
+        """Return the value of an expression."""
         self.count_steps()
         reader = self._readers.get(type(node))
         if reader is None:
@@ -121,7 +121,7 @@ class ExpressionValues(Interpreter):
         )
 
     def apply_operator(self, sign: ast.AST, left: object, right: object) -> object:
-        """The result of `left sign right`, where `sign` is an operator."""
+        """Return the result of `left sign right`, where `sign` is an operator."""
         return operations.apply_operator(sign, left, right)
 
     def _comparison_value(self, node: ast.Compare, frame: CallFrame) -> object:
@@ -149,7 +149,10 @@ class ExpressionValues(Interpreter):
         return self.apply_operator(sign, left, right)
 
     def _python_version_value(self, sign: ast.cmpop, left: object, right: object) -> object:
-        """The result of `sys.version_info >= (3, 10)` and the like, with up to two numbers."""
+        """Return the result of a comparison such as `sys.version_info >= (3, 10)`.
+
+        At most two numbers can be compared.
+        """
         if not isinstance(right, tuple) or not is_fully_known(right) or len(right) > 2:
             return UNKNOWN
         version = self.attribute(left, "[:2]")
@@ -279,7 +282,7 @@ class ExpressionValues(Interpreter):
                 self.assign_attribute(owner, target.attr, value)
 
     def invalidate_value(self, node: ast.expr, frame: CallFrame) -> None:
-        """Make a collection that may be changed unknown, under all of its names."""
+        """Make a collection that may be changed unknown, under all names that refer to it."""
         while isinstance(node, (ast.Starred, ast.Subscript)):
             node = node.value
         holder = frame.binding_frame(node.id) if isinstance(node, ast.Name) else None
@@ -366,7 +369,7 @@ def _contains_identical(holder: object, value: object) -> bool:
 
 
 def bound_method(value: object, name: str) -> object:
-    """A method of a plain value; UNKNOWN if the method is not supported."""
+    """Return a method of a plain value, or UNKNOWN if the method is not supported."""
     methods = METHODS.get(str if isinstance(value, str) else type(value), ())
     versioned = isinstance(value, VersionText) and name in ("endswith", "find", "count")
     return BoundValueMethod(value, name) if name in methods and not versioned else UNKNOWN

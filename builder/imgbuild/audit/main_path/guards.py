@@ -1,6 +1,6 @@
 """Determines whether guarded code runs in a package set, and which exceptions are caught.
 
-`audit.source` extracts the guards from code; this module evaluates them.
+`audit.source` extracts the guards from code. This module evaluates them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class GuardState(enum.Enum):
 class Course(msgspec.Struct, frozen=True):
     """The result of all guards of a fact in a package set.
 
-    `certain` means that no condition is undecided, `clear` that no condition on the package set is,
-    although conditions on data may be undecided. `caught` contains the names of caught exceptions;
-    "" stands for all exceptions. `asked` contains the expressions tested with hasattr, so reading
-    them cannot fail.
+    `certain` means that no condition is undecided. `clear` means that no condition on the package
+    set is undecided, although conditions on data may be. `caught` contains the names of caught
+    exceptions. "" stands for all exceptions. `asked` contains the expressions tested with hasattr,
+    so reading them cannot fail.
     """
 
     runs: bool
@@ -60,7 +60,7 @@ class Course(msgspec.Struct, frozen=True):
         return self.clear if runner else self.certain
 
     def catches_error(self, *errors: str) -> bool:
-        """Whether an exception `errors[0]` with the base classes `errors[1:]` is caught."""
+        """Whether the exception `errors[0]` with the base classes `errors[1:]` is caught."""
         return bool(self.caught & {*errors, "Exception", "BaseException", ""})
 
 
@@ -97,7 +97,7 @@ _STATES = {
 
 
 def judge_guards(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
-    """Whether code runs in `package_set` under `guards`, all of which must hold."""
+    """Judge whether code runs in `package_set` under `guards`, all of which must be true."""
     if guards == ():
         return _ALWAYS_RUNS
     certain = clear = True
@@ -118,7 +118,7 @@ def judge_guards(package_set: ImportablePackages, guards: Iterable[Guard]) -> Co
 
 
 def evaluate_guard(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """The state of a guard in `package_set`."""
+    """Return the state of a guard in `package_set`."""
     if guard.kind in _STATES:
         return _STATES[guard.kind]
     match guard.kind:
@@ -146,7 +146,10 @@ def _guard_state(answer: bool | None) -> GuardState:
 
 
 def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """The state of a platform guard: images are for Linux and NVIDIA GPUs, others are unknown."""
+    """Return the state of a platform guard.
+
+    Images are for Linux and NVIDIA GPUs. The state is unknown for unlisted platforms.
+    """
     subject = guard.subject.lower()
     here = {
         "linux",
@@ -163,7 +166,7 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _is_importable(package_set: ImportablePackages, guard: Guard) -> bool | None:
-    """Whether the subject can be imported (in one of the versions, if any are given)."""
+    """Whether the subject can be imported, in one of the versions if any are given."""
     if "," in guard.subject:
         every = [
             _is_importable(package_set, Guard("present", subject, guard.spec))
@@ -188,7 +191,7 @@ def _is_importable(package_set: ImportablePackages, guard: Guard) -> bool | None
 
 
 def _has_parameter(package_set: ImportablePackages, guard: Guard) -> bool | None:
-    """Whether a callable has a parameter, or a dataclass has a field, of this name."""
+    """Whether a callable has a parameter, or a dataclass a field, with this name."""
     module, scope, expression = guard.subject.split(":")
     name = guard.spec.removeprefix("!")
     facts = package_set.module(module)
@@ -217,7 +220,7 @@ _results: WeakKeyDictionary[ImportablePackages, dict[Guard, GuardState | None]] 
 
 
 def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """Whether a function returns a true value, according to the guards of its return statements."""
+    """Judge whether a function returns a true value, based on the guards of its returns."""
     memory = _results.setdefault(package_set, {})
     if guard not in memory:
         same = _guard_in_definition(package_set, guard)
@@ -230,7 +233,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _guard_in_definition(package_set: ImportablePackages, guard: Guard) -> Guard:
-    """An equivalent guard for the module that defines the function, or `guard` itself."""
+    """Return an equivalent guard for the module that defines the function, or `guard` itself."""
     module, scope, text = guard.subject.split(":", 2)
     facts, call = package_set.module(module), parse_subject(text)
     if not isinstance(facts, ModuleFacts) or not isinstance(call, ast.Call) or "..." in text:
@@ -274,7 +277,7 @@ def _returned_state(package_set: ImportablePackages, guard: Guard) -> GuardState
 
 
 def _version(package_set: ImportablePackages, subject: str) -> str | None:
-    """The version of the package `subject`, or of the package with the module `subject`."""
+    """Return the version of the package `subject`, or of the package with the module `subject`."""
     version = package_set.version(subject)
     if version is None:
         owner = package_set.owner(subject.replace("-", "_"))
@@ -284,7 +287,7 @@ def _version(package_set: ImportablePackages, subject: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _is_within(version: str | None, spec: str) -> bool | None:
-    """Whether `version` matches `spec`; None if one of them is invalid."""
+    """Whether `version` matches `spec`, or None if one of them is invalid."""
     if version is None:
         return None
     try:
@@ -295,7 +298,10 @@ def _is_within(version: str | None, spec: str) -> bool | None:
 
 @lru_cache(maxsize=1024)
 def _python(python: str, part: str, spec: str) -> bool | None:
-    """The result of comparing `sys.version_info`; None if it depends on the micro version."""
+    """Return the result of comparing `sys.version_info`.
+
+    Return None if the result depends on the micro version.
+    """
     match, taken = _COMPARISON.fullmatch(spec), _PART.fullmatch(part)
     if match is None or (part and taken is None):
         return None
@@ -318,7 +324,7 @@ def _python(python: str, part: str, spec: str) -> bool | None:
 def _version_slice(
     version: tuple[int | str, ...], items: tuple[int | str, ...], part: re.Match[str]
 ) -> tuple[object, object]:
-    """A slice or an item of the version, and the value with which it is compared."""
+    """Return a slice or an item of the version, and the value that it is compared with."""
     place = int(part[2])
     if part[1]:
         return version[:place], items

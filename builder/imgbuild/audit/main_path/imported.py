@@ -34,7 +34,7 @@ class _Importer(msgspec.Struct, frozen=True):
 
 
 class CertainImports:
-    """The modules of `packages` imported from the names `starts`, with the importing statements.
+    """The modules of `packages` that are imported from `starts`, with the importing statements.
 
     `entries` maps each module to its entry point.
     """
@@ -124,13 +124,13 @@ class CertainImports:
             self._follow_import(inner, "", entry, how, depth + 1)
 
     def _listed_strings(self, module: str) -> frozenset[str]:
-        """The string constants in unconditional top-level statements of a module."""
+        """Return the string constants in unconditional top-level statements of a module."""
         source = package_set_evaluator(self._view).source(module)
         return frozenset(_texts(source)) if source is not None else frozenset()
 
 
 def is_caught(raised: str, caught: Iterable[str]) -> bool:
-    """Whether `except` with `caught` ("" for all) may catch the exception `raised`.
+    """Whether an `except` with the names `caught` ("" for all) may catch the exception `raised`.
 
     The base classes of exceptions that are not builtins are unknown.
     """

@@ -22,11 +22,11 @@ class Interpreter(ABC):
 
     @abstractmethod
     def choose_branch(self) -> bool:
-        """Whether an unknown condition holds in this evaluation."""
+        """Whether an unknown condition is true in this evaluation."""
 
     @abstractmethod
     def count_steps(self, count: int = 1) -> None:
-        """Count a step; UnsupportedCodeError if there are too many."""
+        """Count a step. Raises UnsupportedCodeError if there are too many."""
 
     @abstractmethod
     def may_raise(self) -> None:
@@ -34,15 +34,18 @@ class Interpreter(ABC):
 
     @abstractmethod
     def value(self, node: ast.expr, frame: CallFrame) -> object:
-        """The value of an expression."""
+        """Return the value of an expression."""
 
     @abstractmethod
     def read(self, name: str, frame: CallFrame) -> object:
-        """The value to which a name is bound."""
+        """Return the value to which a name is bound."""
 
     @abstractmethod
     def attribute(self, value: object, name: str) -> object:
-        """The attribute of a value; EvaluatedError if the value certainly has no such attribute."""
+        """Return the attribute of a value.
+
+        Raises EvaluatedError if the value certainly has no such attribute.
+        """
 
     @abstractmethod
     def assign_attribute(self, instance: ObjectInstance, name: str, value: object) -> None:
@@ -50,34 +53,43 @@ class Interpreter(ABC):
 
     @abstractmethod
     def parent(self, frame: CallFrame, given: Sequence[object]) -> object:
-        """The result of `super()` in a method."""
+        """Return the result of `super()` in a method."""
 
     @abstractmethod
     def apply_call(
         self, called: object, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
-        """The result of a call. An argument `...` stands for further unknown arguments."""
+        """Return the result of a call. An argument `...` represents further unknown arguments."""
 
     @abstractmethod
     def source(self, module: str) -> ModuleTree | None:
-        """The source of a module; None if it cannot be read."""
+        """Return the source of a module, or None if it cannot be read."""
 
     @abstractmethod
     def absolute_module(self, node: ast.ImportFrom, module: str) -> str:
-        """The absolute name of the module that a `from … import` in `module` refers to."""
+        """Return the absolute name of the module to which a `from … import` in `module` refers."""
 
     @abstractmethod
     def version(self, package: str) -> str | None:
-        """The version of a package; EvaluatedError if it is not installed, None if unknown."""
+        """Return the version of a package, or None if it is unknown.
+
+        Raises EvaluatedError if the package is not installed.
+        """
 
     @abstractmethod
     def has_module(self, module: str) -> bool | None:
-        """Whether a module can be found; None if unknown."""
+        """Whether a module can be found, or None if unknown."""
 
     @abstractmethod
     def owner(self, module: str) -> str | None:
-        """The package that contains a module; "" if the module is missing, None if unknown."""
+        """Return the package that contains a module.
+
+        Return "" if the module is missing, and None if the package is unknown.
+        """
 
     @abstractmethod
     def import_module(self, module: str) -> object:
-        """The module; EvaluatedError if it is missing, UNKNOWN if that is unknown."""
+        """Return the module, or UNKNOWN if its existence is unknown.
+
+        Raises EvaluatedError if the module is missing.
+        """

@@ -1,4 +1,4 @@
-"""Implements functions of Python and of `packaging` for `evaluation`, by dotted name."""
+"""Implements functions of Python and `packaging` for `evaluation`, by dotted name."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ Intrinsic = Callable[[Interpreter, Arguments, Mapping[str, object]], object]
 
 
 def _wrap_pure_function(function: Callable[..., Any]) -> Intrinsic:
-    """A wrapper that calls a pure function if all arguments are completely known."""
+    """Return a wrapper that calls a pure function if all arguments are fully known."""
 
     def _apply_function(
         _: Interpreter, arguments: Arguments, named: Mapping[str, object]
@@ -102,7 +102,7 @@ def _range(*numbers: int) -> object:
 
 
 def _length(numbers: range) -> int:
-    """The number of items; -1 if there are too many for `len`."""
+    """Return the number of items, or -1 if there are too many for `len`."""
     try:
         return len(numbers)
     except OverflowError:
@@ -127,7 +127,7 @@ def _apply_all(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -
 
 
 def _test_items(arguments: Arguments, *, expected: bool) -> object:
-    """The result of `all` (expected False) or `any` (expected True)."""
+    """Return the result of `all` (`expected` is False) or `any` (`expected` is True)."""
     items = arguments[0] if len(arguments) == 1 else UNKNOWN
     if not isinstance(items, (tuple, list, frozenset)):
         return UNKNOWN
@@ -143,7 +143,7 @@ def _apply_bool(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) 
 
 
 def _apply_isinstance(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -> object:
-    """The result of `isinstance`, for plain values and builtin types."""
+    """Return the result of `isinstance`, for plain values and builtin types."""
     if len(arguments) != 2 or not is_fully_known(arguments[0]):
         return UNKNOWN
     classes = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
@@ -196,7 +196,7 @@ def _distribution(
 def _module_distributions(
     interpreter: Interpreter, arguments: Arguments, _: Mapping[str, object]
 ) -> object:
-    """The result of `packages_distributions().get(module)`: the packages with the module."""
+    """Return the packages with a module, as in `packages_distributions().get(module)`."""
     if not arguments or not isinstance(arguments[0], str):
         return UNKNOWN
     owner = interpreter.owner(arguments[0])
@@ -242,7 +242,7 @@ def _return_none(*_: object) -> object:
 def apply_plain_method(
     called: BoundValueMethod, arguments: Sequence[object], named: Mapping[str, object]
 ) -> object:
-    """The result of calling a method of a plain value."""
+    """Return the result of calling a method of a plain value."""
     owner = called.owner
     if isinstance(owner, dict) and called.name in ("get", "items", "values", "keys"):
         if called.name != "get":
@@ -260,7 +260,7 @@ def apply_plain_method(
 
 
 def _is_long(text: str, name: str, arguments: Sequence[object]) -> bool:
-    """Whether a string method may return a long string, or reads attributes of the arguments."""
+    """Whether a string method may return a long string, or read attributes of the arguments."""
     if name == "format":
         return "{" in _FIELD.sub("", text)
     if name == "replace" and len(arguments) > 1:

@@ -2,7 +2,7 @@
 
 The user lists packages as pins of a target, as requirements of an extension, or as pins that are
 audited without a target. If two listed packages integrate with each other, the modules for the
-integration are imported, too.
+integration are also imported.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def add_named_packages(
     *,
     alone: bool = False,
 ) -> MainPathPolicy:
-    """The default policy, with the top-level modules of `named` packages as further entry points.
+    """Return the default policy with the modules of `named` packages as further entry points.
 
-    Packages in `added` are followed, too, if another package imports them. `alone` omits the other
-    entry points.
+    Only top-level modules are added. Packages in `added` are also followed if another package
+    imports them. `alone` omits the other entry points.
     """
     rules = policy.load_policy()
     roots = {
@@ -81,7 +81,7 @@ def add_named_packages(
 
 
 def _namespace_modules(modules: Collection[str]) -> list[str]:
-    """Public modules directly below folders without `__init__`, which no module imports."""
+    """Return public modules directly below folders without `__init__` that no module imports."""
     return sorted(
         module
         for module in modules
@@ -92,10 +92,10 @@ def _namespace_modules(modules: Collection[str]) -> list[str]:
 
 
 def _main_parts(package_set: PackageSet, module: str) -> list[str]:
-    """The module from which `module` lazily imports most names, and the main part of the former.
+    """Return the module from which `module` lazily imports most names.
 
-    If the former also imports its names lazily from many modules, the main part is the one that
-    most of these modules use.
+    If that module also imports its names lazily from many modules, the result also contains the
+    module that most of them use.
     """
     places = _places(package_set, module)
     part, count = max(places.items(), key=lambda item: item[1], default=("", 0))
@@ -116,7 +116,7 @@ def _main_parts(package_set: PackageSet, module: str) -> list[str]:
 
 
 def _places(package_set: PackageSet, module: str) -> Counter[str]:
-    """Module → how many names `module` lazily imports from it."""
+    """Count the names that `module` lazily imports from each other module."""
     facts = package_set.module(module)
     if not isinstance(facts, ModuleFacts):
         return Counter()
@@ -126,11 +126,11 @@ def _places(package_set: PackageSet, module: str) -> Counter[str]:
 def _integrations(
     package_set: PackageSet, named: Collection[str], roots: Collection[str]
 ) -> list[str]:
-    """The modules of `named` packages for each other: `lmformatenforcer.integrations.vllm`.
+    """Return the modules of `named` packages that integrate other named packages.
 
-    The last component of such a module is the top-level module of the other package (one of
-    `roots`), which the module uses. `torchvision.prototype.datasets` does not use the package
-    datasets, so it is not an integration.
+    An example is `lmformatenforcer.integrations.vllm`. The last component of such a module is the
+    top-level module of the other package (one of `roots`), which the module uses.
+    `torchvision.prototype.datasets` does not use the package datasets, so it is not an integration.
     """
     candidates = [
         module
@@ -166,7 +166,10 @@ def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
 
 
 def _reexported_modules(facts: ModuleFacts | OpaqueModule | None) -> Iterator[str]:
-    """The modules of the same package from which a module without definitions re-exports names."""
+    """Yield the modules from which a module without definitions re-exports names.
+
+    Only modules of the same package are included.
+    """
     if isinstance(facts, ModuleFacts) and not facts.functions and not facts.classes:
         root = facts.module.partition(".")[0]
         for line in facts.imports:

@@ -1,4 +1,4 @@
-"""Evaluates objects: construction, attributes, methods (separate: one level of the interpreter).
+"""Evaluates objects: construction, attributes, methods (separate: a level of the interpreter).
 
 A class is followed if all of its base classes can be read, its metaclass is known, and all of its
 decorators are in `_TRANSPARENT_DECORATORS`.
@@ -58,7 +58,7 @@ class _ClassLevel(msgspec.Struct, frozen=True):
         return ClassValue(self.definition.name, self.home.module, self.definition.line)
 
     def functions(self, name: str) -> Sequence[Function]:
-        """The methods of this name that are defined in the class itself."""
+        """Return the methods with this name that the class itself defines."""
         every = module_scopes(self.home).functions.get(f"{self.definition.name}.{name}", ())
         return [
             function
@@ -76,7 +76,7 @@ class _ClassLevel(msgspec.Struct, frozen=True):
         )
 
     def dataclass_decorator(self) -> str:
-        """The dataclass decorator as written; "" if there is none."""
+        """Return the dataclass decorator as written, or "" if there is none."""
         for text in self.definition.decorators:
             if full_name(self.home, text.partition("(")[0]) == DATACLASS:
                 return text
@@ -94,7 +94,10 @@ class ObjectModel:
     def construct_object(
         self, kind: ClassValue, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
-        """The object that a call of a class constructs; UNKNOWN if the class is not followed."""
+        """Return the object that a call of a class constructs.
+
+        Return UNKNOWN if the class is not followed.
+        """
         chain = self._chain(kind)
         if not chain:
             return UNKNOWN
@@ -109,7 +112,7 @@ class ObjectModel:
         return instance
 
     def empty_instance(self, kind: ClassValue) -> ObjectInstance:
-        """An object without attributes."""
+        """Return an object without attributes."""
         decides = any(level.has(name) for level in self._chain(kind) for name in _TRUTH)
         return ObjectInstance(kind, truth=None if decides else True)
 
@@ -181,7 +184,7 @@ class ObjectModel:
         return self._constant(level, value)
 
     def call_object_method(self, name: str, given: Sequence[object]) -> object:
-        """The result of a method that a class inherits from `object`."""
+        """Return the result of a method that a class inherits from `object`."""
         if name == "__new__" and given and isinstance(given[0], ClassValue):
             return self.empty_instance(given[0])
         if name == "__setattr__" and len(given) == 3 and isinstance(given[0], ObjectInstance):
@@ -196,7 +199,10 @@ class ObjectModel:
     # -- attributes
 
     def attribute(self, value: ObjectInstance | ClassValue | SuperValue, name: str) -> object:
-        """An attribute of an object, a class or `super()`; UNKNOWN if it is not followed."""
+        """Return an attribute of an object, a class or `super()`.
+
+        Return UNKNOWN if it is not followed.
+        """
         owner = value.owner if isinstance(value, SuperValue) else value
         kind = owner.kind if isinstance(owner, ObjectInstance) else owner
         chain = self._chain(kind)
@@ -224,7 +230,7 @@ class ObjectModel:
     def member(
         self, chain: Sequence[_ClassLevel], owner: ObjectInstance | ClassValue, name: str
     ) -> object:
-        """The attribute of `owner` from the first class that has it; ABSENT if no class has it."""
+        """Return the attribute of `owner` from the first class that has it, or ABSENT."""
         for level in chain:
             if not level.has(name):
                 continue
@@ -259,7 +265,10 @@ class ObjectModel:
         return MethodValue(value, owner)
 
     def _bound_expression(self, level: _ClassLevel, name: str) -> ast.expr | None:
-        """The expression assigned to a name in a class body; None unless there is exactly one."""
+        """Return the expression that is assigned to a name in a class body.
+
+        Return None unless there is exactly one assignment.
+        """
         source = self._interpreter.source(level.home.module)
         node = source.find_class(level.definition.line) if source is not None else None
         values: list[ast.expr | None] = []
@@ -271,7 +280,10 @@ class ObjectModel:
         return values[0] if len(values) == 1 else None
 
     def _constant(self, level: _ClassLevel, node: ast.expr | None) -> object:
-        """The value of an expression in a class body; UNKNOWN for lists, dicts and objects."""
+        """Return the value of an expression in a class body.
+
+        Return UNKNOWN for lists, dicts and objects.
+        """
         if node is None:
             return UNKNOWN
         frame = self.class_frame(level.value)
@@ -279,7 +291,7 @@ class ObjectModel:
         return UNKNOWN if isinstance(value, (list, dict, ObjectInstance)) else value
 
     def class_frame(self, kind: ClassValue) -> CallFrame:
-        """The frame of expressions in a class body; the names of the body are unknown."""
+        """Return the frame for expressions in a class body. The names of the body are unknown."""
         frame = CallFrame(kind.module)
         source = self._interpreter.source(kind.module)
         node = source.find_class(kind.line) if source is not None else None
@@ -300,7 +312,10 @@ class ObjectModel:
     # -- classes
 
     def _chain(self, kind: ClassValue) -> tuple[_ClassLevel, ...]:
-        """The method resolution order of a class; empty if it is not followed."""
+        """Return the method resolution order of a class.
+
+        The result is empty if it is not followed.
+        """
         if kind not in self._chains:
             self._chains[kind] = self._ancestors(kind)
         return self._chains[kind]

@@ -46,7 +46,10 @@ _LOCAL_COMPARISONS = (ast.Eq, ast.NotEq, ast.Gt, ast.LtE)
 
 
 def apply_operator(sign: ast.AST, left: object, right: object) -> object:
-    """The result of `left sign right`: UNKNOWN if possibly large, EvaluatedError if it fails."""
+    """Return the result of `left sign right`, or UNKNOWN if it may be large.
+
+    Raises EvaluatedError if the operation fails.
+    """
     operation = _OPERATIONS.get(type(sign))
     if operation is None or not is_fully_known(left) or not is_fully_known(right):
         return UNKNOWN
@@ -61,7 +64,7 @@ def apply_operator(sign: ast.AST, left: object, right: object) -> object:
 
 
 def is_identical(left: object, right: object) -> bool | None:
-    """Whether two values are identical; None if unknown."""
+    """Whether two values are identical, or None if unknown."""
     for value, other in ((left, right), (right, left)):
         if value is None or isinstance(value, bool):
             if isinstance(other, (OpaqueObject, ModuleValue)) and value_truth(other) is None:
@@ -73,7 +76,7 @@ def is_identical(left: object, right: object) -> bool | None:
 
 
 def is_contained(item: object, holder: object) -> bool | None:
-    """The result of `item in holder`; None if unknown."""
+    """Return the result of `item in holder`, or None if unknown."""
     if isinstance(holder, VersionText) or not is_fully_known(item):
         return None
     if isinstance(holder, str):
@@ -101,7 +104,7 @@ def _is_too_large(sign: ast.AST, left: object, right: object) -> bool:
 
 
 def _depends_on_local(sign: ast.AST, left: object, right: object) -> bool:
-    """Whether a comparison with an installed version depends on the local part (`+cu124`)."""
+    """Whether a comparison with an installed version depends on its local part (`+cu124`)."""
     for value, other in ((left, right), (right, left)):
         if isinstance(value, VersionText) and isinstance(other, str):
             return isinstance(sign, (ast.Eq, ast.NotEq)) and other.partition("+")[0] == value

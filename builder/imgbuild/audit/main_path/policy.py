@@ -29,7 +29,7 @@ class MainPathEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class NameRegistry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A `method` that rejects names that are already in the `table` of one of `files`.
 
-    With the keyword `allowed_by`, the method accepts such names.
+    If the keyword `allowed_by` is passed, the method accepts these names.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""Finds names that packages register themselves: a second registration raises an exception."""
+"""Finds names that packages register themselves. A second registration raises an exception."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from imgbuild.system.syntax import parse_source
 def registered_name(
     package_set: ImportablePackages, rules: MainPathPolicy, call: Call, what: Meaning
 ) -> str | None:
-    """The name that `call` registers although it is already registered; None if there is none."""
+    """Return the name that `call` registers although it is already registered.
+
+    Return None if `call` registers no such name.
+    """
     home, definition = what.found.home, what.found.definition
     if not call.literals or home is None or not isinstance(definition, Function):
         return None
@@ -47,7 +50,7 @@ def has_registered_name(
 
 @lru_cache(maxsize=64)
 def _keys(source: bytes, table: str) -> frozenset[str]:
-    """The keys of the dict or list of pairs that a module assigns to `table`."""
+    """Return the keys of the dict or list of pairs that a module assigns to `table`."""
     try:
         tree = parse_source(source)
     except SyntaxError:

@@ -50,12 +50,12 @@ class ModuleTree:
 
     @functools.cached_property
     def _globals(self) -> frozenset[str]:
-        """The names that functions declare global."""
+        """The names that functions declare as global."""
         declared = _GLOBAL.findall(self._text)
         return frozenset(name for names in declared for name in names.replace(" ", "").split(","))
 
     def find_function(self, name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """The definition of a function with this unqualified name and line."""
+        """Return the definition of a function with this unqualified name and line."""
         if self._functions is None:
             self._functions = {
                 (node.name, node.lineno): node
@@ -65,7 +65,10 @@ class ModuleTree:
         return self._functions.get((name.rpartition(".")[2], line))
 
     def bindings_in(self, definition: ast.ClassDef) -> Mapping[str, Sequence[ast.stmt]]:
-        """Name → the statements in the body of a class of this module that bind it."""
+        """Map each name to the statements in a class body that bind it.
+
+        `definition` is a class of this module.
+        """
         line = definition.lineno
         if line not in self._class_bindings:
             self._class_bindings[line] = _bindings(definition.body)
@@ -83,7 +86,7 @@ class ModuleTree:
         )
 
     def find_class(self, line: int) -> ast.ClassDef | None:
-        """The definition of a class that starts on this line."""
+        """Return the definition of a class that starts on this line."""
         if self._classes is None:
             self._classes = {
                 node.lineno: node
@@ -93,7 +96,10 @@ class ModuleTree:
         return self._classes.get(line)
 
     def binding_statements(self, name: str) -> Sequence[ast.stmt]:
-        """The top-level statements that may set `name`, starting at the last unconditional one."""
+        """Return the top-level statements that may set `name`.
+
+        The first is the last unconditional one.
+        """
         statements = self.bindings.get(name, [])
         certain = [
             at for at, statement in enumerate(statements) if not isinstance(statement, _BRANCHES)
@@ -101,10 +107,10 @@ class ModuleTree:
         return statements[certain[-1] :] if certain else statements
 
     def import_time_nodes(self) -> Iterator[tuple[ast.AST, ast.AST, frozenset[str]]]:
-        """The nodes that run when the module is imported, each with the node to evaluate for it.
+        """Yield the nodes that run when the module is imported, with the nodes to evaluate.
 
-        The node to evaluate is the enclosing loop or comprehension, if there is one, else the node
-        itself. The third item contains the names in the enclosing class body.
+        The node to evaluate is the enclosing loop or comprehension if there is one, or else the
+        node itself. The third item contains the names in the enclosing class body.
         """
         none = frozenset[str]()
         todo: list[tuple[ast.AST, ast.AST | None, frozenset[str]]] = [
@@ -122,7 +128,10 @@ class ModuleTree:
             todo.extend((child, whole, names) for child in reversed(inner))
 
     def exceptions_caught_at(self, line: int) -> frozenset[str]:
-        """The exceptions that `try` and `with` statements around a line catch; "" is any."""
+        """Return the exceptions that `try` and `with` statements around a line catch.
+
+        "" stands for any exception.
+        """
         caught: set[str] = set()
         for node in walk_tree(self.tree):
             body = node.body if isinstance(node, (ast.Try, ast.TryStar, ast.With)) else ()
@@ -150,7 +159,7 @@ class ModuleTree:
         )
 
     def absolute_module(self, node: ast.ImportFrom) -> str:
-        """The module that a `from … import` refers to."""
+        """Return the absolute name of the module to which a `from … import` refers."""
         if not node.level:
             return node.module or ""
         parts = self.name.split(".")
@@ -159,7 +168,7 @@ class ModuleTree:
 
 
 def _nested_statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """All statements, including nested ones, without their expressions."""
+    """Yield all statements, including nested ones, without their expressions."""
     todo: list[ast.AST] = list(tree.body)
     while todo:
         node = todo.pop()
@@ -169,7 +178,10 @@ def _nested_statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _executed_nodes(node: ast.AST) -> list[ast.AST]:
-    """The nodes in `node` that are executed with it; for a function, when it is defined."""
+    """Return the nodes in `node` that are executed with it.
+
+    For a function, these are the nodes that are executed when it is defined.
+    """
     if isinstance(node, _DEFERRED_NODES):
         return []
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -182,18 +194,21 @@ def _executed_nodes(node: ast.AST) -> list[ast.AST]:
 
 
 def _last_name(node: ast.expr | None) -> str:
-    """The last component of a dotted name; "" for any other expression."""
+    """Return the last component of a dotted name, or "" for any other expression."""
     return dotted_name(node).rpartition(".")[2] if node is not None else ""
 
 
 def _suppressed_exceptions(node: ast.expr) -> str:
-    """The exceptions that a context manager suppresses: OPEN for none, "" for any."""
+    """Return the exceptions that a context manager suppresses: OPEN for none, "" for any."""
     name = _last_name(node.func if isinstance(node, ast.Call) else node)
     return UNKNOWN_EXCEPTIONS if name in OPEN_MANAGERS else ""
 
 
 def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:
-    """The source of a module; None if the module has none or the source cannot be read."""
+    """Return the source of a module.
+
+    Return None if the module has none or the source cannot be read.
+    """
     facts = package_set.module(module)
     owner = package_set.owner(module)
     if not isinstance(facts, ModuleFacts) or facts.broken or owner is None:
@@ -214,7 +229,7 @@ def _parse_module(content: bytes, module: str, *, package: bool) -> ModuleTree |
 
 
 def _bindings(statements: Sequence[ast.stmt]) -> dict[str, list[ast.stmt]]:
-    """Name → the statements that bind it, among `statements`."""
+    """Map each name that `statements` bind to the binding statements."""
     bindings: dict[str, list[ast.stmt]] = {}
     for statement in statements:
         for bound in dict.fromkeys(bound_names([statement])):
@@ -223,7 +238,7 @@ def _bindings(statements: Sequence[ast.stmt]) -> dict[str, list[ast.stmt]]:
 
 
 def bound_names(statements: Sequence[ast.stmt]) -> Iterator[str]:
-    """The names that statements bind, without those in nested definitions."""
+    """Yield the names that statements bind, without those in nested definitions."""
     todo: list[ast.AST] = list(statements)
     while todo:
         node = todo.pop()

@@ -1,4 +1,4 @@
-"""Defines values of expressions in a package set, as far as known without running code."""
+"""Defines values of expressions in a package set, as far as they are known without running code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.version import Version
 
 
 class OpaqueObject(msgspec.Struct, frozen=True):
-    """An object of which only the truth value may be known."""
+    """An object of which at most the truth value is known."""
 
     truth: bool | None = None
 
@@ -22,7 +22,7 @@ UNKNOWN, TRUE, FALSE = OpaqueObject(None), OpaqueObject(True), OpaqueObject(Fals
 
 
 class ModuleValue(msgspec.Struct, frozen=True):
-    """A module, or an object that is not read and has a dotted name: `operator.ge`."""
+    """A module, or an unread object with a dotted name, such as `operator.ge`."""
 
     name: str
 
@@ -35,7 +35,7 @@ class BoundValueMethod(msgspec.Struct, frozen=True):
 
 
 class ClassValue(msgspec.Struct, frozen=True):
-    """A class: its name, and the module and line of its definition if it can be read."""
+    """A class: its name and, if it can be read, the module and line of its definition."""
 
     name: str
     module: str = ""
@@ -58,7 +58,7 @@ class ObjectInstance:
 
 
 class MethodValue(msgspec.Struct, frozen=True):
-    """A method of an object or class that is followed; `owner` is its first argument."""
+    """A method of an object or class that is followed. `owner` is its first argument."""
 
     function: FunctionValue
     owner: object
@@ -72,7 +72,7 @@ class SuperValue(msgspec.Struct, frozen=True):
 
 
 class CallFrame:
-    """The names of a running function or of module statements; `outer` is the enclosing frame.
+    """The names of a running function or of module statements. `outer` is the enclosing frame.
 
     In a method, `kind` is the class that defines the method, and `owner` its first argument.
     """
@@ -85,14 +85,14 @@ class CallFrame:
         self.owner: object = outer.owner if outer is not None else None
 
     def binding_frame(self, name: str) -> CallFrame | None:
-        """The innermost frame that binds a name; None if the module binds it."""
+        """Return the innermost frame that binds a name, or None if the module binds it."""
         frame: CallFrame | None = self
         while frame is not None and name not in frame.names:
             frame = frame.outer
         return frame
 
     def visible_objects(self) -> list[object]:
-        """The objects bound to names in this frame and the enclosing frames."""
+        """Return the objects bound to names in this frame and the enclosing frames."""
         instances = [value for value in self.names.values() if isinstance(value, ObjectInstance)]
         return instances + (self.outer.visible_objects() if self.outer is not None else [])
 
@@ -101,7 +101,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class FunctionValue:
-    """A function with Python source, the enclosing frame and, for a method, the class."""
+    """A function with Python source, its enclosing frame and, for a method, its class."""
 
     def __init__(
         self, node: FunctionNode, frame: CallFrame, kind: ClassValue | None = None
@@ -124,7 +124,10 @@ class VersionText(str):
 
 
 class InstalledVersion(Version):
-    """A `VersionText` parsed as a version; the local part of the installed version may differ."""
+    """A `VersionText` parsed as a version.
+
+    The local part of the installed version may differ.
+    """
 
     __slots__ = ()
 
@@ -132,12 +135,12 @@ class InstalledVersion(Version):
 class EvaluatedError(Exception):
     """An exception in the evaluated code.
 
-    An exception is `certain` if it is from a `raise`, an `assert` or a failing import, because
-    other operations may be evaluated incorrectly.
+    An exception is `certain` if a `raise`, an `assert` or a failing import raised it. Other
+    operations may be evaluated incorrectly.
     """
 
     def __init__(self, name: str, *, line: int = 0, module: str = "", certain: bool = True) -> None:
-        """Create an exception of the class `name`, "" if unknown."""
+        """Create an exception of the class `name`, which is "" if unknown."""
         super().__init__(name)
         self.name = name
         self.line = line
@@ -146,7 +149,7 @@ class EvaluatedError(Exception):
 
 
 class UnsupportedCodeError(Exception):
-    """The code contains an unsupported statement or takes too many steps."""
+    """Raised if the code contains an unsupported statement or takes too many steps."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +171,7 @@ _PLAIN_TYPES = (type(None), bool, int, float, str, bytes, Version, SpecifierSet,
 
 
 def is_fully_known(value: object) -> bool:
-    """Whether a value is completely known, so that operations on it can be evaluated."""
+    """Whether a value is fully known, so that operations on it can be evaluated."""
     if isinstance(value, (OpaqueObject, ModuleValue, BoundValueMethod, ClassValue)):
         return False
     if isinstance(value, (tuple, list, frozenset)):
@@ -179,16 +182,16 @@ def is_fully_known(value: object) -> bool:
 
 
 def is_key(value: object) -> bool:
-    """Whether a value is completely known and hashable."""
+    """Whether a value is fully known and hashable."""
     if isinstance(value, (tuple, frozenset)):
         return all(map(is_key, value))
     return is_fully_known(value) and not isinstance(value, (list, dict))
 
 
 def count_items(value: object, limit: int) -> int:
-    """The number of items in a value, including nested items; the count stops near `limit`.
+    """Count the items in a value, including nested items. Counting stops near `limit`.
 
-    A hundred characters, or a thousand bits, count as an item.
+    A hundred characters, or a thousand bits, count as one item.
     """
     total, waiting = 0, [value]
     while waiting and total <= limit:
@@ -206,7 +209,7 @@ def count_items(value: object, limit: int) -> int:
 
 
 def value_truth(value: object) -> bool | None:
-    """Whether a value is true; None if unknown."""
+    """Whether a value is true, or None if unknown."""
     if isinstance(value, OpaqueObject):
         return value.truth
     if isinstance(value, ModuleValue):  # sys.flags.optimize has a dotted name, too

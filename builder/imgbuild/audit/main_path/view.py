@@ -1,6 +1,6 @@
-"""Filters the facts of a package set: branches that do not run are omitted.
+"""Filters the facts of a package set: omits branches that do not run.
 
-Names that are bound only under conditions that do not hold are removed from modules. If a name has
+Names that are bound only under conditions that are false are removed from modules. If a name has
 several definitions, the definition for the installed versions is kept.
 """
 
@@ -47,7 +47,7 @@ class PackageSetView:
         return self._package_set is package_set
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """The facts of module `name`, without branches that do not run."""
+        """Return the facts of module `name`, without branches that do not run."""
         if name not in self._facts:
             facts = self._package_set.module(name)
             if isinstance(facts, ModuleFacts):
@@ -56,11 +56,11 @@ class PackageSetView:
         return self._facts[name]
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file of all modules of `package`."""
+        """Map each module of `package` to its file."""
         return self._package_set.modules_of(package)
 
     def read(self, package: str, path: str) -> bytes | None:
-        """The content of a small file of `package`; None if it does not exist."""
+        """Return the content of a small file of `package`, or None if it does not exist."""
         return self._package_set.read(package, path)
 
     def prefetch(self, modules: Iterable[str]) -> None:
@@ -68,7 +68,7 @@ class PackageSetView:
         self._package_set.prefetch(name for name in modules if name not in self._facts)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below `package` whose source contains the word."""
+        """Return the modules below `package` whose source contains the word."""
         return self._package_set.mentioning(package, word)
 
     def read_ahead(self, package: str) -> None:
@@ -85,7 +85,10 @@ class PackageSetView:
         )
 
     def _possible_facts(self, bound: tuple[Bound, ...]) -> tuple[Bound, ...]:
-        """The facts whose guards may hold, and bindings for type checkers, which contain types."""
+        """Return the facts whose guards may be true.
+
+        Bindings for type checkers are also included, because they contain types.
+        """
         return tuple(
             fact
             for fact in bound

@@ -1,4 +1,4 @@
-"""Looks up classes with their ancestors, members and attributes."""
+"""Looks up classes, with their ancestors, members and attributes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _UNION = re.compile(
 
 
 def full_name(facts: ModuleFacts, expression: str) -> str:
-    """The full dotted name of an expression: `Struct` becomes msgspec.Struct."""
+    """Return the full dotted name of an expression: "msgspec.Struct" for `Struct`."""
     first, _, rest = strip_subscript(expression).partition(".")
     for entry in module_index(facts).top.get(first, ()):
         if isinstance(entry, Import):
@@ -114,7 +114,7 @@ def full_name(facts: ModuleFacts, expression: str) -> str:
 def resolve_expression(
     modules: Modules, facts: ModuleFacts, expression: str, *, scope: str = ""
 ) -> LookupResult:
-    """The definition to which a dotted expression in a scope of this module refers."""
+    """Return the definition to which a dotted expression in a scope of this module refers."""
     first, *rest = strip_subscript(expression).split(".")
     lookup_result = _first_definition(modules, facts, first, scope)
     for part in rest:
@@ -125,12 +125,12 @@ def resolve_expression(
 
 
 def strip_subscript(expression: str) -> str:
-    """An expression without its subscript: "Generic[T]" becomes Generic."""
+    """Return an expression without its subscript: "Generic" for "Generic[T]"."""
     return expression.partition("[")[0].strip()
 
 
 def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupResult:
-    """An attribute of a module or class; unknown for other results."""
+    """Return an attribute of a module or class. For other results, the attribute is unknown."""
     definition = lookup_result.definition
     if isinstance(definition, AssignedName):
         lookup_result = follow_assignment(modules, lookup_result)
@@ -170,7 +170,7 @@ def _is_enumeration(modules: Modules, chain: Iterable[LookupResult]) -> bool:
 
 
 def follow_assignment(modules: Modules, lookup_result: LookupResult) -> LookupResult:
-    """The definition to which an assigned name refers: `X = module.Y`."""
+    """Return the definition to which an assigned name refers, as in `X = module.Y`."""
     for _ in range(_DEPTH):
         definition = lookup_result.definition
         if not isinstance(definition, AssignedName) or lookup_result.home is None:
@@ -187,9 +187,9 @@ def follow_assignment(modules: Modules, lookup_result: LookupResult) -> LookupRe
 def receiver_class(
     modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = ""
 ) -> LookupResult:
-    """The class of the `receiver` of a Call or Attribute, if known.
+    """Return the class of the `receiver` of a Call or Attribute, if known.
 
-    "X" is an instance of X or of a subclass; "X()" is the result of calling X.
+    "X" is an instance of X or of a subclass. "X()" is the result of calling X.
     """
     if not receiver.endswith("()"):
         return _instance(
@@ -225,7 +225,10 @@ def receiver_class(
 def receiver_classes(
     modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = ""
 ) -> tuple[LookupResult, ...]:
-    """The classes of the `receiver` "f()" if the result of f can have several; else empty."""
+    """Return the classes of the `receiver` "f()" if f can return several classes.
+
+    Otherwise, the result is empty.
+    """
     lookup_result = follow_assignment(
         modules, resolve_expression(modules, facts, receiver.removesuffix("()"), scope=scope)
     )
@@ -241,14 +244,17 @@ def receiver_classes(
 
 
 def union_members(annotation: str) -> list[str]:
-    """The names in `Union[…]` or `A | B`; empty for another annotation."""
+    """Return the names in `Union[…]` or `A | B`.
+
+    The result is empty for another annotation.
+    """
     match = _UNION.fullmatch(annotation.strip("\"'"))
     names = re.split(r"[,|]", match[1] or match[2]) if match is not None else []
     return [name.strip(" \"'") for name in names if name.strip()]
 
 
 def _result_class(modules: Modules, holder: LookupResult, method: str) -> LookupResult:
-    """The class of the object that `method` of an object of class `holder` returns."""
+    """Return the class of the object that a `method` of class `holder` returns."""
     if holder.state != "defined":
         return holder
     lookup_result = find_member(modules, holder, method)
@@ -269,7 +275,7 @@ def _returns_self(function: Function) -> bool:
 def _annotated_class(
     modules: Modules, lookup_result: LookupResult, definition: Function
 ) -> LookupResult:
-    """The class in the annotation of a function's result."""
+    """Return the class in a function's return annotation."""
     home = lookup_result.home
     is_manager = any("contextmanager" in text for text in definition.decorators)
     if home is None or not definition.returns or is_manager:
@@ -282,10 +288,10 @@ def _annotated_class(
 
 
 def _instance(lookup_result: LookupResult) -> LookupResult:
-    """The class in an annotation; the object may be an instance of a subclass.
+    """Return the class in an annotation. The object may be an instance of a subclass.
 
-    An Auto class of transformers represents the class of the loaded model, and `constexpr` of
-    Triton a constant of any class.
+    An Auto class of transformers represents the class of the loaded model, and Triton's `constexpr`
+    a constant of any class.
     """
     name = getattr(lookup_result.definition, "name", "")
     if lookup_result.home is not None and re.match(r"Auto[A-Z]|constexpr$", name):
@@ -333,7 +339,7 @@ def _first_definition(modules: Modules, facts: ModuleFacts, name: str, scope: st
 
 
 def look_up_module(modules: Modules, name: str) -> LookupResult:
-    """The LookupResult of a module name."""
+    """Return the module with this name as a LookupResult."""
     facts = modules.module(name)
     if isinstance(facts, ModuleFacts):
         return LookupResult(state="defined", definition=facts, home=facts)
@@ -341,7 +347,7 @@ def look_up_module(modules: Modules, name: str) -> LookupResult:
 
 
 def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None:
-    """A member that the class itself defines."""
+    """Return a member that the class itself defines."""
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None:
         return None
@@ -358,14 +364,14 @@ def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None
 
 
 def _imported_names(home: ModuleFacts, definition: Class) -> Iterable[str]:
-    """The names that import statements in a class body bind."""
+    """Return the names that import statements in a class body bind."""
     return [line.bound for line in module_index(home).scoped.get(definition.name, ())]
 
 
 def class_ancestors(
     modules: Modules, lookup_result: LookupResult, depth: int = 0
 ) -> list[LookupResult]:
-    """A class and its bases in method resolution order.
+    """Return a class and its bases in method resolution order.
 
     A base class that cannot be read is a LookupResult without a definition. A class that is
     inherited several times is listed at its last position, which rarely differs from Python's
@@ -405,7 +411,10 @@ def _ancestors(
 
 
 def find_metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
-    """Empty for a known metaclass; None for a metaclass that may change the effect of a call."""
+    """Return "" for a known metaclass, or None.
+
+    None means that the metaclass may change the effect of a call.
+    """
     for ancestor in class_ancestors(modules, lookup_result):
         if (
             isinstance(ancestor.definition, Class)
@@ -416,7 +425,7 @@ def find_metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
 
 
 def instance_attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
-    """All names that an instance of a class has; None if it may have other names.
+    """Return all names that an instance of a class has, or None if it may have other names.
 
     Subclasses may have additional names.
     """
@@ -454,5 +463,8 @@ def instance_attributes(modules: Modules, lookup_result: LookupResult) -> frozen
 
 
 def decorator_name(text: str) -> str:
-    """The last component of a decorator's name: "dataclass" for "dataclasses.dataclass()"."""
+    """Return the last component of a decorator's name.
+
+    For example, it is "dataclass" for "dataclasses.dataclass()".
+    """
     return text.partition("(")[0].rpartition(".")[2]

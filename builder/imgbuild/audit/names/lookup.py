@@ -1,7 +1,7 @@
 """Looks up names in modules, including re-exports, star imports, lazy tables and submodules.
 
-A name is "absent" only if Python would not find it either. If it may exist although the facts do
-not show it, it is "unknown".
+A name is "absent" only if Python would not find it either. It is "unknown" if it may exist although
+the facts do not show it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Entry = Function | Class | AssignedName | Import
 
 
 def look_up(modules: Modules, module: str, name: str) -> LookupResult:
-    """The result of `from module import name`."""
+    """Return the result of `from module import name`."""
     results, key = cached_results(modules), (module, name)
     result: LookupResult | None = results.get(key)
     if result is None:
@@ -103,7 +103,7 @@ _indexes: dict[int, tuple[ModuleFacts, NameIndex]] = {}
 
 
 def module_index(facts: ModuleFacts) -> NameIndex:
-    """The index of a module, cached."""
+    """Return the index of a module. Cached."""
     entry = _indexes.get(id(facts))
     if entry is None:
         if len(_indexes) >= _MOST_INDEXES:
@@ -113,7 +113,7 @@ def module_index(facts: ModuleFacts) -> NameIndex:
 
 
 def is_typing_only(guards: tuple[Guard, ...]) -> bool:
-    """Whether code with these guards runs for type checkers only."""
+    """Whether code with these guards runs only for type checkers."""
     return any(guard.kind == "typing" for guard in guards)
 
 
@@ -133,7 +133,7 @@ class SameFacts:
 
 
 def _is_variant(function: Function) -> bool:
-    """Whether this is an overload, setter or variant of another function with the same name."""
+    """Whether a function is an overload, setter or variant of another with the same name."""
     return any(
         decorator.split("(")[0].rsplit(".", 1)[-1]
         in ("overload", "setter", "deleter", "getter", "register")
@@ -162,7 +162,7 @@ def _search_module(modules: Modules, module: str, name: str, path: tuple[str, ..
 def search_module(
     modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...] = ()
 ) -> LookupResult:
-    """The definition of a name at the top level of this module."""
+    """Return the definition of a name at the top level of this module."""
     bound = module_index(facts).top.get(name, ())
     entries = [entry for entry in bound if not is_typing_only(entry.guards)]
     if name in facts.deleted:
@@ -193,7 +193,7 @@ def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
 
 
 def may_add_names(facts: ModuleFacts) -> bool:
-    """Whether the module calls a function that adds names, such as `lazy_import(globals(), …)`."""
+    """Whether a module calls a function that adds names, such as `lazy_import(globals(), …)`."""
     return any(
         not call.scope and call.positional and _ADDING_CALLS.search(call.callee)
         for call in facts.calls
@@ -209,12 +209,15 @@ def _has_getattr_class(facts: ModuleFacts) -> bool:
 
 
 def _is_torch_name(module: str, name: str) -> bool:
-    """Whether compiled code of torch adds this name: `torch.cuda.FloatTensor`."""
+    """Whether torch's compiled code adds this name, as it adds `torch.cuda.FloatTensor`."""
     return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
 
 
 def _missing_module_result(modules: Modules, module: str, path: tuple[str, ...]) -> LookupResult:
-    """The result for a module without a file; unknown if a parent may add it to sys.modules."""
+    """Return the result for a module without a file.
+
+    The result is unknown if a parent may add the module to sys.modules.
+    """
     parent = module.rpartition(".")[0]
     while parent:
         facts = modules.module(parent)
@@ -227,14 +230,20 @@ def _missing_module_result(modules: Modules, module: str, path: tuple[str, ...])
 
 
 def _alias(modules: Modules, module: str) -> str:
-    """The module that a parent of `module` registers as `module` in sys.modules; "" if none."""
+    """Return the module that a parent of `module` registers as `module` in sys.modules.
+
+    Return "" if no parent registers it.
+    """
     parent = module.rpartition(".")[0]
     facts = modules.module(parent) if parent else None
     return facts.aliases.get(module, "") if isinstance(facts, ModuleFacts) else ""
 
 
 def matches_pattern(module: str, pattern: str) -> bool:
-    """Whether a registered name (with "*" for any text) is this module or one of its parents."""
+    """Whether a registered name is this module or one of its parents.
+
+    In the name, "*" stands for any text.
+    """
     if "*" not in pattern:
         return module == pattern or module.startswith(pattern + ".")
     head, _, tail = pattern.partition("*")
@@ -244,7 +253,7 @@ def matches_pattern(module: str, pattern: str) -> bool:
 def _choose_definition(
     modules: Modules, facts: ModuleFacts, entries: list[Entry], path: tuple[str, ...]
 ) -> LookupResult:
-    """The definition of a name with several bindings: the last one without guards."""
+    """Return the definition of a name with several bindings: the last one without guards."""
     last = max((i for i, entry in enumerate(entries) if not entry.guards), default=0)
     lookup_results = [_entry(modules, facts, entry, path) for entry in entries[last:]]
     there = [
@@ -282,7 +291,7 @@ def _choose_definition(
 
 
 def _wrapped_definition(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
-    """The class or function X in `X = f(X)`."""
+    """Return the class or function X that is wrapped in `X = f(X)`."""
     last = entries[-1]
     if not isinstance(last, AssignedName) or not last.value.endswith("()") or not facts.classes:
         return None
@@ -306,7 +315,7 @@ def _entry(
 
 
 def module_result(modules: Modules, module: str, path: tuple[str, ...] = ()) -> LookupResult:
-    """The result for a name that refers to a module."""
+    """Return the result for a name that refers to a module."""
     facts = modules.module(module)
     if facts is None:
         return _missing_module_result(modules, module, (*path, module))
@@ -348,9 +357,9 @@ def _lazy_result(
 
 
 def _likely_modules(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
-    """The modules from which a name may be lazily imported, most likely ones first.
+    """Yield the modules from which a name may be lazily imported, most likely ones first.
 
-    If there are many, only modules whose source contains the word are included.
+    If there are many, only modules whose source contains the name are included.
     """
     stars = facts.lazy_stars
     if len(stars) > _FEW_MODULES:
@@ -390,7 +399,10 @@ def _star_result(
 def _exported_result(
     modules: Modules, module: str, name: str, path: tuple[str, ...]
 ) -> LookupResult:
-    """The name that `from module import *` binds; "a.b.*" stands for every module below a.b."""
+    """Return the name that `from module import *` binds.
+
+    A module "a.b.*" stands for every module below a.b.
+    """
     if module.endswith(".*"):
         return _nested_result(modules, module[:-2], name, path)
     if f"*{module}:{name}" in path:

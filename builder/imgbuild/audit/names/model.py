@@ -21,26 +21,26 @@ class Modules(Protocol):
     """Modules by name."""
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """The module with this dotted name; None if there is none."""
+        """Return the module with this dotted name, or None if there is none."""
 
 
 @runtime_checkable
 class Searchable(Protocol):
-    """Modules that support a text search, so not every module must be read.
+    """Modules that support a text search, so that not every module must be read.
 
-    Otherwise a name that transformers lazily imports from one of its models would be looked up in
+    Otherwise, a name that transformers lazily imports from one of its models would be looked up in
     hundreds of models.
     """
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below this package whose source contains the word."""
+        """Return the modules below this package whose source contains the word."""
 
     def read_ahead(self, package: str) -> None:
         """Read the modules below this package in advance, if that is cheap."""
 
 
 class ModuleSources(Protocol):
-    """Answers questions about the source of modules that facts do not answer."""
+    """Answers questions about the source of modules that the facts do not answer."""
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
         """Whether the `__getattr__` of the module raises AttributeError for a name."""
@@ -49,23 +49,29 @@ class ModuleSources(Protocol):
         """Whether a decorator (as written in the module) preserves the parameters of a function."""
 
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
-        """The keywords that a function accepts in `**kwargs`; None if it may accept any."""
+        """Return the keywords that a function accepts in `**kwargs`.
+
+        Return None if it may accept any.
+        """
 
 
 def module_sources(modules: Modules) -> ModuleSources | None:
-    """The sources of `modules`, if they are a user's code; else None."""
+    """Return the sources of `modules`, or None if `modules` are not a user's code."""
     attached: ModuleSources | None = getattr(modules, "sources", None)
     return attached
 
 
 def cached_results(modules: Modules) -> dict[object, Any]:
-    """The cached lookup results of `modules` (`View.results`); an empty dict if it has no cache."""
+    """Return the cached lookup results of `modules` (`View.results`).
+
+    The result is an empty dict if there is no cache.
+    """
     results: dict[object, Any] | None = getattr(modules, "results", None)
     return {} if results is None else results
 
 
 def stdlib_module(modules: Modules, name: str) -> OpaqueModule | None:
-    """The standard library module with this dotted name; None if there is none."""
+    """Return the standard library module with this dotted name, or None if there is none."""
     module = modules.module(name)
     return module if isinstance(module, OpaqueModule) and module.why == "stdlib" else None
 
@@ -78,11 +84,11 @@ class LookupResult(msgspec.Struct, frozen=True):
     """The result of a lookup.
 
     `definition` is None if the state is not "defined", and if only the existence of the name is
-    known (an extension module, `__file__`). `home` is the module that contains the definition,
-    `owner` the class, possibly an ancestor, in which a member was found. `exact` is False for a
+    known (an extension module, `__file__`). `home` is the module that contains the definition.
+    `owner` is the class, possibly an ancestor, in which a member was found. `exact` is False for a
     class if instances of subclasses are possible. `trace` lists the visited modules as
-    "module:name". `ambiguous` means that other conditions lead to a different definition, and
-    `tried` that the name is imported in a `try`, so its module may be missing.
+    "module:name". `ambiguous` means that other conditions lead to a different definition. `tried`
+    means that the name is imported in a `try`, so its module may be missing.
     """
 
     state: LookupState
@@ -96,7 +102,7 @@ class LookupResult(msgspec.Struct, frozen=True):
 
 
 class CallSignature(msgspec.Struct, frozen=True):
-    """The parameters of a call, without self, and whether further arguments are accepted."""
+    """The parameters of a call without self, and whether further arguments are accepted."""
 
     parameters: tuple[Parameter, ...] = ()
     varargs: bool = False

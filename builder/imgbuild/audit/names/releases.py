@@ -21,7 +21,7 @@ NameGroup = Mapping[str, str]  # versions → names, separated by spaces
 
 
 class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The names that exist in some of the versions of a package from `first` to `last`."""
+    """The names that exist in some versions of a package from `first` to `last`."""
 
     package: str
     first: str
@@ -34,11 +34,11 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     symbols: NameGroup = {}
 
     def look_up_versions(self, group: NameGroup, name: str) -> str | None:
-        """The versions that have `name`; None if it is not in the group."""
+        """Return the versions that have `name`, or None if the group does not contain it."""
         return next((spec for spec, names in group.items() if name in names.split()), None)
 
     def names_in_last_version(self, group: NameGroup) -> list[str]:
-        """The names of a group that exist in version `last`."""
+        """Return the names of a group that exist in the version `last`."""
         return [
             name
             for spec, names in group.items()
@@ -47,16 +47,17 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ]
 
     def existence(self, spec: str, instead: str = "") -> Existence:
-        """The existence in versions `spec` of this package, with a replacement."""
+        """Return the versions with a name, as an `Existence` with `spec` and `instead`."""
         return Existence(
             package=self.package, spec=spec, first=self.first, last=self.last, instead=instead
         )
 
 
 class Existence(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions of `package` with a name: `spec`, "" if none from `first` to `last` has it.
+    """The versions of a `package` that have a name.
 
-    `instead` replaces the name in the newest version; "" if unknown.
+    `spec` is "" if no version from `first` to `last` has the name. `instead` replaces the name in
+    the newest version, and is "" if unknown.
     """
 
     package: str
@@ -67,16 +68,16 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def removing_version(self) -> str:
-        """The version that removed the name; "" if it was added and not removed."""
+        """The version that removed the name, or "" if no version removed it."""
         return self.spec.rpartition("<")[2] if "<" in self.spec else ""
 
     @property
     def adding_version(self) -> str:
-        """The version that added the name; "" if the first listed version has it."""
+        """The version that added the name, or "" if the first listed version has it."""
         return self.spec.partition(",")[0].removeprefix(">=") if ">=" in self.spec else ""
 
     def change_sentence(self, what: str) -> str:
-        """A sentence that states when `what` was added or removed."""
+        """Return a sentence that states when `what` was added or removed."""
         if not self.spec:
             text = f"no {self.package} from {self.first} to {self.last} has {what}"
         elif self.removing_version and self.adding_version:
@@ -93,9 +94,9 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return f"{text}; {'its replacement' if self.spec else 'the nearest name'} is {self.instead}"
 
     def change(self, version: str) -> str:
-        """The change that explains a version without the name: "removed in 0.16.0"; "" if unknown.
+        """Return the change that explains a version without the name, such as "removed in 0.16.0".
 
-        "" also if the version has the name according to `spec`.
+        Return "" if the change is unknown, or if `spec` contains the version.
         """
         if not self.spec or (version and self.allows_version(version)):
             return ""
@@ -108,7 +109,7 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def requirement(self) -> str:
-        """A requirement for a version that has the name; "" if none has it."""
+        """Return a requirement for a version that has the name, or "" if none has it."""
         return f"{self.package}{self.spec}" if self.spec else ""
 
     def covers_version(self, version: str) -> bool:
@@ -116,13 +117,13 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return version in SpecifierSet(f">={self.first},<={self.last}", prereleases=True)
 
     def allows_version(self, version: str) -> bool:
-        """Whether a version has the name according to `spec`."""
+        """Whether a version has the name, according to `spec`."""
         return bool(self.spec) and version in SpecifierSet(self.spec, prereleases=True)
 
 
 @lru_cache(maxsize=1)
 def load_package_names() -> dict[str, PackageNames]:
-    """Import name → names of the package, for all packages."""
+    """Map the import name of each package to its names."""
     values = [
         yaml_data.load_yaml_data(path, PackageNames)
         for path in sorted(files.data("diagnose/versions").glob("*.yaml"))
@@ -132,7 +133,7 @@ def load_package_names() -> dict[str, PackageNames]:
 
 
 class InventedName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name that exists in no release: a pattern, the cause and the remedy."""
+    """A name that exists in no release: its pattern, the cause and the remedy."""
 
     pattern: str
     cause: str
@@ -160,9 +161,10 @@ def load_name_table() -> Names:
 
 
 def argument_existence(callee: str, name: str) -> Existence | None:
-    """The versions in which `callee` (`SFTTrainer`, `LLM.generate`) accepts the argument `name`.
+    """Return the versions in which `callee` accepts the argument `name`.
 
-    None if no callable with this name is known.
+    `callee` is, for example, `SFTTrainer` or `LLM.generate`. Return None if no callable with this
+    name is known.
     """
     callee = callee.removesuffix(".__init__")
     for package in load_package_names().values():
@@ -190,7 +192,7 @@ def argument_existence(callee: str, name: str) -> Existence | None:
 
 
 def member_existence(owner: str, name: str) -> Existence | None:
-    """The versions in which the class `owner` has a method or field; None if unknown."""
+    """Return the versions in which the class `owner` has a method or field, or None if unknown."""
     above = next(
         (base for end, base in load_name_table().bases.items() if owner.endswith(end)), owner
     )
@@ -206,7 +208,7 @@ def member_existence(owner: str, name: str) -> Existence | None:
 
 
 def name_existence(module: str, name: str) -> Existence | None:
-    """The versions in which `from module import name` works; None if unknown."""
+    """Return the versions in which `from module import name` works, or None if unknown."""
     package = load_package_names().get(module.partition(".")[0])
     if package is None:
         return None
@@ -217,7 +219,7 @@ def name_existence(module: str, name: str) -> Existence | None:
 
 
 def module_existence(module: str) -> Existence | None:
-    """The versions that have a module; None if unknown."""
+    """Return the versions that have a module, or None if they are unknown."""
     package = load_package_names().get(module.partition(".")[0])
     if package is None:
         return None
@@ -229,7 +231,10 @@ def module_existence(module: str) -> Existence | None:
 
 
 def exact_module_existence(module: str) -> Existence | None:
-    """The versions that have exactly this module; None if all or none of them have it."""
+    """Return the versions that have exactly this module.
+
+    Return None if all versions have it, or none.
+    """
     package = load_package_names().get(module.partition(".")[0])
     spec = package.look_up_versions(package.modules, module) if package is not None else None
     if package is None or spec is None:
@@ -238,7 +243,10 @@ def exact_module_existence(module: str) -> Existence | None:
 
 
 def variable_existence(name: str) -> Existence | None:
-    """The versions that read an environment variable; None if the package has no such table."""
+    """Return the versions that read an environment variable.
+
+    Return None if the package has no table of variables.
+    """
     package = next(
         (
             each
@@ -261,9 +269,9 @@ def variable_existence(name: str) -> Existence | None:
 
 
 def symbol_existence(name: str) -> Existence | None:
-    """The versions of torch in which libc10 or libc10_cuda exports a symbol.
+    """Return the versions of torch in which libc10 or libc10_cuda exports a symbol.
 
-    None if all versions export the symbol, or if another library does.
+    Return None if all versions export the symbol, or if another library does.
     """
     package = load_package_names().get("torch")
     spec = package.look_up_versions(package.symbols, name) if package is not None else None
@@ -273,7 +281,10 @@ def symbol_existence(name: str) -> Existence | None:
 
 
 def name_owner(name: str) -> str:
-    """The package of a class that only one package defines, or of an import name; "" otherwise."""
+    """Return the package of an import name, or of a class that only one package defines.
+
+    Return "" for other names.
+    """
     for package in load_package_names().values():
         if name in package.arguments or name in package.members:
             return package.package
@@ -288,13 +299,16 @@ def name_owner(name: str) -> str:
 
 
 def definers(name: str) -> tuple[str, ...]:
-    """The packages that define a class."""
+    """Return the packages that define a class."""
     return _classes().get(name, ())
 
 
 @lru_cache(maxsize=1)
 def _classes() -> Mapping[str, tuple[str, ...]]:
-    """Class name → packages that define it, from a file that `tools/class_names.py` writes."""
+    """Map each class name to the packages that define it.
+
+    `tools/class_names.py` writes the file with this data.
+    """
     rows = yaml_data.load_yaml_data(files.data("diagnose/facts/classes.yaml"), dict[str, str])
     return {
         name: tuple(packages.split(","))
@@ -305,9 +319,9 @@ def _classes() -> Mapping[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=256)
 def accepting(name: str) -> Existence | None:
-    """The versions in which the class or function with the argument `name` accepts it.
+    """Return the versions in which the argument `name` is accepted.
 
-    None if no package, or more than one, is known to have such an argument.
+    Return None unless exactly one package is known to have a class or function with this argument.
     """
     found = {
         package.package: package.existence(spec)
@@ -319,25 +333,31 @@ def accepting(name: str) -> Existence | None:
 
 
 def exporting_package(name: str) -> str:
-    """The package that exports a function, such as peft for get_peft_model; "" if unknown."""
+    """Return the package that exports a function, such as peft for get_peft_model.
+
+    Return "" if the package is unknown.
+    """
     functions = load_name_table().functions.items()
     return next((package for package, names in functions if name in names.split()), "")
 
 
 def distribution_of_module(module: str) -> str:
-    """The package to install for a module, from its import name."""
+    """Return the package to install for a module, from its import name."""
     names = load_name_table().import_names
     distributions = (names[path] for path in _parent_packages(module) if path in names)
     return next(distributions, normalize_package(module.partition(".")[0]))
 
 
 def package_name(module: str) -> str:
-    """The package that provides a module, without installation notes; "" for ""."""
+    """Return the package that provides a module, without installation notes.
+
+    Return "" if `module` is "".
+    """
     return distribution_of_module(module).partition(" ")[0]
 
 
 def _parent_packages(module: str) -> Iterator[str]:
-    """A module, followed by its parent packages."""
+    """Yield a module, followed by its parent packages."""
     while module:
         yield module
         module = module.rpartition(".")[0]
@@ -351,9 +371,9 @@ def _renamed_parameters() -> Mapping[str, Mapping[str, str]]:
 
 
 def renamed_parameter(package: str, callee: str, parameter: str) -> str:
-    """The name of a parameter in newer versions of `package`; "" if no new name is known.
+    """Return the name of a parameter in newer versions of `package`.
 
-    `callee` is a class or function without its module.
+    `callee` is a class or function without its module. Return "" if no new name is known.
     """
     table = _renamed_parameters().get(package, {})
     return table.get(f"{callee}.{parameter}") or table.get(parameter, "")

@@ -1,7 +1,7 @@
 """Groups the facts of a module by scope, and finds the definitions of expressions.
 
-Determines which statements run when the module is imported or a function of it is called, and the
-definitions of expressions such as "super().__init__" and "self.llm.generate".
+Determines which statements run when the module is imported or one of its functions is called, and
+the definitions of expressions such as "super().__init__" and "self.llm.generate".
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Scopes:
         self._names = sorted({*self.imports, *self.calls, *self.attributes})
 
     def scope_runner(self, scope: str) -> str:
-        """The function that runs the statements of `scope` when it is called; "" at import.
+        """Return the function whose call runs the statements of `scope`, or "" for import.
 
         A class body runs with the enclosing scope. Nested functions are assumed to be called.
         """
@@ -49,14 +49,14 @@ class Scopes:
         return self._runners[scope]
 
     def scopes_run_by(self, runner: str) -> list[str]:
-        """The scopes whose statements run when `runner` is called, or at import ("")."""
+        """Return the scopes whose statements run when `runner` is called, or at import ("")."""
         if not runner:
             return [name for name in self._names if not self.scope_runner(name)]
         prefix = runner + "."
         return [name for name in self._names if name == runner or name.startswith(prefix)]
 
     def class_methods(self, owner: str) -> list[str]:
-        """The qualified names of the functions of a class."""
+        """Return the qualified names of a class's functions."""
         prefix = owner + "."
         return [
             name
@@ -65,12 +65,12 @@ class Scopes:
         ]
 
     def is_method(self, runner: str) -> bool:
-        """Whether `runner` is a method that is not called when an object is constructed."""
+        """Whether `runner` is a method that construction of an object does not call."""
         owner, _, name = runner.rpartition(".")
         return owner in self.classes and name not in MAKERS
 
     def class_around(self, scope: str) -> Class | None:
-        """The innermost class whose body contains `scope`."""
+        """Return the innermost class whose body contains `scope`."""
         while scope:
             if scope in self.classes:
                 return self.classes[scope]
@@ -90,7 +90,7 @@ _scopes: dict[int, Scopes] = {}
 
 
 def module_scopes(facts: ModuleFacts) -> Scopes:
-    """The scopes of a module, cached."""
+    """Return the scopes of a module. Cached."""
     found = _scopes.get(id(facts))
     if found is None:
         if len(_scopes) >= _MOST_SCOPES:
@@ -102,8 +102,8 @@ def module_scopes(facts: ModuleFacts) -> Scopes:
 class Meaning(msgspec.Struct, frozen=True):
     """The meaning of a call or read: `found`, the member `name` of the class or module `holder`.
 
-    `path` is the path under which the reading module imports the object ("vllm.SamplingParams"); ""
-    if there is none.
+    `path` is the path under which the reading module imports the object ("vllm.SamplingParams"), or
+    "".
     """
 
     found: LookupResult = UNKNOWN_RESULT
@@ -113,7 +113,7 @@ class Meaning(msgspec.Struct, frozen=True):
 
 
 def find_meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Meaning:
-    """The definition to which the callee of a call or the expression of an attribute refers."""
+    """Return the definition to which a call or attribute refers."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     first, _, rest = expression.partition(".")
     if first == "super()":
@@ -136,7 +136,10 @@ def find_meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -
 def find_alternatives(
     modules: Modules, facts: ModuleFacts, fact: Call | Attribute
 ) -> list[Meaning]:
-    """The definitions for each possible class of a receiver; empty if it has only one."""
+    """Return the definitions for each possible class of a receiver.
+
+    The result is empty if only one class is possible.
+    """
     if not fact.receiver.endswith("()"):
         return []
     expression = fact.callee if isinstance(fact, Call) else fact.expression
@@ -151,7 +154,7 @@ _cached_meanings: WeakKeyDictionary[Modules, dict[tuple[object, ...], LookupResu
 
 
 def _first_part(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> LookupResult:
-    """The definition of the first component of an expression, cached."""
+    """Return the definition of the first component of an expression. Cached."""
     memory = _cached_meanings.setdefault(modules, {})
     key = (facts.module, name, scope)
     if key not in memory:
@@ -168,7 +171,7 @@ def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -
 
 
 def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
-    """A member of a class or module."""
+    """Return a member of a class or module."""
     if holder.state != "defined" or "." in name:
         return Meaning()
     lookup_result = classes.find_member(modules, holder, name)
@@ -181,7 +184,7 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
 
 
 def import_path(lookup_result: LookupResult) -> str:
-    """The dotted path under which a module imports a result."""
+    """Return the dotted path under which a module imports a result."""
     if isinstance(lookup_result.definition, ModuleFacts):
         return lookup_result.definition.module
     if lookup_result.trace:
@@ -201,7 +204,10 @@ def _enclosing_class(facts: ModuleFacts, scope: str) -> LookupResult:
 
 
 def _base(modules: Modules, facts: ModuleFacts, scope: str) -> LookupResult:
-    """The class to which super() refers, if the enclosing class has exactly one base."""
+    """Return the class to which super() refers.
+
+    It is known only if the enclosing class has exactly one base.
+    """
     around = module_scopes(facts).class_around(scope)
     if around is None or len(around.bases) != 1:
         return UNKNOWN_RESULT

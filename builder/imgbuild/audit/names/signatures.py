@@ -79,7 +79,7 @@ _DEPTH = 4
 def find_signature(
     modules: Modules, lookup_result: LookupResult, *, bound: bool = True
 ) -> CallSignature | None:
-    """The parameters of a function or of the constructor of a class; None if unknown.
+    """Return the parameters of a function or of a class's constructor, or None if unknown.
 
     With `bound`, the method is called on an instance (or is a classmethod), and self is omitted. If
     a function forwards `**kwargs`, the parameters of the callees are included.
@@ -93,10 +93,10 @@ def find_signature(
 
 
 def parameter_names(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
-    """The parameter names as returned by inspect.signature for a definition; None if unknown.
+    """Return the parameter names that inspect.signature returns for a definition.
 
-    Unlike `find_signature`, this excludes the parameters of callees to which `**kwargs` is
-    forwarded.
+    Return None if they are unknown. In contrast to `find_signature`, the parameters of callees to
+    which `**kwargs` is forwarded are excluded.
     """
     definition = follow_assignment(modules, lookup_result).definition
     if isinstance(definition, Function) and any(
@@ -157,7 +157,7 @@ def _add_callee_parameters(
     call_signature: CallSignature,
     depth: int,
 ) -> CallSignature:
-    """`call_signature`, extended with the parameters of the callees that receive `**kwargs`."""
+    """Return `call_signature` extended with the parameters of callees that receive `**kwargs`."""
     read = module_sources(modules)
     if call_signature.varkw and not function.kwargs_callees and read is not None:
         return _restrict_keywords(call_signature, read.accepted_keywords(home, function))
@@ -175,7 +175,7 @@ def _add_callee_parameters(
 def _join_signatures(
     function: Function, call_signature: CallSignature, callees: Iterable[CallSignature | None]
 ) -> CallSignature:
-    """The signature of a function, extended with keywords of the callees."""
+    """Return the signature of a function, extended with keywords of its callees."""
     parameters = {parameter.name: parameter for parameter in call_signature.parameters}
     for name in function.popped_keys:
         parameters.setdefault(name, Parameter(name, "keyword", default=True))
@@ -192,7 +192,7 @@ def _join_signatures(
 def _restrict_keywords(
     call_signature: CallSignature, taken: frozenset[str] | None
 ) -> CallSignature:
-    """`call_signature`, with `**kwargs` limited to the keywords `taken`, if they are known."""
+    """Return `call_signature` with `**kwargs` limited to the keywords `taken`, if known."""
     if taken is None:
         return call_signature
     more = tuple(Parameter(name, "keyword", default=True) for name in sorted(taken))
@@ -214,7 +214,10 @@ def _class_signature(
 def _constructor_signature(
     modules: Modules, lookup_result: LookupResult, chain: Sequence[LookupResult], depth: int
 ) -> CallSignature | None:
-    """The constructor of a class; `chain` contains the ancestors from the class that is called."""
+    """Return the constructor of a class.
+
+    `chain` contains the ancestors, starting with the class that is called.
+    """
     for at, ancestor in enumerate(chain, 1):
         definition, home = ancestor.definition, ancestor.home
         if not isinstance(definition, Class) or home is None:
@@ -242,7 +245,7 @@ def _constructor_signature(
 
 
 def _style(definition: Class, home: ModuleFacts) -> str | None:
-    """The kind of constructor: "dataclass", "" for an `__init__`, or None if unknown."""
+    """Return the kind of constructor: "dataclass", "" for an `__init__`, or None if unknown."""
     style = ""
     for text in definition.decorators:
         callee, _, given = text.replace(" ", "").partition("(")
@@ -258,7 +261,7 @@ def _style(definition: Class, home: ModuleFacts) -> str | None:
 
 
 def _field_signature(modules: Modules, lookup_result: LookupResult) -> CallSignature | None:
-    """The parameters of a dataclass: fields of dataclass bases first, then those of the class."""
+    """Return the parameters of a dataclass. Fields of base dataclasses precede its own."""
     fields: dict[str, Parameter] = {}
     for ancestor in reversed(class_ancestors(modules, lookup_result)):
         if not isinstance(ancestor.definition, Class) or ancestor.home is None:
@@ -284,7 +287,7 @@ def _add_fields(fields: dict[str, Parameter], definition: Class) -> None:
 def _base_signature(
     modules: Modules, lookup_result: LookupResult, base: str
 ) -> CallSignature | None:
-    """The constructor that a base class such as Struct or NamedTuple generates from fields."""
+    """Return the constructor that a base class such as Struct or NamedTuple generates."""
     if base not in ("msgspec.Struct", "typing.NamedTuple", "typing_extensions.NamedTuple"):
         return None
     fields: dict[str, Parameter] = {}
@@ -300,10 +303,10 @@ def _base_signature(
 def keyword_receiver(
     modules: Modules, lookup_result: LookupResult, owner: Callable[[str], str | None]
 ) -> LookupResult | None:
-    """The callable of another package that receives keywords from this class or function.
+    """Return the callable of another package that receives keywords from a class or function.
 
     `owner` returns the package of a module. A class passes keywords to the constructor of its base
-    class, and a function passes its `**kwargs` to one callee.
+    class. A function passes its `**kwargs` to one callee.
     """
     home = lookup_result.home
     package = owner(home.module) if home is not None else None
@@ -330,7 +333,10 @@ def _foreign_base(
     owner: Callable[[str], str | None],
     package: str | None,
 ) -> LookupResult | None:
-    """The first base class in another package, if all classes before it pass keywords on."""
+    """Return the first base class in another package.
+
+    Return None unless all classes before it pass keywords on.
+    """
     for ancestor in class_ancestors(modules, lookup_result):
         definition, home = ancestor.definition, ancestor.home
         if not isinstance(definition, Class) or home is None:

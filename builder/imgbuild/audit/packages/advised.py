@@ -25,10 +25,10 @@ _QUOTES = {ord(quote): None for quote in "\"'`"}
 
 
 class AdvisedExtra(msgspec.Struct, frozen=True, array_like=True):
-    """An extra that the error message recommends when importing `file` fails.
+    """An extra that the error message recommends if importing `file` fails.
 
-    `modules` are the modules whose absence causes the message; empty if they belong to the package
-    itself.
+    `modules` are the modules whose absence causes the message. The tuple is empty if they belong to
+    the package itself.
     """
 
     file: str
@@ -38,12 +38,12 @@ class AdvisedExtra(msgspec.Struct, frozen=True, array_like=True):
 
 
 def part_files(files: Iterable[str]) -> list[str]:
-    """The files of a wheel that programs import as separate parts: `ray`, `ray.serve`."""
+    """Return the files of a wheel that programs import as separate parts: `ray`, `ray.serve`."""
     return [file for file in files if _PART.fullmatch(installed_path(file))]
 
 
 def read_advised(content: WheelContent, package: str) -> tuple[AdvisedExtra, ...]:
-    """The extras of `package` that handlers of import errors recommend before they raise."""
+    """Return the extras of `package` that handlers of import errors recommend."""
     sources = content.read(part_files(content.members()))
     return tuple(
         AdvisedExtra(file, line, extra, modules)
@@ -74,7 +74,10 @@ def _advised_in_source(
 
 
 def _modules(body: Sequence[ast.stmt], root: str) -> tuple[str, ...]:
-    """The modules that statements import; empty if one of them is below `root`."""
+    """Return the modules that statements import.
+
+    The result is empty if one of them is below `root`.
+    """
     modules: set[str] = set()
     for statement in body:
         if isinstance(statement, ast.Import):
@@ -88,7 +91,7 @@ def _modules(body: Sequence[ast.stmt], root: str) -> tuple[str, ...]:
 
 
 def _extras(handler: ast.ExceptHandler, package: str) -> list[str]:
-    """The extras of a package in installation instructions, from the strings in a handler."""
+    """Return the extras of a package in a handler's installation instructions."""
     texts = [
         part.value.translate(_QUOTES)
         for part in walk_tree(handler)

@@ -32,9 +32,9 @@ _INTERPRETER = re.compile(r"usr/bin/python3\.\d+")
 
 
 def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) -> list[ElfFacts]:
-    """The libraries of `debs`, whose files `locate` returns; IntegrityError if a file is damaged.
+    """Return the libraries of `debs`. `locate` returns the file of a Debian package.
 
-    A symbolic link counts as a separate library.
+    A symbolic link counts as a separate library. Raises IntegrityError if a file is damaged.
     """
 
     def _deb_libraries(deb: Deb, _: StopFlag) -> tuple[ElfFacts, ...]:
@@ -52,7 +52,7 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
 def read_standalone(
     archive: PythonArchive, python: str, locate: Callable[[PythonArchive], Path], store: Store
 ) -> list[ElfFacts]:
-    """The interpreter in `archive`, its libraries and its extension modules.
+    """Return the interpreter in `archive`, its libraries and its extension modules.
 
     Raises IntegrityError if a file is damaged, like `read_base`.
     """
@@ -69,10 +69,10 @@ def read_standalone(
 
 
 def libraries_loaded_first(facts: Sequence[ElfFacts], python: str) -> list[ElfFacts]:
-    """The interpreter in an archive, and the libraries that it loads.
+    """Return the interpreter in an archive, and the libraries that it loads.
 
     The symbols of these libraries are visible to all modules. The dynamic linker does not search
-    the folder of the libraries for other files.
+    their folder for other files.
     """
     program = [each for each in facts if posixpath.basename(each.file) == f"python{python}"]
     loaded = {posixpath.basename(name) for each in program for name in each.needed}
@@ -80,12 +80,15 @@ def libraries_loaded_first(facts: Sequence[ElfFacts], python: str) -> list[ElfFa
 
 
 def is_read(archive: PythonArchive, store: Store) -> bool:
-    """Whether the facts of `archive` are stored, so `read_standalone` does not open the file."""
+    """Whether the facts of `archive` are stored, so that `read_standalone` does not open it."""
     return store.fact(STANDALONE_FACT, _key(archive)) is not None
 
 
 def linked_libraries(links: Mapping[str, str]) -> list[ElfFacts]:
-    """The entries of `links` (path → target) in folders that the dynamic linker searches."""
+    """Return the entries of `links` in folders that the dynamic linker searches.
+
+    `links` maps paths to targets.
+    """
     return [
         ElfFacts(file=path[1:], machine="link", soname=posixpath.basename(target))
         for path, target in links.items()
@@ -94,12 +97,12 @@ def linked_libraries(links: Mapping[str, str]) -> list[ElfFacts]:
 
 
 def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:
-    """The packages in `debs` that `read_base` has to read."""
+    """Return the packages in `debs` that `read_base` has to read."""
     return [deb for deb in debs if stored_libraries(deb, store) is None]
 
 
 def stored_libraries(deb: Deb, store: Store) -> tuple[ElfFacts, ...] | None:
-    """The libraries of `deb`, from the cache or from the published facts."""
+    """Return the libraries of `deb`, from the cache or from the published facts."""
     stored = store.fact(FACT, _key(deb))
     libraries = unpack_value(stored, tuple[ElfFacts, ...]) if stored is not None else None
     return libraries if libraries is not None else published_facts().deb_libraries(deb.sha256)

@@ -1,7 +1,7 @@
 """Reads individual members of a wheel from a file or a server.
 
-From a server, only the central directory of the zip file and the requested members are transferred,
-and adjacent members in one request. The Python code of a 400 MB wheel takes a few megabytes. The
+A server transfers only the central directory of the zip file and the requested members. Adjacent
+members are transferred in one request. The Python code of a 400 MB wheel takes a few megabytes. The
 CRC of every member is checked.
 """
 
@@ -32,7 +32,10 @@ LIMIT = 64 << 20  # bytes of a member that is read whole
 
 
 class WheelMember(msgspec.Struct, frozen=True, array_like=True):
-    """A file in a zip archive: `start` is its local header, `end` the start of the next header."""
+    """A file in a zip archive.
+
+    `start` is the offset of its local header, and `end` the offset of the next header.
+    """
 
     start: int
     end: int
@@ -49,13 +52,13 @@ class WheelContent(Protocol):
     path: Path | None
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All members, by name in the zip archive."""
+        """Return all members by name in the zip archive."""
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The contents of the members `names`; missing ones are omitted."""
+        """Return the contents of the members `names`. Missing members are omitted."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a member in pieces, checked while it is read."""
+        """Return the content of a member in pieces, checked while it is read."""
 
 
 class LocalContent:
@@ -68,7 +71,10 @@ class LocalContent:
         self._members: dict[str, WheelMember] | None = None
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All members, by name in the zip archive; IntegrityError if it is not a zip file."""
+        """Return all members by name in the zip archive.
+
+        Raises IntegrityError if the file is not a zip file.
+        """
         if self._members is None:
             try:
                 with open(self._path, "rb", opener=open_regular) as file:
@@ -79,7 +85,7 @@ class LocalContent:
         return self._members
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The contents of the members `names`; missing ones are omitted."""
+        """Return the contents of the members `names`. Missing members are omitted."""
         members = self.members()
         return {name: self._read_whole(name) for name in names if name in members}
 
@@ -89,7 +95,7 @@ class LocalContent:
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a member in pieces, checked while it is read."""
+        """Yield the content of a member in pieces, checked while it is read."""
         member = self.members()[name]
         with FileReader() as files:
 
@@ -114,14 +120,17 @@ class RemoteContent:
         self._members: dict[str, WheelMember] | None = None
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All members, by name; FetchFailed, or IntegrityError if it is not a zip file."""
+        """Return all members by name.
+
+        Raises FetchFailed, or IntegrityError if the file is not a zip file.
+        """
         if self._members is None:
             file = RemoteFile(self._url, self._http)
             self._members = _directory(io.BufferedReader(file, 1 << 16), self.label)
         return self._members
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The contents of the members `names`; missing ones are omitted."""
+        """Return the contents of the members `names`. Missing members are omitted."""
         members = self.members()
         requested = sorted(
             {name: members[name] for name in names if name in members}.items(),
@@ -132,7 +141,7 @@ class RemoteContent:
         return dict(pair for pairs in contents for pair in pairs)
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a member, fetched in one request."""
+        """Yield the content of a member, fetched in one request."""
         yield self.read([name])[name]
 
     def _group(self, group: Sequence[tuple[str, WheelMember]]) -> list[tuple[str, bytes]]:
@@ -159,7 +168,7 @@ class RemoteContent:
 def group_members(
     members: Sequence[tuple[str, WheelMember]],
 ) -> list[list[tuple[str, WheelMember]]]:
-    """The members in the order of the file, grouped into requests."""
+    """Return the members in the order of the file, grouped into requests."""
     groups: list[list[tuple[str, WheelMember]]] = []
     for name, member in members:
         if groups:
@@ -196,7 +205,7 @@ def _directory(file: io.BufferedReader, label: str) -> dict[str, WheelMember]:
 
 
 def _header(head: bytes, label: str, name: str) -> int:
-    """The length of the local header that starts with `head`."""
+    """Return the length of the local header that starts with `head`."""
     if len(head) < LOCAL_STRUCT.size or head[:4] != b"PK\3\4":
         refuse_wheel(label, name, "no local header at the offset listed in the directory")
     *_, name_length, extra_length = LOCAL_STRUCT.unpack(head)

@@ -1,8 +1,8 @@
-"""Opens an environment on this machine for `audit --environment`: a venv, a Python, a folder.
+"""Opens an environment on this machine for `audit --environment`: a venv, a Python or a folder.
 
-A virtual environment is read without running its interpreter: `pyvenv.cfg` contains the Python
-version. The interpreter runs only if no file contains the version. It then prints its version and
-folders, in isolated mode and without site-packages.
+A virtual environment is read without running its interpreter, because `pyvenv.cfg` contains the
+Python version. The interpreter runs only if no file contains the version. It then prints its
+version and folders, in isolated mode and without site-packages.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstalledEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of a Python. `python` is "3.12.4", or "3.12" if the interpreter was not run.
+    """The packages of a Python.
 
-    `folders` are the site-packages folders in the order of `sys.path`. If several folders contain a
-    package, the first one counts. `unread` are packages and modules in the folders that cannot be
-    read.
+    `python` is "3.12.4", or "3.12" if the interpreter was not run. `folders` are the site-packages
+    folders in the order of `sys.path`. If several folders contain a package, the first one is used.
+    `unread` are packages and modules in the folders that cannot be read.
     """
 
     python: str
@@ -66,10 +66,11 @@ class _EnvironmentPlace(msgspec.Struct, frozen=True):
 
 
 def open_environment(where: str | None, *, python: str | None = None) -> InstalledEnvironment:
-    """The environment at `where` (a folder, Python or site-packages); None for the active one.
+    """Return the environment at `where`, which is a folder, a Python or site-packages.
 
-    `python` is the version, for a folder from which it cannot be determined. InputError if there is
-    no environment or it contains no package.
+    If `where` is None, the active environment is opened. `python` is the version for a folder from
+    which it cannot be determined. Raises InputError if there is no environment or it contains no
+    package.
     """
     path = files.expand_home(where) if where is not None else active_environment()
     place = _place(path, python, named=where is not None)
@@ -85,7 +86,10 @@ def open_environment(where: str | None, *, python: str | None = None) -> Install
 
 
 def active_environment() -> Path:
-    """The active environment ($VIRTUAL_ENV, $CONDA_PREFIX), or ./.venv, or python3 on PATH."""
+    """Return the path of the active environment.
+
+    The first of these is used: $VIRTUAL_ENV, $CONDA_PREFIX, ./.venv, python3 on PATH.
+    """
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if os.environ.get(name):
             return Path(os.environ[name])
@@ -117,10 +121,10 @@ def _place(path: Path, python: str | None, *, named: bool) -> _EnvironmentPlace:
 
 
 def _read_virtual_environment(root: Path, python: str | None, *, named: bool) -> _EnvironmentPlace:
-    """A virtual environment, read from its pyvenv.cfg.
+    """Return a virtual environment, read from its pyvenv.cfg.
 
-    The environment may include the packages of another Python, which then has to run. InputError
-    for a `.venv` that the user did not pass (`named`).
+    The environment may include the packages of another Python, whose interpreter then has to run.
+    Raises InputError for a `.venv` that the user did not pass (`named`).
     """
     text = boundary.read_regular_file(root / CONFIG).decode(errors="replace")
     pairs = (line.partition("=") for line in text.splitlines())
@@ -146,7 +150,7 @@ def _read_virtual_environment(root: Path, python: str | None, *, named: bool) ->
 
 
 def _interpreter_place(program: Path) -> _EnvironmentPlace:
-    """The environment of an interpreter, which is run to print its version and folders."""
+    """Run an interpreter to get its version and folders, and return its environment."""
     command = [str(program), "-I", "-S", "-c", _PROBE]
     try:
         result = process.run_command(command)
@@ -165,7 +169,7 @@ def _is_site(path: Path) -> bool:
 
 
 def _version_in_path(*folders: Path) -> str:
-    """The Python version in a path such as lib/python3.12/site-packages."""
+    """Return the Python version in a path such as lib/python3.12/site-packages."""
     for folder in folders:
         for part in reversed(folder.absolute().parts):
             match = _VERSION.search(part) if part.startswith("python3.") else None
@@ -178,7 +182,7 @@ def _version_in_path(*folders: Path) -> str:
 def _packages(
     folders: Iterable[Path],
 ) -> tuple[tuple[InstalledPackage, ...], tuple[UncheckedPart, ...]]:
-    """The packages, sorted by name, and the packages that cannot be read."""
+    """Return the packages, sorted by name, and the packages that cannot be read."""
     packages: dict[str, InstalledPackage] = {}
     unread: list[UncheckedPart] = []
     for folder in folders:
@@ -201,7 +205,7 @@ def _packages(
 
 
 def _metadata_folders(folder: Path) -> Iterator[Path]:
-    """The metadata folders, without remnants of pip, whose names start with a tilde."""
+    """Yield the metadata folders, except pip's remnants, whose names start with a tilde."""
     for name in sorted(path.name for path in folder.iterdir()):
         if name.endswith(FOLDERS) and not name.startswith(("~", ".")):
             path = folder / name
@@ -231,7 +235,7 @@ def _package(info: Path) -> InstalledPackage | UncheckedPart:
 
 
 def _headers(info: Path) -> dict[str, str]:
-    """The name and version from the first lines of METADATA."""
+    """Return the name and version from the first lines of METADATA."""
     for file_name in ("METADATA", "PKG-INFO"):
         try:
             with (info / file_name).open(encoding="utf-8", errors="replace") as file:
@@ -250,7 +254,10 @@ def _headers(info: Path) -> dict[str, str]:
 def _unowned_modules(
     folders: Iterable[Path], packages: Sequence[InstalledPackage]
 ) -> tuple[UncheckedPart, ...]:
-    """Modules, and folders on `sys.path`, that no package lists, as one entry for each folder."""
+    """Return modules and folders on `sys.path` that no package lists.
+
+    There is one entry for each folder.
+    """
     by_folder: dict[Path, set[str]] = {}
     for package in packages:
         by_folder.setdefault(package.info.parent, set()).update(package.tops)

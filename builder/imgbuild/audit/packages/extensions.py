@@ -16,18 +16,24 @@ _BUILD = re.compile(r"\.cpython-(\d)(\d+)[a-z]*(?:-[\w-]+)?\.so$")
 
 
 def python_for_extension(file: str) -> str:
-    """The Python version that loads an extension module, such as "3.12"; "" for any."""
+    """Return the Python version that loads an extension module, such as "3.12".
+
+    Return "" if any version loads it.
+    """
     match = _BUILD.search(file) if file.endswith(".so") else None
     return f"{match[1]}.{match[2]}" if match is not None else ""
 
 
 def extension_modules(files: Iterable[str], python: str) -> dict[str, str]:
-    """Module → file, for the modules among `files` that Python `python` ("3.12") can import."""
+    """Map each module that Python `python` ("3.12") can import from `files` to its file."""
     return find_modules(file for file in files if python_for_extension(file) in ("", python))
 
 
 def other_builds(files: Iterable[str], modules: Container[str]) -> dict[str, list[str]]:
-    """Module → the Pythons with a build in `files`, for extension modules that `modules` lacks."""
+    """Map each extension module to the Pythons for which `files` contains a build.
+
+    Only extension modules that `modules` lacks are included.
+    """
     builds: dict[str, set[str]] = {}
     for file in files:
         python = python_for_extension(file)
@@ -38,5 +44,5 @@ def other_builds(files: Iterable[str], modules: Container[str]) -> dict[str, lis
 
 
 def _minor_version(python: str) -> int:
-    """A sort key that orders 3.9 before 3.10."""
+    """Return a sort key that orders 3.9 before 3.10."""
     return int(python.partition(".")[2])

@@ -30,7 +30,7 @@ _MAPPING = re.compile(r"^MAPPING(?::[^=]+)? = (\{.*\})\s*$", re.MULTILINE)
 
 
 class InstalledContent:
-    """An installed package as a `WheelContent`; `path` is the folder `NAME-VERSION.dist-info`.
+    """An installed package as a `WheelContent`. `path` is the folder `NAME-VERSION.dist-info`.
 
     Members have the same paths as in a wheel, except for files in `.data`.
     """
@@ -42,9 +42,10 @@ class InstalledContent:
         self._site = path.parent
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All files by path relative to site-packages; IntegrityError if RECORD is damaged.
+        """Return all files by path relative to site-packages.
 
-        Byte code and files outside site-packages, such as programs, are omitted.
+        Byte code and files outside site-packages, such as programs, are omitted. Raises
+        IntegrityError if RECORD is damaged.
         """
         return {
             name: WheelMember(start=0, end=0, compressed=size, size=size, crc=0, method=0)
@@ -52,7 +53,7 @@ class InstalledContent:
         }
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The contents of the files `names`; missing ones are omitted."""
+        """Return the contents of the files `names`. Missing files are omitted."""
         contents = {}
         for name in names:
             place = self._place(name)
@@ -61,13 +62,13 @@ class InstalledContent:
         return contents
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a file in pieces."""
+        """Yield the content of a file in pieces."""
         with self.file(name).open("rb") as file:
             while piece := file.read(CHUNK):
                 yield piece
 
     def file(self, name: str) -> Path:
-        """The path of a member; IntegrityError if the file no longer exists."""
+        """Return the path of a member. Raises IntegrityError if the file no longer exists."""
         place = self._place(name)
         if place is None:
             message = f"{self.label}: {self._site / name} does not exist"
@@ -75,7 +76,7 @@ class InstalledContent:
         return place
 
     def digest(self) -> str:
-        """A hash of the paths, sizes and modification times of all files, and of METADATA."""
+        """Return a hash of METADATA and of the paths, sizes and modification times of all files."""
         total = hashlib.sha256(b"installed\0")
         for name, (size, time) in sorted(self._file_stats.items()):
             total.update(f"{name}\0{size}\0{time}\n".encode())
@@ -83,12 +84,12 @@ class InstalledContent:
         return total.hexdigest()
 
     def top_level_names(self) -> frozenset[str]:
-        """The first component of each path."""
+        """Return the first component of each path."""
         return frozenset(name.partition("/")[0] for name in self._file_stats)
 
     @cached_property
     def _file_stats(self) -> dict[str, tuple[int, int]]:
-        """Path → size in bytes and modification time in nanoseconds, for existing files."""
+        """The size in bytes and modification time in nanoseconds of each existing file."""
         stats = {}
         for name, place in self._recorded_files():
             try:
@@ -102,7 +103,7 @@ class InstalledContent:
         return stats
 
     def _metadata(self) -> Iterator[tuple[str, Path]]:
-        """METADATA or PKG-INFO, under the name used in a wheel."""
+        """Yield METADATA or PKG-INFO, under the name used in a wheel."""
         for file_name in ("METADATA", "PKG-INFO"):
             place = self._info / file_name
             if place.is_file():
@@ -131,7 +132,7 @@ class InstalledContent:
 
     @cached_property
     def _roots(self) -> tuple[tuple[str, Path], ...]:
-        """Top-level module → folder or file, for an editable installation."""
+        """The folder or file of each top-level module in an editable installation."""
         record = self._info / "RECORD"
         if self._info.suffix != ".dist-info" or not record.is_file():
             return ()
@@ -148,7 +149,10 @@ class InstalledContent:
         return tuple(sorted(roots.items()))
 
     def _source_packages(self, folder: Path) -> list[str]:
-        """The packages in top_level.txt, or else the importable packages in a source folder."""
+        """Return the packages in top_level.txt.
+
+        If the file is missing, return the importable packages in the source folder.
+        """
         listed = self._info / "top_level.txt"
         if listed.is_file():
             tops = boundary.read_regular_file(listed).decode(errors="replace").split()
@@ -173,7 +177,7 @@ class InstalledContent:
 
 
 def pth_folders(path: Path) -> list[Path]:
-    """The folders that a `.pth` file adds to `sys.path`; code lines are ignored."""
+    """Return the folders that a `.pth` file adds to `sys.path`. Code lines are ignored."""
     try:
         lines = boundary.read_regular_file(path).decode(errors="replace").splitlines()
     except OSError:
@@ -184,7 +188,10 @@ def pth_folders(path: Path) -> list[Path]:
 
 
 def _mapping(path: Path) -> dict[str, Path]:
-    """Top-level module → folder, from the finder of an editable installation by setuptools."""
+    """Map each top-level module to its folder in an editable installation by setuptools.
+
+    The folders are read from the finder that setuptools installs.
+    """
     match = _MAPPING.search(boundary.read_regular_file(path).decode(errors="replace"))
     try:
         mapping = parse_literal(match[1]) if match is not None else {}
@@ -210,7 +217,10 @@ def _recorded_paths(record: Path, label: str) -> Iterator[str]:
 
 
 def _files_below(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
-    """All files of a folder as `top/…`, without byte code; `folder` itself if it is a file."""
+    """Yield all files of a folder as `top/…`, without byte code.
+
+    If `folder` is a file, it is the only item.
+    """
     if folder.is_file():
         yield top, folder
         return

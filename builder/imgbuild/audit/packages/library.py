@@ -3,8 +3,8 @@
 The key consists of the sha256 of the wheel and a hash of the reading code. Modules are read on
 demand and stored in one blob for each wheel. `save` adds to the blob under a lock, so that
 processes that read the same wheel do not overwrite each other's facts. Facts of remote wheels are
-stored separately: the sha256 of a local wheel was checked, but ranges of a remote wheel only by
-CRC.
+stored separately. The sha256 of a local wheel was checked, but ranges of a remote wheel were
+checked only by CRC.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class SearchText(msgspec.Struct, frozen=True):
     source: bytes
 
     def modules_containing(self, word: bytes) -> tuple[str, ...]:
-        """The modules whose source contains `word`."""
+        """Return the modules whose source contains `word`."""
         modules = []
         at = self.source.find(word)
         while at >= 0:
@@ -125,7 +125,7 @@ class LibraryWheel:
 
     @cached_property
     def published_wheel_facts(self) -> PublishedWheelFacts | None:
-        """The published facts about the wheel; None if there are none."""
+        """The published facts about the wheel, or None if there are none."""
         return self._library.published.wheel(self.package, self.wheel.sha256)
 
     @cached_property
@@ -141,7 +141,7 @@ class LibraryWheel:
 
     @cached_property
     def files(self) -> Mapping[str, int]:
-        """Path in the wheel → size, without files that the `omit` patterns match."""
+        """The size of each path in the wheel, without files that match the `omit` patterns."""
         return {path: size for path, size in self.index.files.items() if not self._is_omitted(path)}
 
     def _is_omitted(self, path: str) -> bool:
@@ -153,18 +153,18 @@ class LibraryWheel:
         return self.index.metadata
 
     def modules(self, python: str) -> Mapping[str, str]:
-        """Module → file that Python `python` imports from the wheel: source or "….so"."""
+        """Map each module to the file that Python `python` imports: a source or "….so"."""
         if python not in self._modules:
             self._modules[python] = extension_modules(self.files, python)
         return self._modules[python]
 
     @cached_property
     def sources(self) -> Mapping[str, str]:
-        """Module → source file, even if an extension module of the same name takes precedence."""
+        """The source file of each module, even if an extension module takes precedence over it."""
         return _sources(self.files)
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """The contents of small files, cached; missing ones are omitted."""
+        """Return the contents of small files, cached. Missing files are omitted."""
         contents: dict[str, bytes] = {}
         missing: list[str] = []
         published = (
@@ -187,7 +187,7 @@ class LibraryWheel:
 
     @cached_property
     def imports(self) -> Mapping[str, tuple[str, ...]]:
-        """Module → the top-level modules that the import lines in its source name."""
+        """The top-level modules in the import lines of each module."""
         form = dict[str, tuple[str, ...]]
         stored: Mapping[str, tuple[str, ...]] | None = self._stored_value(IMPORTS, form)
         if stored is None and self.published_wheel_facts is not None:
@@ -202,7 +202,10 @@ class LibraryWheel:
         return {name: imported for name, imported in stored.items() if name in self.sources}
 
     def names_in_capitals(self, tops: Iterable[str]) -> frozenset[str]:
-        """The names in capital letters, such as environment variables, below the modules `tops`."""
+        """Return the names in capital letters, such as environment variables, below `tops`.
+
+        `tops` are top-level modules.
+        """
         form = tuple[str, ...]
 
         def _read_names() -> tuple[str, ...]:
@@ -232,7 +235,7 @@ class LibraryWheel:
         return self._read_once(advised.KIND, form, lambda: read_advised(self.content, self.package))
 
     def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
-        """The modules below `parent` whose source contains `word`."""
+        """Return the modules below `parent` whose source contains `word`."""
         if self._mentions is None:
             published = (
                 self.published_wheel_facts.mentions
@@ -247,7 +250,7 @@ class LibraryWheel:
         return self._mentions[key]
 
     def text(self, parent: str) -> SearchText:
-        """The sources of all modules below `parent`."""
+        """Return the sources of all modules below `parent`."""
         if parent not in self._texts:
             text = self._stored_value(TEXT, SearchText, f"/{parent}")
             if text is None:
@@ -273,13 +276,13 @@ class LibraryWheel:
     # -- modules
 
     def module(self, name: str) -> ModuleFacts | None:
-        """The facts of module `name`; None if it has no source."""
+        """Return the facts of module `name`, or None if it has no source."""
         if name not in self._found:
             self._library.prefetch({self: [name]})
         return self._found.get(name)
 
     def lacking(self, names: Iterable[str]) -> dict[str, str]:
-        """Module → file, for the modules in `names` that were not read yet."""
+        """Map each module in `names` that was not read yet to its file."""
         missing = {
             name: self.sources[name]
             for name in names
@@ -300,7 +303,7 @@ class LibraryWheel:
         return missing
 
     def add_facts(self, facts: Mapping[str, ModuleFacts]) -> None:
-        """Add facts of modules; `save` stores them."""
+        """Add facts of modules. `save` stores them."""
         self._found.update(facts)
         self._new.update(facts)
 
@@ -327,14 +330,17 @@ class LibraryWheel:
     # -- shared objects
 
     def elf_facts(self) -> tuple[ElfFacts, ...]:
-        """The shared objects and programs; empty for a remote wheel."""
+        """Return the shared objects and programs.
+
+        The result is empty for a remote wheel.
+        """
         self._library.prefetch_elf_facts([self])
         return tuple(
             facts for facts in self.stored_elf_facts() or () if not self._is_omitted(facts.file)
         )
 
     def stored_elf_facts(self) -> tuple[ElfFacts, ...] | None:
-        """The shared objects from the store; None if they are not stored."""
+        """Return the shared objects from the store, or None if they are not stored."""
         if self._elf_facts is None:
             stored = self._stored_value(ELF_FACTS, tuple[ElfFacts, ...])
             if stored is None:
@@ -344,7 +350,10 @@ class LibraryWheel:
 
     @cached_property
     def assemblers(self) -> tuple[ElfFacts, ...]:
-        """The assemblers for GPU code. Those of a remote wheel are fetched, unless one is large."""
+        """The assemblers for GPU code.
+
+        Those of a remote wheel are fetched, unless one of them is large.
+        """
         stored = self.stored_elf_facts()
         if stored is not None:
             return tuple(
@@ -360,7 +369,7 @@ class LibraryWheel:
 
     @cached_property
     def loaded(self) -> NamesByFile:
-        """Shared object that loads libraries by name → the library names in its strings."""
+        """The library names in the strings of each shared object that loads libraries by name."""
         loading = loading_files(self.elf_facts(), self.files)
         if not loading:
             return {}
@@ -376,7 +385,7 @@ class LibraryWheel:
     # -- facts in the store
 
     def stored_facts(self, whole: Collection[str] = ()) -> PublishedWheelFacts:
-        """The facts to publish, read from the wheel.
+        """Return the facts to publish, read from the wheel.
 
         Modules that cannot be parsed are omitted, because another version of Python may parse them.
         Sources are stored without docstrings and comments, except for files whose paths are in
@@ -402,7 +411,10 @@ class LibraryWheel:
         )
 
     def _read_once(self, kind: str, form: type[T], read: Callable[[], T]) -> T:
-        """A fact from the published facts or the store, or else from `read`; `form` is its type."""
+        """Return a fact from the published facts or the store, or else from `read`.
+
+        `form` is the type of the fact.
+        """
         kinds = (kind,) if self.is_local else (kind, kind + REMOTE_SUFFIX)
         for each in kinds:
             data = self._library.store.fact(each, self.wheel.sha256)
@@ -451,7 +463,7 @@ class Library:
 
     @contextlib.contextmanager
     def progress(self, title: str, packages: int, reporter: Reporter) -> Iterator[None]:
-        """A progress bar for the packages read in this context; `packages` is their number."""
+        """Show a progress bar for the packages read in this context. `packages` is their number."""
         with reporter.progress(title, packages, unit="packages read") as bar:
             self._bar = bar
             try:
@@ -486,7 +498,7 @@ class Library:
         self.save()
 
     def wheel(self, wheel: Wheel, where: Path | str, omit: Sequence[str] = ()) -> LibraryWheel:
-        """The facts of `wheel`, located at `where` (a file or URL).
+        """Return the facts of `wheel`, located at `where` (a file or URL).
 
         Paths relative to site-packages that match the patterns `omit` are treated as missing.
         """
@@ -515,7 +527,7 @@ class Library:
             self._count_package(library_wheel)
 
     def prefetch_elf_facts(self, library_wheels: Sequence[LibraryWheel]) -> None:
-        """Read the shared objects of local wheels in `library_wheels`, if not read already."""
+        """Read the shared objects of local wheels in `library_wheels` that were not read before."""
         unread = [
             library_wheel
             for library_wheel in library_wheels
@@ -537,7 +549,7 @@ class Library:
         form: type[T],
         read: Callable[[], T],
     ) -> T:
-        """A fact about a set of wheels for `python`, from the store or from `read`."""
+        """Return a fact about a set of wheels for `python`, from the store or from `read`."""
         parts = [(wheel.package, wheel.wheel.sha256, tuple(wheel.omit)) for wheel in library_wheels]
         key = sha256(codec.encode_compact([reader_version(), python, sorted(parts)]))
         data = self.store.fact(kind, key)
@@ -554,12 +566,12 @@ class Library:
 
 
 def pack_value(value: object) -> bytes:
-    """`value` as compressed MessagePack."""
+    """Return `value` as compressed MessagePack."""
     return bytes(isal_zlib.compress(msgspec.msgpack.encode(value), 1))
 
 
 def unpack_value(data: bytes, form: type[T]) -> T | None:
-    """The value that was passed to `pack_value`; None for invalid data."""
+    """Return the value that was passed to `pack_value`, or None for invalid data."""
     try:
         return msgspec.msgpack.decode(isal_zlib.decompress(data), type=form)
     except (INFLATE_ERROR, msgspec.DecodeError):
@@ -567,5 +579,5 @@ def unpack_value(data: bytes, form: type[T]) -> T | None:
 
 
 def _sources(files: Iterable[str]) -> dict[str, str]:
-    """Module → file, for modules with source code."""
+    """Map each module with source code to its file."""
     return find_modules(file for file in files if file.endswith(".py"))

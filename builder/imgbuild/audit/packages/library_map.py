@@ -49,7 +49,7 @@ class LibraryMap:
         self._own: dict[str, set[int]] = {}
 
     def providers(self, package: str, facts: ElfFacts, library: str) -> list[tuple[str, ElfFacts]]:
-        """The files in wheels that `facts` of `package` may load as `library`."""
+        """Return the files in wheels that the file `facts` of `package` may load as `library`."""
         entry = self.find_by_runpath(facts, library)
         if entry is not None:
             return [entry]
@@ -61,9 +61,9 @@ class LibraryMap:
         ]
 
     def find_by_runpath(self, facts: ElfFacts, library: str) -> tuple[str, ElfFacts] | None:
-        """The file of a package that `facts` finds as `library` by its RUNPATH.
+        """Return the package file that `facts` finds as `library` by its RUNPATH.
 
-        A `library` with a slash is a path, for which no folder is searched.
+        If `library` contains a slash, it is a path, and no folder is searched.
         """
         folder = posixpath.dirname(installed_path(facts.file)) or "."
         for path in ("",) if "/" in library else facts.runpath:
@@ -75,11 +75,11 @@ class LibraryMap:
         return None
 
     def base_library(self, library: str) -> ElfFacts | None:
-        """The library of the base with this name; None if it has none."""
+        """Return the library of the base with this name, or None if there is none."""
         return self._base_names.get(library)
 
     def similar_libraries(self, library: str) -> list[tuple[str, ElfFacts]]:
-        """Libraries in wheels with the same name before ".so" but another major version."""
+        """Return libraries in wheels with the same name before ".so" but another major version."""
         stem, major = _stem_and_number(library)
         return [
             pair
@@ -130,12 +130,15 @@ class LibraryMap:
 
 
 def _symbols(facts: ElfFacts) -> Iterator[int]:
-    """The exported symbols of a file, as far as the published facts contain them."""
+    """Return the exported symbols of a file, as far as the published facts contain them."""
     return map(SYMBOL_MASK.__and__, array("Q", facts.defined))
 
 
 def _stem_and_number(library: str) -> tuple[str, str]:
-    """The stem and major number of a library: "libcudart" and "13" for "libcudart.so.13.0"."""
+    """Return the stem and major number of a library.
+
+    For "libcudart.so.13.0", these are "libcudart" and "13".
+    """
     stem, _, number = library.partition(".so")
     return stem, number.removeprefix(".").partition(".")[0]
 

@@ -22,7 +22,7 @@ NamesByFile = Mapping[str, tuple[str, ...]]
 
 
 def loading_files(elf_facts: Iterable[ElfFacts], sizes: Mapping[str, int]) -> list[ElfFacts]:
-    """The shared objects that load libraries by name."""
+    """Return the shared objects that load libraries by name."""
     return [
         facts
         for facts in elf_facts
@@ -32,7 +32,10 @@ def loading_files(elf_facts: Iterable[ElfFacts], sizes: Mapping[str, int]) -> li
 
 
 def read_loaded(content: WheelContent, loading: Iterable[ElfFacts]) -> dict[str, tuple[str, ...]]:
-    """File → library names in its strings, without the libraries to which the file is linked."""
+    """Map each file to the library names in its strings.
+
+    Libraries to which the file is linked are omitted.
+    """
     loaded = {}
     for facts in loading:
         data = content.read([facts.file]).get(facts.file, b"")

@@ -40,8 +40,9 @@ _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\
 class ModuleMap(msgspec.Struct, frozen=True):
     """The packages that have modules, for one Python.
 
-    `owners` is module → package; of several packages with the module, the first by name. `folders`
-    is folder without `__init__` that contains modules → the packages that have it, sorted.
+    `owners` maps each module to its package. If several packages have the module, the first by name
+    is used. `folders` maps each folder that contains modules but no `__init__` to its packages,
+    sorted.
     """
 
     owners: dict[str, str]
@@ -90,7 +91,7 @@ class PackageSet:
         return WheelTags(python=self.python, glibc=self.glibc, arch=self.arch)
 
     def use_in_copied_process(self) -> contextlib.AbstractContextManager[None]:
-        """A context for a forked process (see `Library.use_in_copied_process`)."""
+        """Return a context for a forked process (see `Library.use_in_copied_process`)."""
         return self._library.use_in_copied_process()
 
     # -- packages
@@ -101,67 +102,76 @@ class PackageSet:
         return tuple(sorted(self.wheels))
 
     def version(self, package: str) -> str | None:
-        """The version of `package` (in any spelling); None if it is not in the package set."""
+        """Return the version of `package`, or None if it is not in the package set.
+
+        The name can be in any spelling.
+        """
         name = normalize_package(package)
         library_wheel = self.wheels.get(name)
         return library_wheel.version if library_wheel is not None else self._known.get(name)
 
     def metadata(self, package: str) -> WheelMetadata | None:
-        """METADATA of `package`; None if the package set does not contain it."""
+        """Return METADATA of `package`, or None if the package set does not contain it."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.metadata if library_wheel is not None else None
 
     def metadata_file(self, package: str) -> str:
-        """The path of METADATA in the wheel of `package`."""
+        """Return the path of METADATA in the wheel of `package`."""
         return next((file for file in self.files(package) if is_metadata(file)), "METADATA")
 
     def files(self, package: str) -> Mapping[str, int]:
-        """Path in the wheel of `package` → size; empty if the package set does not contain it."""
+        """Map the paths in the wheel of `package` to sizes.
+
+        The result is empty if the package set does not contain the package.
+        """
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.files if library_wheel is not None else {}
 
     def read(self, package: str, path: str) -> bytes | None:
-        """The content of a small file of `package`; None if it does not exist."""
+        """Return the content of a small file of `package`, or None if it does not exist."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.read([path]).get(path) if library_wheel is not None else None
 
     def generated_code(self, package: str) -> tuple[GeneratedCode, ...]:
-        """The protobuf-generated modules of `package` that check the version of protobuf."""
+        """Return the protobuf-generated modules of `package` that check the version of protobuf."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.generated_code if library_wheel is not None else ()
 
     def elf_facts(self) -> Iterator[tuple[str, ElfFacts]]:
-        """Every shared object and program in local wheels, with its package."""
+        """Yield every shared object and program in local wheels, with its package."""
         self._library.prefetch_elf_facts([self.wheels[package] for package in self.packages])
         for package in self.packages:
             for facts in self.wheels[package].elf_facts():
                 yield package, facts
 
     def assemblers(self) -> Iterator[tuple[str, ElfFacts]]:
-        """The assemblers for GPU code in local and remote wheels, with their packages."""
+        """Yield the assemblers for GPU code in local and remote wheels, with their packages."""
         for package in self.packages:
             for facts in self.wheels[package].assemblers:
                 yield package, facts
 
     def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
-        """The extras of `package` that its import errors recommend."""
+        """Return the extras of `package` that its import errors recommend."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.advised_extras if library_wheel is not None else ()
 
     def loaded(self, package: str) -> NamesByFile:
-        """File of `package` that loads libraries by name → the library names in its strings."""
+        """Map each file of `package` that loads libraries by name to the names in its strings."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.loaded if library_wheel is not None else {}
 
     # -- modules
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file in the wheel of `package`; empty if the package set does not contain it."""
+        """Map each module of `package` to its file in the wheel.
+
+        The result is empty if the package set does not contain the package.
+        """
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.modules(self._release) if library_wheel is not None else {}
 
     def owner(self, module: str) -> str | None:
-        """The package that contains `module` or its nearest parent; None if there is none.
+        """Return the package that contains `module` or its nearest parent, or None.
 
         A namespace that several packages share has no owner.
         """
@@ -176,7 +186,7 @@ class PackageSet:
         return None
 
     def exists(self, module: str) -> bool | None:
-        """Whether `module` can be imported, determined without reading it; None if unknown."""
+        """Whether `module` can be imported, or None if unknown. The module is not read."""
         if self._is_stdlib(module):
             return stdlib.opaque_module(module, self.python) is not None
         if module in self._owners or module in self._folders:
@@ -185,7 +195,10 @@ class PackageSet:
         return None if opaque is not None else False
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """The facts of a module; OpaqueModule if its names are unknown, None if missing."""
+        """Return the facts of a module, or None if it is missing.
+
+        Return an OpaqueModule if the names of the module are unknown.
+        """
         if self._is_stdlib(name):
             return stdlib.opaque_module(name, self.python)
         owner = self._owners.get(name)
@@ -217,7 +230,7 @@ class PackageSet:
 
     @cached_property
     def _module_map(self) -> ModuleMap:
-        """The owners of all modules, cached because the files of every wheel determine them."""
+        """The owners of all modules. Cached, because the files of every wheel determine them."""
         return self._library.cached_set_value(
             MODULE_MAP, self._release, list(self.wheels.values()), ModuleMap, self._read_module_map
         )
@@ -243,7 +256,7 @@ class PackageSet:
         )
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """The modules below the module `package` whose source contains the word."""
+        """Return the modules below the module `package` whose source contains the word."""
         owner = self._owners.get(package)
         if owner is None:
             return ()
@@ -267,7 +280,7 @@ class PackageSet:
         return module.partition(".")[0] in stdlib.stdlib_modules(self.python)
 
     def _injected_module(self, name: str) -> OpaqueModule | None:
-        """An OpaqueModule if a module that no wheel contains may exist, else None."""
+        """Return an OpaqueModule if a module that no wheel contains may exist, or else None."""
         if name.partition(".")[0] == "distutils" and "setuptools" in self.wheels:
             return OpaqueModule(name, "injected")
         parent = name.rpartition(".")[0]
@@ -286,7 +299,7 @@ class PackageSet:
         return None
 
     def _is_shared(self, module: str) -> bool:
-        """Whether missing packages may have modules below `module`, as below `nvidia`."""
+        """Whether missing packages may have modules below `module`, as they may below `nvidia`."""
         if module in self._folders:
             return True
         if module not in self._shared:
@@ -310,7 +323,7 @@ class PackageSet:
         return self._injections(module).may_create(name)
 
     def _may_serve(self, name: str, parent: str) -> bool:
-        """Whether the top-level module above `parent` creates modules with names such as `name`."""
+        """Whether the top-level module above `parent` creates modules with names like `name`."""
         top = parent.partition(".")[0]
         facts = self.module(top) if top != parent else None
         registers = isinstance(facts, ModuleFacts) and (facts.registers or facts.aliases)
@@ -343,7 +356,7 @@ class Injections:
     def has_form_of(self, name: str) -> bool:
         """Whether the module may create `name` from its own name and the files that it globs.
 
-        Example: f"{__name__}.models.{model}.{module}_fast".
+        An example of such a name is f"{__name__}.models.{model}.{module}_fast".
         """
         head, _, last = name.removeprefix(self._module).rpartition(".")
         return self._computed and any(
@@ -358,7 +371,7 @@ class Injections:
 
     @cached_property
     def _forms(self) -> list[tuple[re.Pattern[str], str]]:
-        """Patterns of computed module names, and of their ends."""
+        """The patterns of computed module names, with their ends."""
         return list(self._read_forms())
 
     def _read_forms(self) -> Iterator[tuple[re.Pattern[str], str]]:
@@ -393,12 +406,10 @@ def open_package_set(  # noqa: PLR0913 - as PackageSet
     omit: Mapping[str, Sequence[str]] | None = None,
     kind: type[PackageSet] = PackageSet,
 ) -> PackageSet:
-    """The package set of `wheels`, whose paths or URLs `locate` returns.
+    """Return the package set of `wheels`. `locate` returns the path or URL of a wheel.
 
     `python` is, for example, "3.11", and `glibc` "2.36". For `partial` and `unread_versions`, see
     `PackageSet`. `omit` maps a package to patterns of omitted paths, relative to the prefix.
-
-
     """
     places = f"lib/python{python}/site-packages/"
     library_wheels = [

@@ -36,7 +36,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinList(msgspec.Struct, frozen=True, kw_only=True):
-    """Package → pin, the lines whose version is unknown, and the indexes given in the files."""
+    """The pins by package, the lines whose version is unknown, and the indexes in the files."""
 
     pins: dict[str, Pin]
     unread: tuple[UncheckedPart, ...] = ()
@@ -44,7 +44,7 @@ class PinList(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Package → version."""
+        """The version of each package."""
         return {package: pin.version for package, pin in self.pins.items()}
 
 
@@ -68,11 +68,12 @@ def pick_wheels(
     *,
     builds: Callable[[str], Sequence[IndexLookup]] = lambda _: (),
 ) -> PickedWheels:
-    """The best wheel of each pin, sorted by package; FetchFailed for an error of an index.
+    """Return the best wheel of each pin, sorted by package.
 
-    If all wheels require a newer glibc, one of them is used, and the audit reports it. `builds`
-    returns additional indexes for the builds of a local version ("cu130"); an index that does not
-    respond is skipped.
+    If all wheels require a newer glibc than the machine has, one of them is used, and the audit
+    reports it. `builds` returns additional indexes for the builds of a local version ("cu130"). An
+    additional index that does not respond is skipped. Raises FetchFailed for an error of another
+    index.
     """
     wheels: list[Wheel] = []
     urls: dict[Sha256, str] = {}

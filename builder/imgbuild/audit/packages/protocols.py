@@ -15,7 +15,7 @@ class ModuleSource(Modules, Protocol):
     """Modules by name, and the modules of each package."""
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file of all modules of `package`."""
+        """Map each module of `package` to its file."""
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules together, which is faster than one by one."""
@@ -37,26 +37,26 @@ class InstalledPackages(ModuleSource, Protocol):
         """Whether packages were omitted deliberately."""
 
     def version(self, package: str) -> str | None:
-        """The version of `package`; None if the package set does not contain it."""
+        """Return the version of `package`, or None if the package set does not contain it."""
 
     def files(self, package: str) -> Mapping[str, int]:
-        """Path in the wheel of a package → size."""
+        """Map the paths in a package's wheel to sizes."""
 
 
 class ImportablePackages(InstalledPackages, Protocol):
-    """Package sets as guards, the main path, and the checks of imports and calls use them."""
+    """A package set as used by guards, the main path, and the checks of imports and calls."""
 
     def exists(self, module: str) -> bool | None:
-        """Whether `module` can be imported, determined without reading it; None if unknown."""
+        """Whether `module` can be imported, or None if unknown. The module is not read."""
 
     def owner(self, module: str) -> str | None:
-        """The package that contains `module`; None if there is none."""
+        """Return the package that contains `module`, or None if there is none."""
 
     def read(self, package: str, path: str) -> bytes | None:
-        """The content of a small file of `package`; None if it does not exist."""
+        """Return the content of a small file of `package`, or None if it does not exist."""
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below `package` whose source contains the word."""
+        """Return the modules below `package` whose source contains the word."""
 
     def read_ahead(self, package: str) -> None:
         """Read the modules below a package in advance, if that is cheap."""

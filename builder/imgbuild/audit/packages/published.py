@@ -51,7 +51,7 @@ WheelNumbers = tuple[int, ...]
 
 
 class FileList(msgspec.Struct, frozen=True, array_like=True):
-    """Files in exactly the wheels with these numbers: paths, sizes in bytes, CRCs."""
+    """The files in exactly the wheels with these numbers: paths, sizes in bytes, CRCs."""
 
     wheels: WheelNumbers
     paths: tuple[str, ...]
@@ -63,7 +63,7 @@ class InstalledDifference(msgspec.Struct, frozen=True, array_like=True):
     """The differences between the installed files and the members of a wheel.
 
     The differences apply to installations with one of the arguments `keys`. `added` contains the
-    path (as in RECORD), CRC and size of installed files that are not members. `absent` lists
+    path (as in RECORD), CRC and size of each installed file that is not a member. `absent` lists
     members that are omitted or changed.
     """
 
@@ -73,9 +73,9 @@ class InstalledDifference(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ElfLists(msgspec.Struct, frozen=True, array_like=True):
-    """The shared objects of several files; symbols refer to the objects by number.
+    """The shared objects of several files. Symbols refer to the objects by number.
 
-    `files` contains the objects of each file, without symbols; None if they were not read.
+    `files` contains the objects of each file, without symbols, or None if they were not read.
     `undefined` contains names. `defined` contains sorted hashes of `SYMBOL_BITS` bits, stored as
     differences in byte planes.
     """
@@ -86,7 +86,7 @@ class ElfLists(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublishedPackageFacts(msgspec.Struct, frozen=True, array_like=True):
-    """The facts about all published wheels of a package; wheels are referred to by number.
+    """The facts about all published wheels of a package. Wheels are referred to by number.
 
     Each item of the following lists ends with the numbers of the wheels to which it applies. Items
     of `modules` have the name, and facts with relative lines (see `relative_lines`). Items of
@@ -113,10 +113,10 @@ class DebFacts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a wheel; None for unknown facts.
+    """The facts about a wheel. A field is None if its facts are unknown.
 
-    `crcs` are the CRCs of the files in `index`. For `installed`, see
-    `InstalledDifference`; for `modules`, `imports` and `mentions`, see `PublishedPackageFacts`.
+    `crcs` are the CRCs of the files in `index`. For `installed`, see `InstalledDifference`. For
+    `modules`, `imports` and `mentions`, see `PublishedPackageFacts`.
     """
 
     index: WheelIndex
@@ -129,14 +129,14 @@ class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     elf_facts: tuple[ElfFacts, ...] | None = None
 
     def module(self, name: str) -> ModuleFacts | None:
-        """The facts of a module; None if unknown."""
+        """Return the facts of a module, or None if they are unknown."""
         raw = self.modules.get(name)
         return absolute_lines(raw) if raw is not None else None
 
     def installed_files(self, key: str) -> tuple[tuple[str, int, int], ...] | None:
-        """Path (as in RECORD), CRC and size of each file that is installed with `key`.
+        """Return the path, CRC and size of each file that is installed with the arguments `key`.
 
-        None if the files installed with these arguments are unknown.
+        The path is written as in RECORD. Return None if the files are unknown.
         """
         difference = next((each for each in self.installed if key in each.keys), None)
         if difference is None:
@@ -160,17 +160,20 @@ class PublishedFacts:
         self._names: Mapping[Sha256, tuple[str, ...]] | None = None
 
     def wheel(self, package: str, sha256: Sha256) -> PublishedWheelFacts | None:
-        """The facts about a wheel, without its shared objects; None if it is not published."""
+        """Return the facts about a wheel, without its shared objects.
+
+        Return None if the wheel is not published.
+        """
         known = self._package(package)
         return known.wheel(sha256, self._file) if known is not None else None
 
     def elf_facts(self, package: str, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
-        """The shared objects of a wheel; None if unknown."""
+        """Return the shared objects of a wheel, or None if unknown."""
         known = self._package(package)
         return known.elf_facts(sha256) if known is not None else None
 
     def deb_libraries(self, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
-        """The libraries of a Debian package; None if unknown."""
+        """Return the libraries of a Debian package, or None if unknown."""
         if self._debs is None:
             debs = _decode_entry(self._file.entry(DEBS), DebFacts) or DebFacts(
                 (), ElfLists((), (), ())
@@ -180,11 +183,10 @@ class PublishedFacts:
         return self._debs.get(sha256)
 
     def names(self, key: Sha256) -> frozenset[str] | None:
-        """The names that the audit of the package set `key` looks up; None if unknown.
+        """Return the names that the audit of the package set `key` looks up, or None if unknown.
 
-        The key is a result of `queried.package_set_key`.
-
-        The audit of a set in the facts file has no errors.
+        The key is a result of `queried.package_set_key`. The audit of a set in the facts file has
+        no errors.
         """
         if self._names is None:
             data = self._file.entry(NAMES)
@@ -246,7 +248,7 @@ class _PackageFacts:
 
 @lru_cache
 def published_facts() -> PublishedFacts:
-    """The facts bundled with imgbuild."""
+    """Return the facts bundled with imgbuild."""
     return PublishedFacts(installed_facts())
 
 
@@ -281,7 +283,10 @@ def _file_lists(wheels: Sequence[PublishedWheelFacts]) -> tuple[FileList, ...]:
 
 
 def _share_values(wheels: Sequence[Mapping[str, T]]) -> tuple[tuple[str, T, WheelNumbers], ...]:
-    """The distinct values of each name, with the numbers of the wheels that have the value."""
+    """Return the distinct values of each name.
+
+    Each value has the numbers of the wheels that contain it.
+    """
     shared: dict[tuple[str, bytes], tuple[T, list[int]]] = {}
     for number, values in enumerate(wheels):
         for name, value in values.items():
@@ -321,7 +326,7 @@ def elf_lists(files: Sequence[tuple[ElfFacts, ...] | None]) -> ElfLists:
 
 
 def decode_elf_facts(lists: ElfLists) -> tuple[tuple[ElfFacts, ...] | None, ...]:
-    """The shared objects of each file; symbols are sorted."""
+    """Return the shared objects of each file. Symbols are sorted."""
     undefined: dict[int, list[str]] = {}
     defined: dict[int, list[int]] = {}
     for numbers, names in lists.undefined:
@@ -348,7 +353,7 @@ def decode_elf_facts(lists: ElfLists) -> tuple[tuple[ElfFacts, ...] | None, ...]
 
 
 def relative_lines(module: msgspec.Raw) -> msgspec.Raw:
-    """`ModuleFacts` with lines as differences, which do not change if code is moved.
+    """Encode `ModuleFacts` with lines as differences, which do not change if code is moved.
 
     The first line of each list is relative to 0.
     """
@@ -372,7 +377,10 @@ def absolute_lines(module: msgspec.Raw) -> ModuleFacts:
 
 
 def _lists(facts: dict[str, Any]) -> Iterator[tuple[list[list[Any]], int]]:
-    """The lists of a module's facts whose items have a line, with the position of the line."""
+    """Yield the lists of a module's facts whose items have a line.
+
+    The second value is the position of the line in an item.
+    """
     for name, place in _LINES.items():
         yield facts.get(name, []), place
     for definition in facts.get("classes", []):
@@ -380,18 +388,18 @@ def _lists(facts: dict[str, Any]) -> Iterator[tuple[list[list[Any]], int]]:
 
 
 def metadata_headers(metadata: bytes) -> bytes:
-    """METADATA up to the end of the headers, without the description."""
+    """Return METADATA up to the end of the headers, without the description."""
     end = _HEADERS.match(metadata)
     return metadata[: end.end()] if end is not None else metadata
 
 
 def metadata_file(files: Iterable[str]) -> str:
-    """The path of METADATA among the files of a wheel; "" if there is none."""
+    """Return the path of METADATA among the files of a wheel, or "" if there is none."""
     return next(filter(is_metadata, files), "")
 
 
 def _group_by_numbers(items: Mapping[K, Sequence[int]]) -> Iterator[tuple[WheelNumbers, list[K]]]:
-    """The items with the same numbers together, in the order of the numbers."""
+    """Group the items with the same numbers, in the order of the numbers."""
     groups: dict[WheelNumbers, list[K]] = {}
     for item, numbers in items.items():
         groups.setdefault(tuple(numbers), []).append(item)

@@ -1,8 +1,8 @@
 """Records the names that the audit of a published package set looks up.
 
 An audit depends only on the packages and modules that it looks up. If the added packages have none
-of these names, the audit of the published packages gives the same result as before, and only the
-code that the added packages run must be audited.
+of these names, the audit of the published packages gives the same result as before. Only the code
+that the added packages run must then be audited.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _KEY_PREFIX: Final = "d3fb2939a5f266a8d41327044a051f0e265d12b074fdc28c9d57214716
 
 
 def normalized_name(name: str) -> str:
-    """The normalized name of a package, or of the top-level module in a dotted name."""
+    """Return the normalized name of a package, or of the top-level module in a dotted name."""
     return normalize_package(name.partition(".")[0])
 
 
 def lookup_names(package_set: PackageSet, packages: Iterable[str]) -> frozenset[str]:
-    """The names under which a lookup can find one of `packages` or their modules."""
+    """Return the names under which a lookup can find one of `packages` or their modules."""
     return frozenset(
         normalized_name(name)
         for package in packages
@@ -39,13 +39,16 @@ def lookup_names(package_set: PackageSet, packages: Iterable[str]) -> frozenset[
 
 
 def _folders(package_set: PackageSet, package: str) -> set[str]:
-    """The top-level folders of all files, because a folder can be imported as a namespace."""
+    """Return the top-level folders of all files.
+
+    They are included because a folder can be imported as a namespace.
+    """
     return {path.partition("/")[0] for path in package_set.files(package) if "/" in path}
 
 
 @lru_cache(maxsize=1)
 def entry_points() -> Sha256:
-    """The hash of the entry points that audits follow, without the reasons (`why`)."""
+    """Return the hash of the entry points that audits follow, without the reasons (`why`)."""
     policy = yaml_data.load_yaml_data(files.data("audit/entry_points.yaml"), dict[str, Any])
     policy["entries"] = [
         {key: value for key, value in entry.items() if key != "why"} for entry in policy["entries"]
@@ -55,7 +58,7 @@ def entry_points() -> Sha256:
 
 
 def package_set_key(wheels: Collection[Wheel], python: str, arch: str, glibc: str) -> Sha256:
-    """The key of a package set: a hash of its files, the machine and the audit's entry points."""
+    """Return a hash of a package set's files, the machine and the audit's entry points."""
     hashes = sorted(wheel.sha256 for wheel in wheels)
     return sha256(codec.encode_compact([python, arch, glibc, entry_points(), hashes]))
 
@@ -63,10 +66,10 @@ def package_set_key(wheels: Collection[Wheel], python: str, arch: str, glibc: st
 def is_independent(
     package_set: PackageSet, published: Collection[str], known: PublishedFacts
 ) -> bool:
-    """Whether the audit of the packages `published` does not depend on the rest of a package set.
+    """Whether the audit of the packages `published` is independent of the rest of a package set.
 
-    False if the files differ from a published target, or if the names that its audit looks up are
-    not `known`.
+    Return False if the files differ from a published target, or if the names that its audit looks
+    up are not `known`.
     """
     before = package_set.wheels.keys() & set(map(normalize_package, published))
     wheels = [package_set.wheels[name].wheel for name in before]

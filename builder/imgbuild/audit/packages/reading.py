@@ -38,15 +38,15 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
 def reader_version() -> str:
-    """The part of a cache key that changes when the code that reads facts changes."""
+    """Return the part of a cache key that changes when the reading code changes."""
     return f"{FACTS_FORMAT} {code_digest(__name__)[:16]}"
 
 
 class WheelMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The requirements in METADATA.
 
-    `lines` contains the line numbers of `requires` in the file, `python_line` is the line number of
-    `requires_python`. If unknown, they are empty and 0.
+    `lines` contains the line numbers of `requires` in the file, and `python_line` is the line
+    number of `requires_python`. If unknown, they are empty and 0.
     """
 
     name: str
@@ -66,9 +66,10 @@ class WheelIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_content(where: Path | str, label: str, http: RangeClient | None = None) -> WheelContent:
-    """Open the wheel at `where`, a file (Path) or a URL (str); `label` is used in error messages.
+    """Open the wheel at `where`, a file (Path) or a URL (str).
 
-    A Path can also be the `.dist-info` folder of an installed package.
+    A Path can also be the `.dist-info` folder of an installed package. `label` is used in error
+    messages.
     """
     if isinstance(where, Path):
         if where.is_dir():
@@ -83,7 +84,10 @@ def open_content(where: Path | str, label: str, http: RangeClient | None = None)
 
 
 def read_index(content: WheelContent) -> WheelIndex:
-    """The files and METADATA of a wheel; IntegrityError unless there is exactly one METADATA."""
+    """Return the files and METADATA of a wheel.
+
+    Raises IntegrityError unless there is exactly one METADATA file.
+    """
     members = content.members()
     paths = [name for name in members if is_metadata(name)]
     if len(paths) != 1:
@@ -119,13 +123,19 @@ def parse_metadata(text: str) -> WheelMetadata:
 
 
 def required_packages(metadata: WheelMetadata | None) -> tuple[str, ...]:
-    """The packages that METADATA requires, ignoring markers; empty if METADATA is None."""
+    """Return the packages that METADATA requires, ignoring markers.
+
+    The result is empty if METADATA is None.
+    """
     requirements = map(valid_requirement, metadata.requires if metadata is not None else ())
     return tuple(normalize_package(each.name) for each in requirements if each is not None)
 
 
 def _header_lines(text: str, header: str) -> tuple[int, ...]:
-    """The lines on which headers of this name start. Headers end at the first empty line."""
+    """Return the lines on which headers with this name start.
+
+    Headers end at the first empty line.
+    """
     numbers = []
     for number, line in enumerate(_NEWLINE.split(text), 1):
         if not line:
@@ -136,7 +146,7 @@ def _header_lines(text: str, header: str) -> tuple[int, ...]:
 
 
 def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, ModuleFacts]:
-    """Module → facts, for `files` (module → file)."""
+    """Read the facts of the modules in `files`, which maps modules to files."""
     from imgbuild.audit.source import module, windows
 
     sources = content.read(files.values())
@@ -151,7 +161,7 @@ def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, M
 
 
 def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
-    """All shared objects and programs in a wheel, sorted by path.
+    """Return all shared objects and programs in a wheel, sorted by path.
 
     GPU code of installed packages is omitted, because a search for it would read all bytes.
     """
@@ -171,14 +181,14 @@ def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
 
 
 def assembler_files(files: Iterable[str]) -> tuple[str, ...]:
-    """The assemblers for GPU code among `files`, by their names."""
+    """Return the assemblers for GPU code among `files`, selected by file name."""
     from imgbuild.audit.binaries.elf import is_assembler
 
     return tuple(file for file in files if is_assembler(file))
 
 
 def read_assemblers(content: WheelContent, files: Iterable[str]) -> tuple[ElfFacts, ...]:
-    """The facts of the assemblers `files` of a wheel."""
+    """Return the facts of the assemblers `files` of a wheel."""
     from imgbuild.audit.binaries.elf import read_elf
 
     read = (read_elf(partial(content.chunks, file), file) for file in sorted(files))
@@ -186,7 +196,7 @@ def read_assemblers(content: WheelContent, files: Iterable[str]) -> tuple[ElfFac
 
 
 def find_modules(files: Iterable[str]) -> dict[str, str]:
-    """Module → file, for the modules that Python can import from a wheel with these files.
+    """Map each module that Python can import from a wheel with these files to its file.
 
     As in Python, a package takes precedence over an extension module of the same name, and an
     extension module over a source file.
@@ -204,12 +214,12 @@ def _rank(file: str) -> int:
 
 
 def installed_path(file: str) -> str:
-    """The path of a member of a wheel, relative to site-packages."""
+    """Return the path of a member of a wheel, relative to site-packages."""
     return _DATA.sub("", file, count=1) if ".data/" in file else file
 
 
 def module_name(file: str) -> str | None:
-    """The module of the member `file` of a wheel; None if it is not a module."""
+    """Return the module that the member `file` of a wheel contains, or None."""
     if not file.endswith((".py", ".so")):  # most files of large wheels
         return None
     path = installed_path(file)
@@ -223,7 +233,10 @@ def module_name(file: str) -> str | None:
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """A request to read modules from a wheel: `files` is module → file, `sizes` file → bytes."""
+    """A request to read modules from a wheel.
+
+    `files` maps modules to files, and `sizes` maps files to bytes.
+    """
 
     content: WheelContent
     files: Mapping[str, str]
@@ -231,14 +244,14 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class ReaderProcesses:
-    """Reads files in processes that are started for the first large task and ended by `close`."""
+    """Reads files in processes, which are started for the first large task and ended by `close`."""
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._pool: WorkerPool | None = None
 
     def modules(self, requests: Sequence[ReadRequest]) -> list[dict[str, ModuleFacts]]:
-        """The result of `read_modules` for each of `requests`, in order."""
+        """Return the result of `read_modules` for each request, in order."""
         local = [request for request in requests if request.content.path is not None]
         total = sum(request.sizes[file] for request in local for file in request.files.values())
         if self._processes < 2 or total < (
@@ -266,7 +279,7 @@ class ReaderProcesses:
         return results
 
     def elf_facts(self, contents: Sequence[WheelContent]) -> list[tuple[ElfFacts, ...]]:
-        """The shared objects of each of `contents`, in the same order. All must be local."""
+        """Return the shared objects of each of `contents`, in order. All must be local."""
         if self._processes < 2 or len(contents) < 2:
             return [read_elf_facts(content) for content in contents]
         pool = self._start_workers()

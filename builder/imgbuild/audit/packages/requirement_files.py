@@ -1,7 +1,7 @@
 """Reads requirements files (`-r`, `-c`) as one set of pins, with the semantics of pip.
 
-Included files (-r and -c) are read. A package has one pin, which all other lines about the package
-must allow.
+Included files (-r and -c) are read. Each package has one pin, which all other lines about the
+package must allow.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PATH = re.compile(r"(?:\.{0,2}/|\w+:|[^\s=<>~!@\[]+/)\S*|[^\s@]+\.(?:whl|tar\.g
 
 
 class RequirementText(msgspec.Struct, frozen=True, kw_only=True):
-    """Requirement lines. `name` is used for the file in messages; `path` is None without a file."""
+    """Requirement lines. `name` is the file in messages. `path` is None if there is no file."""
 
     name: str
     text: str
@@ -53,11 +53,11 @@ class RequirementText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotPinned(InputError):
-    """Raised for a package without an exact version, or for another type of file."""
+    """Raised if a package has no exact version, and for another type of file."""
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement and its location. With `constraint`, it does not add a package."""
+    """A statement and its location. A `constraint` does not add a package."""
 
     file: str
     number: int
@@ -73,7 +73,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _PlacedRequirement(msgspec.Struct, frozen=True, kw_only=True):
-    """An applicable requirement and its location; `pin` is set if the version is exact."""
+    """An applicable requirement and its location. `pin` is set if the version is exact."""
 
     line: _Line
     requirement: Requirement
@@ -81,9 +81,9 @@ class _PlacedRequirement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_file(path: Path, name: str = "") -> RequirementText:
-    """The text of a requirements file; NotPinned for other types of files.
+    """Return the text of a requirements file.
 
-    InputError if the file cannot be read.
+    Raises NotPinned for other types of files, and InputError if the file cannot be read.
     """
     if path.suffix in PROJECTS or path.name in KINDS or path.is_dir():
         message = f"{path} is not a requirements file"
@@ -100,11 +100,11 @@ def read_file(path: Path, name: str = "") -> RequirementText:
 
 
 def read_pins(texts: Sequence[RequirementText], tags: WheelTags) -> PinList:
-    """The pins in all `texts` together, for the machine.
+    """Return the pins in all `texts` together, for the machine.
 
-    NotPinned for a package without an exact version; InputError for an invalid requirement, and for
-    lines that no version satisfies. Hashes, comments, markers and continued lines are accepted in
-    the formats of pip and uv.
+    Hashes, comments, markers and continued lines are accepted in the formats of pip and uv. Raises
+    NotPinned for a package without an exact version. Raises InputError for an invalid requirement,
+    and for lines that no version satisfies.
     """
     reader = _RequirementReader(tags)
     for text in texts:
@@ -203,7 +203,7 @@ class _RequirementReader:
         self._entries.setdefault(normalize_package(requirement.name), []).append(entry)
 
     def pins(self) -> dict[str, Pin]:
-        """Package → pin, for packages that have a requirement and a line with an exact version."""
+        """Return the pin of each package that has a requirement and an exact version."""
         pins: dict[str, Pin] = {}
         for package, entries in self._entries.items():
             pinned = [(entry, entry.pin) for entry in entries if entry.pin is not None]
@@ -229,7 +229,7 @@ class _RequirementReader:
         return pins
 
     def unpinned_requirements(self, pins: dict[str, Pin]) -> list[_PlacedRequirement]:
-        """The first requirement of each package without a pin."""
+        """Return the first requirement of each package without a pin."""
         first = []
         for package, entries in self._entries.items():
             named = [entry for entry in entries if not entry.line.constraint]
@@ -240,7 +240,7 @@ class _RequirementReader:
     def refuse_unpinned(
         self, names: str, unpinned: Sequence[_PlacedRequirement], paths: Sequence[Path | None]
     ) -> None:
-        """A NotPinned error that lists the first requirements without pins, with a remedy."""
+        """Raise NotPinned with the first requirements without pins, and a remedy."""
         packages = sum(
             any(not entry.line.constraint for entry in entries)
             for entries in self._entries.values()
@@ -257,7 +257,7 @@ class _RequirementReader:
 
 
 def _pipe_command(paths: Sequence[Path | None], python: str = "") -> str:
-    """A command that pins the requirements of these files and audits the pins."""
+    """Return a command that pins the requirements of these files and audits the pins."""
     files = shlex.join(str(path) if path is not None else "-" for path in paths)
     version = f" --python-version {python}" if python else ""
     same = f" --python {python}" if python else ""
@@ -265,7 +265,7 @@ def _pipe_command(paths: Sequence[Path | None], python: str = "") -> str:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """The first line number and the text of each statement, without comments and hashes."""
+    """Yield the first line number and the text of each statement, without comments and hashes."""
     start, whole = 1, ""
     for number, line in enumerate(text.splitlines(), start=1):
         start = start if whole else number
@@ -281,7 +281,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _url_pin(requirement: Requirement) -> Pin | None:
-    """The pin of `NAME @ URL`, with the version from the file name of the wheel or sdist."""
+    """Return the pin of `NAME @ URL`. The version is from the file name of the wheel or sdist."""
     url = requirement.url or ""
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     with contextlib.suppress(InvalidWheelFilename):
@@ -292,7 +292,7 @@ def _url_pin(requirement: Requirement) -> Pin | None:
 
 
 def _exact_pin(requirement: Requirement) -> Pin | None:
-    """The pin of a requirement; None if it allows several versions."""
+    """Return the pin of a requirement, or None if it allows several versions."""
     exact = [
         clause.version
         for clause in requirement.specifier
@@ -317,7 +317,7 @@ def _pins_agree(first: _PlacedRequirement, other: _PlacedRequirement) -> bool:
 
 
 def _without_marker(entry: _PlacedRequirement) -> str:
-    """A requirement without its marker."""
+    """Return a requirement without its marker."""
     requirement = entry.requirement
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     if requirement.url:

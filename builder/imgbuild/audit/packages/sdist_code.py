@@ -31,10 +31,10 @@ _NAME = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
 def code_wheel(
     package: str, version: str, sdist_hash: Sha256, sdist: Callable[[], Path], store: Store
 ) -> tuple[Wheel, Path]:
-    """The wheel with the code of an sdist with this hash, cached after the first call.
+    """Return a wheel with the code of an sdist with this hash. Cached.
 
-    `sdist` returns the path of the archive, and is called only if needed. Raises IntegrityError if
-    the archive cannot be read.
+    `sdist` returns the path of the archive, and is called only if the wheel is not cached. Raises
+    IntegrityError if the archive cannot be read.
     """
     digest = (store.fact(FACT, sdist_hash) or b"").decode()
     path = store.file(digest) if digest else None
@@ -60,7 +60,7 @@ def code_wheel(
 def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> None:
     """Write packages, the module named after the package, and metadata of a .tar file to `wheel`.
 
-    IntegrityError if the sdist cannot be read, is too large, or has no PKG-INFO.
+    Raises IntegrityError if the sdist cannot be read, is too large, or has no PKG-INFO.
     """
     files = _read_sdist(sdist)
     info = f"{package.replace('-', '_')}-{version}.dist-info"
@@ -71,7 +71,7 @@ def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> No
 
 
 def _read_sdist(sdist: Path) -> dict[str, bytes]:
-    """The Python files and metadata, by path relative to the top folder of the archive."""
+    """Return the Python files and metadata, by path relative to the top folder of the archive."""
     files: dict[str, bytes] = {}
     total = 0
     for number, (member, content) in enumerate(read_entries(sdist, sdist.name), start=1):
@@ -88,7 +88,7 @@ def _read_sdist(sdist: Path) -> dict[str, bytes]:
 
 
 def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]]:
-    """The files that an installation would copy, by path relative to site-packages."""
+    """Yield the files that an installation would copy, by path relative to site-packages."""
     source = [name.removeprefix("src/") for name in files if name.startswith("src/")]
     folder = "src/" if any(name.count("/") == 1 for name in source) else ""
     packages = {
@@ -104,7 +104,10 @@ def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]
 
 
 def _metadata(files: Mapping[str, bytes], sdist: str) -> bytes:
-    """METADATA of the sdist, with requirements that older formats store in requires.txt."""
+    """Return METADATA of the sdist.
+
+    Older formats store requirements in requires.txt, from which they are added.
+    """
     metadata = files.get("PKG-INFO")
     if metadata is None:
         message = f"{sdist} has no PKG-INFO"
@@ -118,7 +121,7 @@ def _metadata(files: Mapping[str, bytes], sdist: str) -> bytes:
 
 
 def _required_lines(lines: Iterable[bytes]) -> Iterator[str]:
-    """The unconditional requirements: lines of requires.txt before the first section."""
+    """Yield the unconditional requirements: lines of requires.txt before the first section."""
     for line in lines:
         text = line.decode("utf-8", "replace").strip()
         if text.startswith("["):

@@ -14,7 +14,7 @@ _OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def shorten_source(source: bytes) -> bytes:
-    """`source` with empty strings instead of docstrings, and without comments.
+    """Return `source` without docstrings and comments. Docstrings become empty strings.
 
     If `source` cannot be parsed, it is returned unchanged.
     """

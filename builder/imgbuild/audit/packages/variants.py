@@ -1,8 +1,7 @@
 """Finds variants: builds of a library for several CUDA families, of which only one is loaded.
 
 A variant for another CUDA family than that of the package set is skipped if the same wheel has a
-variant for the right family. If it has none, no variant is skipped, because one of them would be
-loaded.
+variant for the right family. Otherwise, no variant is skipped, because one of them would be loaded.
 """
 
 from __future__ import annotations
@@ -19,13 +18,16 @@ _TAG = re.compile(r"[._-]?(?<![A-Za-z])cu(?:da)?[_-]?(1[1-9])\d?(?![0-9A-Za-z])"
 
 
 def linked_runtimes(facts: ElfFacts) -> frozenset[str]:
-    """The major versions of the CUDA runtime to which a file is linked."""
+    """Return the major versions of the CUDA runtime to which a file is linked."""
     matches = (_RUNTIME.fullmatch(library) for library in facts.needed)
     return frozenset(match[1] for match in matches if match is not None)
 
 
 def cuda_family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
-    """The CUDA family of a package set, such as "13", determined by torch; "" if unknown."""
+    """Return the CUDA family of a package set, such as "13", or "" if unknown.
+
+    The family is determined by torch.
+    """
     majors: set[str] = set()
     for owner, facts in elf_facts:
         if owner == "torch" and not is_private(facts.file):
@@ -34,7 +36,7 @@ def cuda_family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
 
 
 def find_skipped_variants(elf_facts: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, str]]:
-    """The packages and files of variants that this package set does not load."""
+    """Return the packages and files of variants that this package set does not load."""
     elf_facts = tuple(elf_facts)
     ours = cuda_family(elf_facts)
     skipped: set[tuple[str, str]] = set()
@@ -47,7 +49,7 @@ def find_skipped_variants(elf_facts: Iterable[tuple[str, ElfFacts]]) -> frozense
 
 
 def _groups(elf_facts: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, list[ElfFacts]]]:
-    """The files of a package, grouped by paths that differ only in the CUDA family."""
+    """Group the files of each package whose paths differ only in the CUDA family."""
     groups: dict[tuple[str, str], list[ElfFacts]] = {}
     for package, facts in elf_facts:
         groups.setdefault((package, _TAG.sub("", facts.file)), []).append(facts)
@@ -55,7 +57,10 @@ def _groups(elf_facts: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, li
 
 
 def _file_family(facts: ElfFacts) -> str:
-    """The CUDA family in the path of a file, or else of its libraries; "" for any family."""
+    """Return the CUDA family in the path of a file, or else of its linked CUDA runtime.
+
+    Return "" if the file is for any family.
+    """
     tag = _TAG.search(facts.file)
     if tag is not None:
         return tag[1]

@@ -16,7 +16,10 @@ class AssignmentReader:
     """Reads the statements that bind names."""
 
     def __init__(self, expressions: ExpressionReader, *, package: bool) -> None:
-        """Prepare to read the module of `expressions`; with `package`, it is an `__init__`."""
+        """Prepare to read the module of `expressions`.
+
+        With `package`, the module is an `__init__`.
+        """
         self.expressions = expressions
         self.conditions = expressions.conditions
         self.names = expressions.names
@@ -47,7 +50,7 @@ class AssignmentReader:
             scope.locals.bind_type(name, kind)
 
     def targets(self, target: ast.expr, node: ast.stmt) -> None:
-        """Record names bound by unpacking, a loop or `with`, whose types are unknown."""
+        """Record names that unpacking, a loop or `with` binds, and whose types are unknown."""
         if isinstance(target, ast.Name):
             self.bind_name(target.id, "", node)
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -93,7 +96,7 @@ class AssignmentReader:
             self._bind_import(node.lineno, module, alias.name, alias.asname or alias.name, value)
 
     def absolute_module(self, node: ast.ImportFrom) -> str:
-        """The absolute name of the module in a `from … import`."""
+        """Return the absolute name of the module in a `from … import`."""
         if not node.level:
             return node.module or ""
         parts = self.base.split(".")
@@ -103,7 +106,7 @@ class AssignmentReader:
     # Values
 
     def read_return(self, node: ast.Return) -> None:
-        """Record `return value`, on which conditions that call the function depend."""
+        """Record `return value`. Conditions that call the function depend on the value."""
         if node.value is not None:
             self.expressions.read_expression(node.value)
             scope, name_value = self.expressions.scope, self.conditions.value(node.value)
@@ -111,7 +114,7 @@ class AssignmentReader:
             self.names.frame.results.append((self.expressions.guards[scope.guarded :], name_value))
 
     def read_expression_statement(self, node: ast.Expr) -> None:
-        """Record an expression statement; a top-level `__all__.extend(…)` adds exports."""
+        """Record an expression statement. A top-level `__all__.extend(…)` adds exports."""
         self.expressions.read_expression(node.value)
         value = node.value
         if isinstance(value, ast.Call) and self.expressions.scope.kind == "module":
@@ -120,7 +123,7 @@ class AssignmentReader:
                 self._add_exports(value.args[0], more=True)
 
     def read_assign(self, node: ast.Assign) -> None:
-        """Record `a = b = value`, `a.b = value`, `a, b = value`."""
+        """Record `a = b = value`, `a.b = value` or `a, b = value`."""
         self.expressions.read_expression(node.value)
         kind, name_value = (
             self.expressions.expression_type(node.value),
@@ -144,7 +147,7 @@ class AssignmentReader:
     def _unpack_values(
         self, target: ast.expr, value: ast.expr
     ) -> list[tuple[ast.Name, NameValue]] | None:
-        """The names and values of `a, b = x, y`; None if unknown."""
+        """Return the names and values of `a, b = x, y`, or None if they are unknown."""
         if not isinstance(target, ast.Tuple):
             return None
         names = [item for item in target.elts if isinstance(item, ast.Name)]
@@ -163,7 +166,7 @@ class AssignmentReader:
             self.expressions.read_expression(target)
 
     def read_annotated_assign(self, node: ast.AnnAssign) -> None:
-        """Record `a: T` and `a: T = value`."""
+        """Record `a: T` or `a: T = value`."""
         if self.expressions.scope.kind != "function":
             self.expressions.read_annotation(node.annotation)
         if node.value is not None:
@@ -187,7 +190,7 @@ class AssignmentReader:
                 self._export_value(target.id, node.value)
 
     def read_augmented_assign(self, node: ast.AugAssign) -> None:
-        """Record `a += value`, `__all__ += [...]`."""
+        """Record `a += value` or `__all__ += [...]`."""
         self.expressions.read_expression(node.value)
         if isinstance(node.target, ast.Name):
             if node.target.id == "__all__":

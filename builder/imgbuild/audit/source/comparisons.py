@@ -30,7 +30,7 @@ UNNAMED_CALLABLE = "?"  # a callable that is not a dotted name
 
 
 def opposite_guards(guards: tuple[Guard, ...], text: str) -> tuple[Guard, ...]:
-    """The guards of the branch that runs if not all of `guards` hold."""
+    """Return the guards of the branch that runs if not all of `guards` are true."""
     if not guards:
         return ()
     if len(guards) == 1:
@@ -55,7 +55,7 @@ def _opposite_guard(guard: Guard, text: str) -> Guard:
 
 
 def python_guard(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
-    """The guard of a comparison with sys.version_info; None for other comparisons."""
+    """Return the guard of a comparison with sys.version_info, or None for other comparisons."""
     part = _part(left)
     if part is None:
         left, right, sign = right, left, MIRROR[sign]
@@ -68,7 +68,10 @@ def python_guard(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
 
 
 def _part(node: ast.expr) -> str | None:
-    """The part: "" for all of version_info, "[0]" or "[:2]"; None for other expressions."""
+    """Return the compared part of version_info: "" for all of it, "[0]" or "[:2]".
+
+    Return None for other expressions.
+    """
     if isinstance(node, ast.Call):  # tuple(sys.version_info[:2])
         whole = dotted_name(node.func) == "tuple" and len(node.args) == 1 and not node.keywords
         return _part(node.args[0]) if whole else None
@@ -97,7 +100,7 @@ def _number(node: ast.expr) -> int | None:
 
 
 def _items(nodes: list[ast.expr]) -> str:
-    """Literals joined by dots: 3.12.0.beta for (3, 12, 0, "beta")."""
+    """Return literals joined by dots: 3.12.0.beta for (3, 12, 0, "beta")."""
     values = [node.value if isinstance(node, ast.Constant) else None for node in nodes]
     plain = all(
         type(value) is int or (isinstance(value, str) and value.isalpha()) for value in values
@@ -106,7 +109,10 @@ def _items(nodes: list[ast.expr]) -> str:
 
 
 def platform_guard(left: ast.expr, sign: str | None, right: ast.expr) -> Guard | None:
-    """The guard of a comparison with a platform or device name; None for other comparisons."""
+    """Return the guard of a comparison with a platform or device name.
+
+    Return None for other comparisons.
+    """
     name = dotted_name(left.func if isinstance(left, ast.Call) else left)
     text = string_value(right)
     if text is None or sign not in ("==", "!="):
@@ -125,13 +131,14 @@ class Signatures:
     """Recognizes expressions for the parameters of callables."""
 
     def __init__(self, names: NameValues) -> None:
-        """Use the values of `names`, such as the results of `inspect.signature(f)`."""
+        """Use the values of `names`, for example the result of `inspect.signature(f)`."""
         self.names = names
 
     def find_callable(self, node: ast.expr) -> str:
-        """The callable whose parameters an expression returns; "" for other expressions.
+        """Return the callable whose parameters an expression returns.
 
-        For the fields of a dataclass X, the result is "X.__dataclass_fields__".
+        For the fields of a dataclass X, the result is "X.__dataclass_fields__". Return "" for other
+        expressions.
         """
         if isinstance(node, ast.NamedExpr):
             return self.find_callable(node.value)
@@ -167,7 +174,10 @@ class Signatures:
     def _callable_of_fields(
         self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp | ast.DictComp
     ) -> str:
-        """The callable in `{field.name for field in fields(X)}` or a parameter comprehension."""
+        """Return the callable in a comprehension over fields or parameters.
+
+        An example is `{field.name for field in fields(X)}`.
+        """
         part = node.generators[0]
         if len(node.generators) != 1 or part.ifs:
             return ""
@@ -185,9 +195,9 @@ class Signatures:
         )
 
     def parameter_test(self, test: ast.expr) -> tuple[str, str] | None:
-        """The callable and the parameter in `"x" in P`, `"x" not in P` or `P.get("x")`.
+        """Return the callable and the parameter in `"x" in P`, `"x" not in P` or `P.get("x")`.
 
-        The parameter is "" if it is not given as a literal.
+        The parameter is "" if it is not a literal.
         """
         holder, name = "", None
         if isinstance(test, ast.Compare):

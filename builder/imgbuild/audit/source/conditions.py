@@ -1,6 +1,6 @@
 """Reads conditions, and returns the guards under which each branch of a test runs.
 
-A condition on data, not on installed packages, has no guards: both branches may run.
+A condition on data instead of installed packages has no guards, because both branches may run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ConditionReader:
         self.signatures = Signatures(names)
 
     def read(self, test: ast.expr) -> Branches:
-        """The guards of the branch that runs if the test is true, and those of the other branch."""
+        """Return the guards of the branch for a true test, and of the branch for a false test."""
         branches = self._read_by_type(test)
         return branches if self.refine is None else self.refine(test, branches)
 
@@ -117,16 +117,20 @@ class ConditionReader:
         return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
 
     def _guards_of_result(self, test: ast.expr) -> Branches | None:
-        """The guards of `is_nvtx_available()` or `HAS_RAY`, for evaluation in a package set."""
+        """Return the guards of `is_nvtx_available()` or `HAS_RAY`.
+
+        They are evaluated in a package set.
+        """
         text = evaluated_text(test, self.names.is_local)
         if not text:
             return None
         return self._both_branches(test, Guard("result", f"{self.module}:{self.scope}:{text}"))
 
     def guards_during_import(self, test: ast.expr, *, at_top: bool) -> Branches:
-        """The guards of a test that seems to depend on data, which a module's top level cannot.
+        """Return the guards of a test that seems to depend on data.
 
-        With `at_top`, the test is outside of classes, whose names it could mean otherwise.
+        The top level of a module cannot depend on data. `at_top` means that the test is outside of
+        classes. In a class, it could refer to the names of the class.
         """
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             yes, no = self.guards_during_import(test.operand, at_top=at_top)
@@ -138,7 +142,7 @@ class ConditionReader:
         return (evaluated and not self.scope and self._guards_of_result(test)) or DATA
 
     def value(self, node: ast.expr) -> NameValue:
-        """The value that a name has when it is bound to this expression."""
+        """Return the value that a name has after it is bound to this expression."""
         if isinstance(node, ast.Constant):
             return literal_value(node.value)
         if (
@@ -170,7 +174,10 @@ class ConditionReader:
         return guards, opposite_guards(guards, self.source.short_text(test))
 
     def _guards_of_boolean(self, test: ast.BoolOp) -> Branches:
-        """The guards of `and` or `or`. If an operand is data, the other branch may always run."""
+        """Return the guards of `and` or `or`.
+
+        If an operand is data, the other branch may always run.
+        """
         parts = [self.read(value) for value in test.values]
         every = isinstance(test.op, ast.And)
         if not every:
@@ -186,7 +193,7 @@ class ConditionReader:
         return (together, other) if every else (other, together)
 
     def _guards_of_conditional(self, test: ast.IfExp) -> Branches | None:
-        """The guards of `True if … else False`."""
+        """Return the guards of `True if … else False`."""
         if not isinstance(test.body, ast.Constant) or not isinstance(test.orelse, ast.Constant):
             return None
         yes, no = self.read(test.test)
@@ -209,7 +216,7 @@ class ConditionReader:
         )
 
     def _one_branch(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
-        """The guards of a condition of which only one branch was recognized."""
+        """Return the guards of a condition with only one recognized branch."""
         text = self.source.short_text(test)
         if not _SURROUNDINGS.search(text):
             return yes, no
@@ -217,9 +224,10 @@ class ConditionReader:
         return yes or unknown[0], no or unknown[1]
 
     def unpacked(self, node: ast.expr, count: int) -> list[NameValue] | None:
-        """The values of `count` names to which an expression is unpacked; None if unknown.
+        """Return the values of `count` names to which an expression is unpacked.
 
-        `_is_package_available("x", return_version=True)` returns a condition and a version.
+        `_is_package_available("x", return_version=True)` returns a condition and a version. Return
+        None if the values are unknown.
         """
         if isinstance(node, ast.Tuple) and len(node.elts) == count:
             starred = any(isinstance(item, ast.Starred) for item in node.elts)
@@ -256,7 +264,7 @@ class ConditionReader:
         return None
 
     def _guards_of_hasattr(self, test: ast.Call) -> Branches | None:
-        """The guards of `hasattr(x, "a")` or `getattr(x, "a", None)`."""
+        """Return the guards of `hasattr(x, "a")` or `getattr(x, "a", None)`."""
         subject, name = dotted_name(test.args[0]), string_value(test.args[1])
         if not subject or not name:
             return None
@@ -289,7 +297,7 @@ class ConditionReader:
         return self._both_branches(test, Guard("version", module.replace("-", "_"), sign + text))
 
     def _guards_of_parameter(self, test: ast.Compare | ast.Call) -> Branches | None:
-        """The guards of `"x" in inspect.signature(f).parameters`."""
+        """Return the guards of `"x" in inspect.signature(f).parameters`."""
         parameter = self.signatures.parameter_test(test)
         if parameter is None:
             return None
@@ -332,7 +340,7 @@ class ConditionReader:
     def _guards_of_python_version(
         self, test: ast.Compare, operands: list[ast.expr]
     ) -> Branches | None:
-        """The guards of comparisons such as `(3, 9) <= sys.version_info < (3, 12)`."""
+        """Return the guards of comparisons such as `(3, 9) <= sys.version_info < (3, 12)`."""
         guards = []
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
             sign = OPERATORS.get(type(operator))
@@ -343,7 +351,7 @@ class ConditionReader:
         return self._both_branches(test, *guards)
 
     def _guards_of_none_test(self, test: ast.Compare) -> Branches | None:
-        """The guards of `find_spec("x") is not None`, `vllm is None`, `flag is True`."""
+        """Return the guards of `find_spec("x") is not None`, `vllm is None`, `flag is True`."""
         right = test.comparators[0]
         operator, left = test.ops[0], test.left
         if not isinstance(operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):

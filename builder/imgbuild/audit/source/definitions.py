@@ -43,7 +43,7 @@ class DefinitionReader:
         self.classes: list[Class] = []
 
     def read_function(self, node: FunctionNode, block: ReadBlock) -> None:
-        """Record a function, and read its body with parameters of the annotated types."""
+        """Record a function, and read its body. Its parameters have the annotated types."""
         expressions, scope = self.expressions, self.expressions.scope
         name = scope.qualified_name(node.name)
         decorators = tuple(self.source.short_text(item) for item in node.decorator_list)
@@ -127,9 +127,10 @@ class DefinitionReader:
 
 
 def result_guards(node: FunctionNode, results: Sequence[GuardedValue]) -> Branches:
-    """The guards under which a function returns a true value, and those for a false value.
+    """Return the guards under which a function returns a true value, or a false value.
 
-    Both are empty unless at least one is recognized, from a condition or constants in branches.
+    Both are empty unless at least one is recognized, from a condition or from constants in
+    branches.
     """
     if not results or not all(
         name_value.as_condition or name_value.is_literal for _, name_value in results
@@ -162,7 +163,10 @@ def result_guards(node: FunctionNode, results: Sequence[GuardedValue]) -> Branch
 
 
 def _common_guards(alternatives: Sequence[Guards], unknown: Guards) -> Guards:
-    """The guards that hold on all paths, and an unknown guard if there are several paths."""
+    """Return the guards that apply to all paths.
+
+    An unknown guard is added if there are several paths.
+    """
     if len(alternatives) <= 1:
         return alternatives[0] if alternatives else unknown
     return (
@@ -177,7 +181,7 @@ def _is_complete(name_value: NameValue) -> bool:
 
 
 def _without_caught_guards(guards: Guards) -> Guards:
-    """The guards, except those for exceptions that are caught."""
+    """Return the guards without those for caught exceptions."""
     return tuple(dict.fromkeys(guard for guard in guards if guard.kind != "handled"))
 
 
@@ -189,7 +193,10 @@ def function_facts(
     guards: tuple[Guard, ...],
     forwarded: tuple[tuple[str, ...], tuple[str, ...]],
 ) -> Function:
-    """The facts of a function with the qualified name `name`; see `forwarded_keywords`."""
+    """Return the facts of a function with the qualified name `name`.
+
+    For `forwarded`, see `forwarded_keywords`.
+    """
     given = node.args
     plain = [*given.posonlyargs, *given.args]
     bare = len(plain) - len(given.defaults)
@@ -220,7 +227,7 @@ def function_facts(
 
 
 def _returns_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
-    """The annotation "Self" if a classmethod returns only results of `cls(…)`, else ""."""
+    """Return "Self" if a classmethod returns only results of `cls(…)`, else ""."""
     text = source.statement_lines(node)
     matches = _RETURN.findall(text)
     constructed = {cls + b"("}
@@ -236,7 +243,7 @@ def _parameter(source: SourceText, item: ast.arg, kind: str, *, default: bool) -
 
 
 def read_field(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
-    """The facts of an annotated name in a class."""
+    """Return the facts of an annotated name in a class."""
     default, init = node.value is not None, True
     if isinstance(node.value, ast.Call) and dotted_name(node.value.func).endswith("ield"):
         given = {item.arg: item.value for item in node.value.keywords}
@@ -254,7 +261,7 @@ def read_field(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
 
 
 def value_text(source: SourceText, node: ast.expr | None) -> str:
-    """The text for the field `value` of AssignedName and Field."""
+    """Return the text for the field `value` of AssignedName or Field."""
     if isinstance(node, ast.Call):
         name = dotted_name(node.func)
         return f"{name}()" if name else ""
@@ -267,9 +274,9 @@ def value_text(source: SourceText, node: ast.expr | None) -> str:
 def forwarded_keywords(
     node: ast.FunctionDef | ast.AsyncFunctionDef, *, supers: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The callees to which `**kwargs` is passed, and the keys removed before; empty if unclear.
+    """Return the callees to which `**kwargs` is passed, and the keys that are removed before.
 
-    With `supers`, SUPER can be one of the callees.
+    Both are empty if they are unclear. With `supers`, SUPER can be one of the callees.
     """
     if node.args.kwarg is None:
         return (), ()
@@ -299,7 +306,7 @@ def _is_super(node: ast.expr) -> bool:
 
 
 def _recognized_uses(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> int:
-    """The number of recognized uses of the dictionary `name` in this call."""
+    """Return the number of recognized uses of the dictionary `name` in a call."""
     explained = 0
     for keyword in node.keywords:
         if keyword.arg is None and dotted_name(keyword.value) == name:
@@ -316,7 +323,7 @@ def _recognized_uses(node: ast.Call, name: str, receivers: list[str], taken: lis
 
 
 def _key(node: ast.Subscript | ast.Compare, name: str, taken: list[str]) -> int:
-    """1 if `node` is `kwargs["x"]` or `"x" in kwargs` for the dictionary `name`, else 0."""
+    """Return 1 if `node` is `kwargs["x"]` or `"x" in kwargs` for the dictionary `name`, else 0."""
     if isinstance(node, ast.Compare):
         is_membership = len(node.comparators) == 1 and dotted_name(node.comparators[0]) == name
         return int(is_membership and string_value(node.left) is not None)

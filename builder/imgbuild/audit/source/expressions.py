@@ -27,7 +27,7 @@ _EVALUATED_ANNOTATIONS = (Guard("python", "", "<3.14"),)
 class NameUse(msgspec.Struct, gc=False):
     """A call or read that becomes a fact if its first component turns out to be known.
 
-    Either `root` must be bound at the top of the module, or the name `key` must have a type in
+    It is known if `root` is bound at the top of the module, or if the name `key` has a type in
     `types`.
     """
 
@@ -82,16 +82,19 @@ class ExpressionReader:
         self.guards = before
 
     def read_annotation(self, node: ast.expr) -> None:
-        """Read an annotation, which Python before 3.14 evaluates when it is defined."""
+        """Read an annotation, which Python versions before 3.14 evaluate at its definition."""
         if not self.lazy_annotations:
             self.read_under_guards(_EVALUATED_ANNOTATIONS, node)
 
     def add_current_guards(self, guards: Guards) -> Guards:
-        """The current guards, followed by `guards`, without duplicates."""
+        """Return the current guards, followed by `guards`, without duplicates."""
         return self.guards + tuple(guard for guard in guards if guard not in self.guards)
 
     def expression_type(self, node: ast.AST | None) -> str:
-        """The type of the value of an expression; "" if unknown, "None" for None."""
+        """Return the type of the value of an expression.
+
+        Return "" if the type is unknown, and "None" for None.
+        """
         if isinstance(node, ast.Await):
             return ""
         if isinstance(node, ast.Call):
@@ -109,7 +112,10 @@ class ExpressionReader:
         return ""
 
     def _result_type(self, node: ast.Call, name: str) -> str:
-        """The type of the result of `name.method()`, or of a method call on another result."""
+        """Return the type of the result of `name.method()`.
+
+        Method calls on other results are also supported.
+        """
         if not name:
             callee = self._callee_text(node)
             return f"{callee}()" if callee else ""
@@ -118,7 +124,10 @@ class ExpressionReader:
         return f"{RESULT_PREFIX}{name}()" if here and method and "." not in method else ""
 
     def _callee_text(self, node: ast.Call) -> str:
-        """The callee of a call, "a.b" or "a.b().c"; "" if its first name is local or unknown."""
+        """Return the callee of a call, such as "a.b" or "a.b().c".
+
+        Return "" if its first name is local or unknown.
+        """
         name = dotted_name(node.func)
         if not name and self.chains and isinstance(node.func, ast.Attribute):
             inner = node.func.value
@@ -129,7 +138,10 @@ class ExpressionReader:
         return name if is_global else ""
 
     def local_types(self, name: str) -> LocalTypes | None:
-        """The types recorded by the function that binds a name; None if the module binds it."""
+        """Return the types recorded by the function that binds a name.
+
+        Return None if the module binds it.
+        """
         scope: SourceScope | None = self.scope
         inside = True
         while scope is not None and scope.kind != "module":
@@ -228,7 +240,7 @@ class ExpressionReader:
             owner.dynamic = owner.dynamic or name == "__dict__"
 
     def _record_reference(self, name: str, node: ast.expr, call: ast.Call | None = None) -> None:
-        """Add a reference if its first component is imported, bound by the module, or typed."""
+        """Add a reference if its first component is imported, bound by the module or typed."""
         first, *rest = name.split(".")
         if rest and self.is_self(first):
             self._self_reference(first, rest, node, call)
@@ -289,7 +301,7 @@ class ExpressionReader:
         )
 
     def _read_subscript(self, node: ast.Subscript) -> None:
-        """Record `array.array[int]`; it is kept if the module imports the name."""
+        """Record `array.array[int]`, which becomes a fact if the module imports the name."""
         self.read_expression(node.value)
         self.read_expression(node.slice)
         name = dotted_name(node.value)

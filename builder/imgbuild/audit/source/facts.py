@@ -81,16 +81,16 @@ class Import(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def import_target(line: Import) -> tuple[str, str]:
-    """The module that an import binds, or the module and the name in it.
+    """Return the module that an import binds, or the module and the name in it.
 
-    `import a.b` binds a, `import a.b as c` binds a.b.
+    `import a.b` binds a. `import a.b as c` binds a.b.
     """
     whole = line.name or line.module.partition(".")[0] != line.bound
     return (line.module if whole else line.bound), line.name
 
 
 class Parameter(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A parameter; `kind` is "positional" (only), "any" or "keyword" (only)."""
+    """A parameter. `kind` is "positional" (only), "any" or "keyword" (only)."""
 
     name: str
     kind: Literal["positional", "any", "keyword"] = "any"
@@ -127,7 +127,7 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Field(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An annotated or assigned name in a class; `default` is set if the name has a value.
+    """An annotated or assigned name in a class. `default` is set if the name has a value.
 
     `init` is False for `field(init=False)`. For `value`, see AssignedName.
     """
@@ -215,11 +215,11 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class VersionWindow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A place in code that raises or warns for some versions of another package.
+    """A place in code that raises an exception or warns for some versions of another package.
 
-    `name` is the exception, or the function that warns. The place runs if all `guards` hold. The
-    spec of a guard can be "!" and a specifier (its complement), or a comparison with the version of
-    another package: "==@other", "!=@other", "^=@other" (starts with) or "!^=@other".
+    `name` is the exception, or the function that warns. The place runs if all `guards` are true.
+    The spec of a guard can be "!" and a specifier (its complement), or a comparison with the
+    version of another package: "==@other", "!=@other", "^=@other" (starts with) or "!^=@other".
     """
 
     line: int
@@ -284,7 +284,7 @@ class OpaqueModule(msgspec.Struct, frozen=True):
 class GpuCode(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """GPU code in a library: "sm_90a" for machine code, "compute_90" for PTX.
 
-    `ptx` is the version of the PTX language ("8.4" for CUDA 12.4), "" for machine code. `units`
+    `ptx` is the version of the PTX language ("8.4" for CUDA 12.4), or "" for machine code. `units`
     counts the fat binaries (about one per source file) with this architecture, because a library
     may have most kernels for one architecture and a few for another.
     """

@@ -1,4 +1,4 @@
-"""Reads lazily bound names: tables, `__getattr__`, sys.modules (separate: many idioms)."""
+"""Reads lazily bound names: tables, `__getattr__` and sys.modules (separate: many idioms)."""
 
 from __future__ import annotations
 
@@ -226,12 +226,12 @@ class LazyNames:
             self.dynamic = True
 
     def _typing_imports(self) -> list[Import]:
-        """The top-level imports that run only for type checkers."""
+        """Return the top-level imports that run only for type checkers."""
         top = [line for line in self.assignments.imports if not line.scope]
         return [line for line in top if any(guard.kind == "typing" for guard in line.guards)]
 
     def _read_getattr(self, node: FunctionNode) -> None:
-        """Read the `__getattr__` of a module: the names for which it returns values."""
+        """Read the names for which the `__getattr__` of a module returns values."""
         name = node.args.args[0].arg if node.args.args else "name"
         understood = any(isinstance(inner, ast.Raise) for inner in walk_tree(node))
         for statement in node.body:
@@ -302,7 +302,7 @@ class LazyNames:
         return False
 
     def _branch_module(self, body: list[ast.stmt], name: str) -> str:
-        """The module from which the branch for a name imports the name; "" if unknown."""
+        """Return the module from which the branch for a name imports the name, or "" if unknown."""
         for statement in body:
             if isinstance(statement, ast.ImportFrom):
                 for alias in statement.names:
@@ -312,7 +312,7 @@ class LazyNames:
         return ""
 
     def _uses_table(self, statement: ast.stmt) -> bool:
-        """Whether a statement uses a table. The names in the table are recorded."""
+        """Whether a statement uses a table. Records the names in the table."""
         for node in walk_tree(statement):
             if isinstance(node, ast.Name) and node.id in self.tables:
                 self._record_table(self.tables[node.id])
@@ -335,7 +335,10 @@ class LazyNames:
                 self.lazy[text] = self._table_target(value, text)
 
     def _table_target(self, value: ast.expr, name: str) -> str:
-        """The module and name in the value of a table: ".outputs:X", "pkg.mod", (".mod", "X")."""
+        """Return the module and name in the value of a table.
+
+        Possible values are ".outputs:X", "pkg.mod" and (".mod", "X").
+        """
         text = string_value(value) or ":".join((string_values(value) or [])[:2])
         module, _, other = text.partition(":")
         if module.startswith("."):
@@ -348,7 +351,7 @@ class LazyNames:
 
 
 def _import_time_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported, including those in branches."""
+    """Yield the statements that run when the module is imported, including those in branches."""
     for statement in body:
         yield statement
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -363,7 +366,7 @@ def _import_time_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """The calls in a statement, except those in nested statements."""
+    """Yield the calls in a statement, except those in nested statements."""
     for name in ("value", "test", "iter"):
         part = getattr(statement, name, None)
         if isinstance(part, ast.AST):
@@ -371,7 +374,7 @@ def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 
 def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
-    """Literal dictionaries and lists at the top level of the module."""
+    """Return literal dictionaries and lists at the top level of the module, by name."""
     tables: dict[str, ast.expr] = {}
     for statement in statements:
         target: ast.expr | None = None
@@ -396,7 +399,7 @@ def _sets_computed_names(source: bytes, module: str) -> bool:
 
 
 def _source(line: Import) -> str:
-    """The value in `lazy` for a name that is imported by this statement."""
+    """Return the value in `lazy` for a name that this statement imports."""
     return line.module if line.name == line.bound else f"{line.module}:{line.name}"
 
 

@@ -34,7 +34,7 @@ _CHAIN = 8  # methods whose results are followed
 def read_module(
     source: bytes, module: str, file: str, *, package: bool, program: bool = False
 ) -> ModuleFacts:
-    """The facts of a module; if it cannot be parsed, `broken` contains the error message.
+    """Return the facts of a module. If it cannot be parsed, `broken` contains the error message.
 
     `module` is the dotted name, and `file` the path in the wheel. With `package`, the module is an
     `__init__`. With `program`, the top-level statements are also read as a function `PROGRAM`, in
@@ -102,7 +102,7 @@ def _read_module(
 
 
 def _bound_names(statements: StatementReader) -> set[str]:
-    """The names that top-level statements of the module bind."""
+    """Return the names that top-level statements of the module bind."""
     assignments, definitions = statements.assignments, statements.definitions
     names = {line.bound for line in assignments.imports if not line.scope}
     names.update(
@@ -118,7 +118,10 @@ def _bound_names(statements: StatementReader) -> set[str]:
 def _resolved_references(
     statements: StatementReader,
 ) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
-    """The references that are facts, because the root is bound or the receiver has a type."""
+    """Return the references that are facts.
+
+    The root of such a reference is bound, or its receiver has a type.
+    """
     imports, stored = statements.assignments.imports, statements.expressions.stored
     bound = _bound_names(statements)
     scoped = {line.bound for line in imports if line.scope}
@@ -142,7 +145,7 @@ def _resolved_references(
 
 
 def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
-    """The receiver of a reference; None if the reference is not a fact."""
+    """Return the receiver of a reference, or None if the reference is not a fact."""
     if record.types is None:
         root = record.root
         is_bound = not root or root in bound or (stars and root not in BUILTINS)
@@ -155,7 +158,10 @@ def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
 
 
 def _result_type(types: LocalTypes, kind: str) -> str:
-    """The type of the result of a method of a local name: "LLM().clone()"; others unchanged."""
+    """Return the type of a method's result for a local name, such as "LLM().clone()".
+
+    Other types are unchanged.
+    """
     methods = ""
     for _ in range(_CHAIN):
         if not kind.startswith(RESULT_PREFIX):
@@ -210,7 +216,7 @@ def _call_fact(record: NameUse, node: ast.Call, receiver: str) -> Call:
 
 
 def _complete_class(definition: Class, stored: set[str]) -> Class:
-    """The class, with attributes that the module assigns to it: `Class.name = …`."""
+    """Return a class with the attributes that the module assigns to it: `Class.name = …`."""
     prefix = f"{definition.name}."
     extra = tuple(name.removeprefix(prefix) for name in stored if name.startswith(prefix))
     if not extra:

@@ -39,10 +39,10 @@ _VERSION_WORDS = (
 class NameValue(msgspec.Struct, frozen=True):
     """The value of a name. If the value is unknown, all fields have their defaults.
 
-    `truthy` and `falsy` are the guards that hold if the value is true or false; None if the value
-    is never true or never false. `is_none` is set for None, and `is_literal` for any literal. A
-    `derived` value was computed from a version in an unrecognized way; conditions on it are
-    unknown.
+    `truthy` and `falsy` are the guards that apply if the value is true or false. They are None if
+    the value is never true or never false. `is_none` is set for None, and `is_literal` for any
+    literal. A `derived` value was computed from a version in an unrecognized way, so conditions on
+    it are unknown.
     """
 
     package: str = ""  # the version of this package
@@ -64,7 +64,7 @@ class NameValue(msgspec.Struct, frozen=True):
 
     @property
     def as_condition(self) -> Branches | None:
-        """The guards of the name when it is used as a condition; None if it has no guards."""
+        """The guards of a name that is used as a condition, or None if it has no guards."""
         return (self.truthy or (), self.falsy or ()) if self.truthy or self.falsy else None
 
 
@@ -110,7 +110,7 @@ class ScopeFrame:
         *,
         expressions: bool = True,
     ) -> None:
-        """Create a scope in which `names` are bound from the start; "inner" is a comprehension.
+        """Create a scope in which `names` are bound from the start. "inner" is a comprehension.
 
         `expressions` is False if no expression in the module binds names (`:=`).
         """
@@ -127,14 +127,14 @@ class ScopeFrame:
         self._sites: dict[str, list[BindingSite]] | None = None
 
     def binding_sites(self, name: str) -> list[BindingSite]:
-        """The places in this scope where a name is bound."""
+        """Return the places in this scope where a name is bound."""
         if self._sites is None:
             self._sites = binding_sites(self.body, expressions=self.expressions)
         return self._sites.get(name, [])
 
 
 def literal_value(value: object) -> NameValue:
-    """The value of a literal."""
+    """Return the value of a literal."""
     return NameValue(
         literal=value if isinstance(value, str) else "",
         truthy=() if value else None,
@@ -195,7 +195,7 @@ class NameValues:
             self.add_answer(name, name_value)
 
     def add_answer(self, name: str, name_value: NameValue) -> None:
-        """Record the value of an attribute or the result of a function, by name."""
+        """Record the value of an attribute, or the result of a function, by name."""
         if name_value.is_literal and name_value.as_condition is None:
             return
         yes, no = name_value.is_informative
@@ -213,7 +213,7 @@ class NameValues:
         frame.values[name] = name_value if before is None else _merge_values(name_value, before)
 
     def value(self, name: str) -> NameValue:
-        """The value of a name at the current place."""
+        """Return the value of a name at the current place."""
         frame: ScopeFrame | None = self.frame
         passed: list[ScopeFrame] = []
         line = 0  # that of the outermost function between here and the name, which runs later
@@ -257,7 +257,7 @@ class NameValues:
     def _is_only_binding(
         self, name: str, name_value: NameValue, frame: ScopeFrame, line: int
     ) -> bool:
-        """Whether this binding alone determines the value that a name has here."""
+        """Whether this binding alone determines the current value of a name."""
         if name in self.elsewhere and (line or name not in frame.declared):
             return False
         return not line or all(
@@ -268,7 +268,7 @@ class NameValues:
     # Paths through statements
 
     def state(self) -> ScopeState:
-        """A copy of the values in this scope, for `restore`."""
+        """Return a copy of the values in the current scope, for `restore`."""
         return dict(self.frame.values)
 
     def restore(self, state: ScopeState) -> ScopeState:
@@ -277,7 +277,7 @@ class NameValues:
         return before
 
     def join(self, *paths: FlowPath) -> None:
-        """Continue after one of these paths; without paths, nothing changes."""
+        """Continue after one of these paths. Without paths, nothing changes."""
         if not paths:
             return
         state = dict(paths[0].state)
@@ -319,18 +319,18 @@ class NameValues:
         return name_value
 
     def enter_loop(self, body: Sequence[ast.AST]) -> None:
-        """Start a loop: names can have values from the end of the loop body."""
+        """Start a loop. Names can have values from the end of the loop body."""
         for name in self._rebound_names(body):
             self.frame.values[name] = UNKNOWN_VALUE
 
     def end_interruptible_block(self, body: Sequence[ast.AST], before: ScopeState) -> None:
-        """End a loop or `try`, which can be left at any point of its body."""
+        """End a loop or `try`, which may be left at any point of the body."""
         for name, count in self._rebound_names(body).items():
             if count > 1 or self.frame.values[name] == before.get(name):
                 self.frame.values[name] = UNKNOWN_VALUE
 
     def _rebound_names(self, body: Sequence[ast.AST]) -> dict[str, int]:
-        """The names with known values that `body` rebinds, with the number of bindings."""
+        """Return the names with known values that `body` rebinds, with the number of bindings."""
         values = {
             name: value for name, value in self.frame.values.items() if value is not UNKNOWN_VALUE
         }
@@ -351,7 +351,7 @@ def _is_informative(guards: Guards | None) -> bool:
 
 
 def _add_guards(name_value: NameValue, guards: Guards) -> NameValue:
-    """A value assigned on a path with guards. The guards are added to those of the value."""
+    """Return a value that is assigned on a path with `guards`, which are added to its guards."""
     lasting = tuple(guard for guard in guards if guard.kind in _LASTING_GUARDS)
     if not lasting:
         return name_value
@@ -367,16 +367,16 @@ def _combine_guards(guards: Guards | None, more: Guards) -> Guards | None:
 
 
 def _common_guards(first: Guards | None, other: Guards | None) -> Guards | None:
-    """The guards that hold in both cases."""
+    """Return the guards that apply in both cases. A case that is None is ignored."""
     if first is None or other is None:
         return other if first is None else first
     return tuple(guard for guard in first if guard in other)
 
 
 def _merge_values(first: NameValue, other: NameValue, *, fallback: bool = False) -> NameValue:
-    """The value of a name that has one of two values.
+    """Return the value of a name that has one of two values.
 
-    A literal on a `fallback` path is ignored, and so is None, because reading a version from it
+    None is ignored, and so is a literal on a `fallback` path, because reading a version from either
     fails.
     """
     if other.is_none or (fallback and other.is_literal):

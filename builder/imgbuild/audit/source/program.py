@@ -35,7 +35,7 @@ _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
 
 def rewrite_program(tree: ast.Module, source: bytes) -> None:
-    """Rewrite the statements of a program, and add the top-level ones as the function PROGRAM."""
+    """Rewrite the statements of a program. The top-level ones also become the function PROGRAM."""
     names = _dictionaries(source)
     if names or b"partial(" in source or _INLINE_KEYWORDS.search(source) is not None:
         _expand_keywords(tree, names)
@@ -48,7 +48,7 @@ def rewrite_program(tree: ast.Module, source: bytes) -> None:
 
 
 def _parameters(scope: _Scope) -> set[str]:
-    """The parameters of a function."""
+    """Return the parameters of a function."""
     if isinstance(scope, ast.Module):
         return set()
     given = scope.args
@@ -57,7 +57,7 @@ def _parameters(scope: _Scope) -> set[str]:
 
 
 def _dictionaries(source: bytes) -> set[str]:
-    """The names in `**name` that may be bound to a literal dictionary."""
+    """Return the names in `**name` that may be bound to a literal dictionary."""
     starred = set(_STARRED_NAME.findall(source))
     starts = [match.start() for match in _DICTIONARY.finditer(source)] if starred else []
     lines = [source[source.rfind(b"\n", 0, start) + 1 : start] for start in starts]
@@ -70,7 +70,7 @@ def _dictionaries(source: bytes) -> set[str]:
 
 
 def _functions(body: Sequence[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions among statements, including those in nested blocks."""
+    """Yield the functions among statements, including those in nested blocks."""
     for statement in body:
         if isinstance(statement, _FUNCTIONS):
             yield statement
@@ -98,7 +98,10 @@ def _set_options(tree: ast.Module) -> None:
 
 
 def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
-    """The statements of a program as a function, including those under `if __name__ == …`."""
+    """Return the statements of a program as a function.
+
+    Statements under `if __name__ == …` are included.
+    """
     body: list[ast.stmt] = []
     may_declare = b"global" in source and _GLOBAL.search(source) is not None
     nodes = walk_tree(tree) if may_declare else ()
@@ -122,7 +125,7 @@ def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
 
 
 class _NameTree:
-    """The parent nodes, the calls, and the uses of `names` in the module and in each function."""
+    """The parent nodes, the calls and the uses of `names`, in the module and in each function."""
 
     def __init__(self, tree: ast.Module, names: Collection[str]) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
@@ -147,7 +150,7 @@ class _NameTree:
 
 
 def _expand_keywords(tree: ast.Module, names: Collection[str]) -> None:
-    """Replace `**{…}` and `**name` of a local dictionary by keywords; add calls of `partial`.
+    """Replace `**{…}` and `**name` of a local dictionary by keywords. Add the calls of `partial`.
 
     `names` are the names of dictionaries.
     """
@@ -163,7 +166,7 @@ def _expand_keywords(tree: ast.Module, names: Collection[str]) -> None:
 
 
 def _inline_keywords(word: ast.keyword) -> list[ast.keyword]:
-    """The keywords in `**{…}` or `**dict(…)`; another keyword unchanged."""
+    """Return the keywords in `**{…}` or `**dict(…)`. Another keyword is unchanged."""
     names = _keys(word.value) if word.arg is None else None
     return [word] if names is None else [_keyword(name, word) for name in names]
 
@@ -174,7 +177,7 @@ def _keyword(name: str, place: ast.keyword) -> ast.keyword:
 
 
 def _keys(node: ast.expr) -> list[str] | None:
-    """The keys of a literal dictionary; None for other expressions."""
+    """Return the keys of a literal dictionary, or None for other expressions."""
     if isinstance(node, ast.Dict):
         keys = [string_value(key) for key in node.keys]
         return None if None in keys else [key for key in keys if key is not None]
@@ -185,7 +188,7 @@ def _keys(node: ast.expr) -> list[str] | None:
 
 
 def _expand_scope(scope: _Scope, nodes: _NameTree) -> None:
-    """Expand `**name` where the scope binds `name` once, to a dictionary with constant keys."""
+    """Expand `**name` if the scope binds `name` once, to a dictionary with constant keys."""
     by_name: dict[str, list[ast.Name]] = {}
     for use in nodes.uses[scope]:
         by_name.setdefault(use.id, []).append(use)
@@ -215,7 +218,10 @@ def _is_starred(node: ast.AST) -> TypeGuard[ast.keyword]:
 def _set_key(
     parents: Mapping[ast.AST, ast.AST], use: ast.Name, bound: ast.AST
 ) -> tuple[str, int] | None:
-    """Key and line of `name["key"] = …` in the block that binds the name; None for other uses."""
+    """Return key and line of `name["key"] = …` in the block that binds the name.
+
+    Return None for other uses.
+    """
     item = parents[use]
     statement = parents[item]
     key = (
@@ -227,7 +233,7 @@ def _set_key(
 
 
 def _replace_keyword(call: ast.AST, word: ast.keyword, keys: Sequence[str], *, more: bool) -> None:
-    """Replace `**name` in a call by keywords; with `more`, the dictionary may have other keys."""
+    """Replace `**name` in a call by keywords. With `more`, the dictionary may have other keys."""
     if isinstance(call, ast.Call) and word in call.keywords:
         given = {each.arg for each in call.keywords}
         added = [_keyword(key, word) for key in dict.fromkeys(keys) if key not in given]
@@ -236,7 +242,7 @@ def _replace_keyword(call: ast.AST, word: ast.keyword, keys: Sequence[str], *, m
 
 
 def _classify_use(parents: Mapping[ast.AST, ast.AST], use: ast.Name) -> str:
-    """The effect of a use on the keys of a dictionary: "keep", "add" or "other"."""
+    """Return the effect of a use on the keys of a dictionary: "keep", "add" or "other"."""
     parent = parents[use]
     if isinstance(parent, ast.Subscript) and parent.value is use:
         kinds = {ast.Load: "keep", ast.Store: "add"}
@@ -248,7 +254,7 @@ def _classify_use(parents: Mapping[ast.AST, ast.AST], use: ast.Name) -> str:
 
 
 def _add_call(node: ast.Call) -> None:
-    """Add `f(x=1)` to the arguments of `partial(f, x=1)`; further arguments are unknown."""
+    """Add `f(x=1)` to the arguments of `partial(f, x=1)`. Further arguments are unknown."""
     function, *rest = node.args
     if not dotted_name(function):
         return
@@ -267,7 +273,8 @@ def _add_call(node: ast.Call) -> None:
 def _rename_values(body: list[ast.stmt], bound: set[str], *, shared: bool = False) -> None:
     """Rename a name that consecutive statements rebind, so that each value has its own name.
 
-    `bound` contains the names with earlier values. Statements `shared` with other code are copied.
+    `bound` contains the names with earlier values. Statements that are `shared` with other code are
+    copied.
     """
     plain: dict[str, list[int]] = {}
     for at, statement in enumerate(body):
@@ -305,7 +312,7 @@ def _is_call(statement: ast.stmt) -> bool:
 
 
 def _names(statement: ast.stmt) -> Iterator[tuple[ast.Name, bool]]:
-    """The names in a statement, and whether each is in a nested function or class."""
+    """Yield the names in a statement, and whether each is in a nested function or class."""
     left: list[tuple[ast.AST, bool]] = [(statement, False)]
     while left:
         node, closed = left.pop()

@@ -53,7 +53,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class LocalTypes:
-    """Types of names. A name bound to values of different types has no type."""
+    """The types of names. A name that is bound to values of different types has no type."""
 
     __slots__ = ("names",)
 
@@ -61,7 +61,7 @@ class LocalTypes:
         self.names: dict[str, str] = {}
 
     def bind_type(self, name: str, kind: str) -> None:
-        """Bind a name to an expression of this type, "" if unknown.
+        """Bind a name to an expression of this type, which is "" if unknown.
 
         None is ignored, because it is often a placeholder for a value that is assigned later.
         """
@@ -103,7 +103,7 @@ class SourceScope:
     def __init__(
         self, name: str, kind: str, parent: SourceScope | None, members: ClassMembers | None = None
     ) -> None:
-        """Create a scope with a qualified name; `kind` is "module", "class" or "function"."""
+        """Create a scope with a qualified name. `kind` is "module", "class" or "function"."""
         self.name = name
         self.kind = kind
         self.parent = parent
@@ -118,7 +118,7 @@ class SourceScope:
         self.owner: ClassMembers | None = parent.owner if parent and kind == "function" else members
 
     def qualified_name(self, name: str) -> str:
-        """The qualified name of a definition in this scope."""
+        """Return the qualified name of a definition in this scope."""
         return f"{self.name}.{name}" if self.name else name
 
 
@@ -136,10 +136,10 @@ class BindingSite(msgspec.Struct, frozen=True):
 def binding_sites(
     body: Sequence[ast.AST], *, expressions: bool = True
 ) -> dict[str, list[BindingSite]]:
-    """Name → bindings in statements, without names that are declared global or nonlocal.
+    """Map each name to its bindings in statements, without global and nonlocal names.
 
-    `expressions=False` skips expressions, which are most nodes of a tree, if the module does not
-    use `:=`.
+    With `expressions=False`, expressions are skipped, which are most nodes of a tree. This is
+    possible if the module does not use `:=`.
     """
     inside = _scope_parts if expressions else _binding
     sites: dict[str, list[BindingSite]] = {}
@@ -168,7 +168,7 @@ def binding_sites(
 
 
 def imported_module(alias: ast.alias) -> tuple[str, str]:
-    """The name that an `import` binds, and the imported module."""
+    """Return the name that an `import` binds, and the imported module."""
     first = alias.name.partition(".")[0]
     return alias.asname or first, alias.name if alias.asname else first
 
@@ -183,14 +183,14 @@ def _imported_names(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, Bi
 
 
 def _name(node: ast.AST) -> str:
-    """The name that a definition, an exception handler or a pattern binds."""
+    """Return the name that a definition, an exception handler or a pattern binds."""
     if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
         return node.name or ""
     return (node.rest or "") if isinstance(node, ast.MatchMapping) else ""
 
 
 def _binding(node: ast.AST) -> Iterable[ast.AST]:
-    """The parts of a node that belong to the same scope, without expressions."""
+    """Return the parts of a node that belong to the same scope, without expressions."""
     parts: list[ast.AST] = []
     for field in _BINDING_FIELDS.get(type(node), ()):
         value = getattr(node, field, None)
@@ -202,7 +202,7 @@ def _binding(node: ast.AST) -> Iterable[ast.AST]:
 
 
 def _scope_parts(node: ast.AST) -> Iterable[ast.AST]:
-    """The parts of a node that belong to the same scope."""
+    """Return the parts of a node that belong to the same scope."""
     if isinstance(node, _FUNCTIONS):
         return [*node.decorator_list, node.args]
     if isinstance(node, ast.Lambda):

@@ -31,7 +31,10 @@ class StatementReader:
     """Reads the statements of a module in order."""
 
     def __init__(self, conditions: ConditionReader, *, package: bool) -> None:
-        """Prepare to read the module of `conditions`; with `package`, it is an `__init__`."""
+        """Prepare to read the module of `conditions`.
+
+        With `package`, the module is an `__init__`.
+        """
         self.conditions = conditions
         self.names = conditions.names
         self.expressions = ExpressionReader(conditions)
@@ -165,7 +168,10 @@ class StatementReader:
         self.read_block(node.orelse)
 
     def _read_loop(self, body: Sequence[ast.stmt], before: ScopeState) -> None:
-        """Read a loop. In the body, names have the values from before the loop or from its end."""
+        """Read a loop.
+
+        In its body, names have values from before the loop or from the end of the body.
+        """
         self.names.join(FlowPath(self.names.state()), FlowPath(before))
         self.names.end_interruptible_block(body, before)
 
@@ -241,7 +247,7 @@ class StatementReader:
 
 
 def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
-    """The expressions in a part of a pattern with which the subject is compared."""
+    """Return the expressions in a part of a pattern that the subject is compared with."""
     if isinstance(part, ast.MatchValue):
         return (part.value,)
     if isinstance(part, ast.MatchClass):
@@ -250,5 +256,5 @@ def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
 
 
 def is_typing_only(guards: Guards) -> bool:
-    """Whether a condition tests TYPE_CHECKING, so one branch runs only for type checkers."""
+    """Whether a condition tests TYPE_CHECKING, so that one branch runs only for type checkers."""
     return any(guard.kind == "typing" for guard in guards)

@@ -24,7 +24,10 @@ _Names = dict[str, str]  # specifier of Python's version → names, separated by
 
 
 class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Python specifier → names in these versions; `names` and `subscripts` map modules to them."""
+    """Names in the standard library, by specifier of Python versions.
+
+    `names` and `subscripts` map modules to such names.
+    """
 
     modules: _Names
     names: dict[str, _Names]
@@ -38,7 +41,7 @@ def load_standard_library() -> StandardLibrary:
 
 
 def opaque_module(module: str, python: str) -> OpaqueModule | None:
-    """A module of the standard library; None if this version does not have it."""
+    """Return a module of the standard library, or None if this version does not have it."""
     parent, _, name = module.rpartition(".")
     while parent:
         if name in missing_names(python).get(parent, ()):
@@ -49,7 +52,7 @@ def opaque_module(module: str, python: str) -> OpaqueModule | None:
 
 @lru_cache
 def stdlib_modules(python: str) -> frozenset[str]:
-    """The top-level modules of a Python version ("3.11")."""
+    """Return the top-level modules of a Python version ("3.11")."""
     table = load_standard_library().modules
     names = {*sys.stdlib_module_names, *" ".join(table.values()).split()}
     return frozenset(names - set(_removed_names(table, python)))
@@ -57,7 +60,10 @@ def stdlib_modules(python: str) -> frozenset[str]:
 
 @lru_cache
 def pythons_with_module(module: str) -> str:
-    """The Pythons with a top-level module that not all have ("Python 3.11 or newer"), or ""."""
+    """Return the Python versions with a top-level module, such as "Python 3.11 or newer".
+
+    Return "" if all versions have the module, or none.
+    """
     pythons = [python for python in STANDALONE_RELEASES if module in stdlib_modules(python)]
     if len(pythons) in (0, len(STANDALONE_RELEASES)):
         return ""
@@ -68,7 +74,7 @@ def pythons_with_module(module: str) -> str:
 
 @lru_cache
 def missing_names(python: str) -> Mapping[str, frozenset[str]]:
-    """Module → the names that it lacks in a Python version.
+    """Map each module to the names that it lacks in a Python version.
 
     A submodule counts as a name of its parent. A class that cannot be subscripted is listed with
     the suffix SUBSCRIPT.
@@ -83,7 +89,7 @@ def missing_names(python: str) -> Mapping[str, frozenset[str]]:
 
 @lru_cache(maxsize=1)
 def subscriptable_classes() -> frozenset[str]:
-    """The classes that can be subscripted only in some versions: "array.array"."""
+    """Return the classes that can be subscripted only in some versions, such as "array.array"."""
     return frozenset(
         f"{module}.{name}"
         for module, names in load_standard_library().subscripts.items()
@@ -92,7 +98,10 @@ def subscriptable_classes() -> frozenset[str]:
 
 
 def unread_parts(python: str) -> tuple[UncheckedPart, ...]:
-    """The standard library as an unchecked part, if no base has this Python; else empty."""
+    """Return the standard library as an unchecked part if no base has this Python.
+
+    Otherwise, the result is empty.
+    """
     minor = ".".join(python.split(".")[:2])
     if minor in SUPPORTED_PYTHONS:
         return ()

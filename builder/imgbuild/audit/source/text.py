@@ -1,4 +1,4 @@
-"""Converts nodes of syntax trees to text: dotted names, literals, type names, source."""
+"""Converts nodes of syntax trees to text: dotted names, literals, type names and source."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dotted_name(node: ast.AST) -> str:
-    """The dotted text of a name or attribute, such as "a.b.c"; "" for other expressions."""
+    """Return the dotted text of a name or attribute, such as "a.b.c".
+
+    Return "" for other expressions.
+    """
     parts = []
     while type(node) is ast.Attribute:
         parts.append(node.attr)
@@ -72,14 +75,20 @@ def dotted_name(node: ast.AST) -> str:
 
 
 def string_value(node: ast.AST | None) -> str | None:
-    """The value of a string literal; None for other nodes and for strings with surrogates."""
+    """Return the value of a string literal.
+
+    Return None for other nodes and for strings with surrogates.
+    """
     if type(node) is ast.Constant and type(node.value) is str and not SURROGATE.search(node.value):
         return node.value
     return None
 
 
 def string_values(node: ast.AST | None) -> list[str] | None:
-    """The strings in a literal list, tuple or set, or in a sum of these; None for other nodes."""
+    """Return the strings in a literal list, tuple or set, or in a sum of these.
+
+    Return None for other nodes.
+    """
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         values = [string_value(item) for item in node.elts]
         return None if None in values else [item for item in values if item is not None]
@@ -90,13 +99,16 @@ def string_values(node: ast.AST | None) -> list[str] | None:
 
 
 def string_list(node: ast.AST) -> list[str] | None:
-    """The result of `string_values`, or a list with the value of a single string literal."""
+    """Return the result of `string_values`, or a list with the value of a single string literal."""
     literal = string_value(node)
     return string_values(node) if literal is None else [literal]
 
 
 def type_name(node: ast.AST | None) -> str:
-    """The class in an annotation, which is X for `Optional[X]`; "" if none or several."""
+    """Return the class in an annotation: X for `Optional[X]`.
+
+    Return "" if there is no class or more than one.
+    """
     if node is None:
         return ""
     text = string_value(node)
@@ -120,7 +132,7 @@ def type_name(node: ast.AST | None) -> str:
 
 
 def _only_type(nodes: list[ast.expr]) -> str:
-    """The type in a union other than None, if there is exactly one."""
+    """Return the only type in a union, apart from None."""
     rest = [node for node in nodes if not (isinstance(node, ast.Constant) and node.value is None)]
     return type_name(rest[0]) if len(rest) == 1 else ""
 
@@ -134,7 +146,7 @@ class SourceText:
         self.lines = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
     def text(self, node: ast.expr) -> str:
-        """The source of a node on one line, without whitespace at line ends."""
+        """Return the source of a node on one line, without whitespace at line ends."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         if first == last:
             cut = self.lines[first][node.col_offset : node.end_col_offset]
@@ -148,20 +160,20 @@ class SourceText:
         return cut.decode("utf-8", "replace")
 
     def short_text(self, node: ast.expr) -> str:
-        """The source of a node, shortened to 160 characters."""
+        """Return the source of a node, shortened to 160 characters."""
         text = self.text(node)
         return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
 
     def statement_lines(self, node: ast.stmt) -> bytes:
-        """The lines of a statement."""
+        """Return the lines of a statement."""
         return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
 
 
 def evaluated_text(node: ast.expr, is_local: Callable[[str], bool]) -> str:
-    """The text of a name, a call or a comparison, in the form that `main_path.answers` evaluates.
+    """Return the text of a name, call or comparison, in the form that `main_path.answers` reads.
 
-    Literal arguments of calls are included, and `...` stands for other arguments: "f(1, x=...)". ""
-    for other expressions, and if the expression contains a local name of a function.
+    Literal arguments of calls are included, and `...` stands for other arguments: "f(1, x=...)".
+    Return "" for other expressions, and if the expression contains a local name of a function.
     """
     if isinstance(node, ast.Compare):
         operands = [evaluated_text(item, is_local) for item in (node.left, *node.comparators)]
@@ -205,7 +217,7 @@ def empty_collection(node: ast.expr) -> bool:
 
 
 def never_continues(block: Sequence[ast.stmt]) -> bool:
-    """Whether the statement after a block is never reached from the block."""
+    """Whether code after a block is never reached from the block."""
     if not block:
         return False
     last = block[-1]
@@ -226,7 +238,7 @@ def never_continues(block: Sequence[ast.stmt]) -> bool:
 
 
 def string_pattern(node: ast.expr, module: str) -> str | None:
-    """A string expression with "*" for computed parts; None if it is not a string."""
+    """Return a string expression with "*" for computed parts, or None if it is not a string."""
     text = string_value(node)
     if text is not None:
         return text

@@ -23,7 +23,7 @@ _STATEMENTS = frozenset(("stmt", "excepthandler", "match_case"))
 
 
 def _grammar(kind: type[ast.AST]) -> list[tuple[str, str]]:
-    """The types and names of the fields of a node type, from the docstring of the type."""
+    """Return the types and names of a node type's fields, from the docstring of the type."""
     text = kind.__doc__ or ""
     return _FIELD.findall(text) if text.startswith(f"{kind.__name__}(") else []
 
@@ -46,7 +46,7 @@ _WITH_GAPS = (ast.Dict, ast.arguments)  # whose lists may contain None
 
 
 def child_nodes(node: ast.AST) -> list[ast.AST]:
-    """The direct children of a node, in the order of its fields."""
+    """Return the direct children of a node, in the order of its fields."""
     below: list[ast.AST] = []
     for name in _FIELDS[type(node)]:
         value = getattr(node, name, None)
@@ -60,7 +60,7 @@ def child_nodes(node: ast.AST) -> list[ast.AST]:
 
 
 def walk_tree(node: ast.AST) -> list[ast.AST]:
-    """A node and all of its descendants, in the order of `ast.walk`."""
+    """Return a node and all of its descendants, in the order of `ast.walk`."""
     nodes = [node]
     for each in nodes:
         if _FIELDS[type(each)]:

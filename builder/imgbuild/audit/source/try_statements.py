@@ -1,4 +1,4 @@
-"""Reads guards and flags in branches of `try` statements (separate: one statement type)."""
+"""Reads guards and flags in branches of `try` statements (separate: one type of statement)."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def read_try(
     absolute: AbsoluteFunction,
     after: Sequence[ast.stmt] = (),
 ) -> TryGuards:
-    """The guards of a `try`; `absolute` returns the module of a `from` import.
+    """Return the guards of a `try`. `absolute` returns the module of a `from` import.
 
-    `after` are the statements that follow the `try` in its block, which may raise the exception
-    that a handler stored.
+    `after` are the statements that follow the `try` in its block. They may raise the exception that
+    a handler stored.
     """
     caught = [_caught_names(handler) for handler in node.handlers]
     raised = _guards_of_raise(node, conditions)
@@ -86,9 +86,9 @@ def _caught_names(handler: ast.ExceptHandler) -> list[str]:
 
 
 def _handles_absence(names: list[str], *, more: bool) -> bool:
-    """Whether a handler of these exceptions runs only if a package or a name is missing.
+    """Whether handlers of these exceptions run only if a package or a name is missing.
 
-    `more` is set if the body contains anything but imports and reads of versions.
+    `more` is set if the body contains other code than imports and reads of versions.
     """
     wide = bool(_ANY_ERRORS & set(names))
     return not (wide and more) and bool((_IMPORT_ERRORS | _ANY_ERRORS) & set(names))
@@ -139,7 +139,10 @@ def _raises_later(handler: ast.ExceptHandler, after: Sequence[ast.stmt]) -> bool
 
 
 def _guards_of_raise(node: TryStatement, conditions: ConditionReader) -> Branches | None:
-    """Whether `try: if not is_torch_available(): raise X`, `except X` is equivalent to an `if`."""
+    """Return the guards of a `try` that is equivalent to an `if`, or None.
+
+    An example is `try: if not is_torch_available(): raise X` with `except X`.
+    """
     first = node.body[0]
     if len(node.body) != 1 or not isinstance(first, ast.If) or first.orelse:
         return None
@@ -152,7 +155,7 @@ def _guards_of_raise(node: TryStatement, conditions: ConditionReader) -> Branche
 def _subjects(
     body: list[ast.stmt], conditions: ConditionReader, absolute: AbsoluteFunction
 ) -> list[str]:
-    """The modules, and the names as "module:name", that the body requires."""
+    """Return the modules, and names as "module:name", that the body requires."""
     subjects: list[str] = []
     for statement in body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -165,7 +168,7 @@ def _subjects(
 
 
 def imported_subjects(node: ast.Import | ast.ImportFrom, absolute: AbsoluteFunction) -> list[str]:
-    """The modules, and the names as "module:name", that an import requires."""
+    """Return the modules, and names as "module:name", that an import requires."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     module = absolute(node)
@@ -173,7 +176,10 @@ def imported_subjects(node: ast.Import | ast.ImportFrom, absolute: AbsoluteFunct
 
 
 def _flags(node: TryStatement, present: Guards, missing: Guards) -> dict[str, Branches]:
-    """Names whose value shows whether the `try` succeeded: flags, or modules that become None."""
+    """Return names whose values show whether the `try` succeeded, with guards.
+
+    These are flags, or modules that become None.
+    """
     succeeded = {name: True for name, value in _constants([*node.body, *node.orelse]) if value}
     for statement in node.body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -204,7 +210,7 @@ def _is_flag(node: TryStatement, name: str) -> bool:
 
 
 def _constants(block: list[ast.stmt]) -> list[tuple[str, bool]]:
-    """The names that a block sets to True, False or None."""
+    """Return the names that a block sets to True, False or None."""
     constants: list[tuple[str, bool]] = []
     for statement in block:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):

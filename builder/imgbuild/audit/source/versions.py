@@ -1,7 +1,7 @@
 """Reads expressions for package versions and parts of them (separate: one type of condition).
 
 `Version(torch.__version__).release[:2] >= (2, 6)` compares a part of a version. A part has a
-specifier only if it starts with the first number; other parts have no guard.
+specifier only if it starts with the first number. Other parts have no guard.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class VersionReader:
     """Recognizes expressions for the versions of packages."""
 
     def __init__(self, names: NameValues) -> None:
-        """`names` contains the values of names at the current position."""
+        """Create a reader. `names` contains the values of names at the current position."""
         self.names = names
 
     def package(self, node: ast.AST) -> str:
-        """The package whose version an expression returns; "" if it is not a version."""
+        """Return the package whose version an expression returns, or "" if it is not a version."""
         if not self.names.versioned:
             return ""
         if isinstance(node, ast.Name):
@@ -67,7 +67,7 @@ class VersionReader:
         return ""
 
     def _first_of_split(self, node: ast.Subscript) -> str:
-        """The version in `….split("+")[0]`, which removes the local part."""
+        """Return the version in `….split("+")[0]`, which removes the local part."""
         zero = isinstance(node.slice, ast.Constant) and node.slice.value == 0
         call = node.value
         if not zero or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -122,7 +122,10 @@ class VersionReader:
         return any(map(self.depends_on_version, _operands(node)))
 
     def version_conditions(self, node: ast.AST) -> tuple[bool, bool]:
-        """Whether a true, and a false, result of an attribute or function depends on packages."""
+        """Whether a true result depends on packages, and whether a false one does.
+
+        The expression is an attribute or a call of a function.
+        """
         last = ""
         if isinstance(node, ast.Attribute):
             last = node.attr
@@ -145,7 +148,7 @@ class VersionReader:
         return self.depends_on_version(node)
 
     def literal_version(self, node: ast.AST) -> str:
-        """The version in a literal expression; "" if it contains none."""
+        """Return the version in a literal expression, or "" if it contains none."""
         text = string_value(node)
         if text is None and isinstance(node, ast.Name):
             text = self.names.value(node.id).literal or None
@@ -160,7 +163,7 @@ class VersionReader:
 
 
 def _operands(node: ast.AST) -> Sequence[ast.expr]:
-    """The operands of an expression that can be its value."""
+    """Return the operands that can be the value of an expression."""
     if isinstance(node, ast.BoolOp):
         return node.values
     if isinstance(node, ast.IfExp):
@@ -173,7 +176,10 @@ def _operands(node: ast.AST) -> Sequence[ast.expr]:
 
 
 def number_tuple_version(node: ast.AST) -> str:
-    """The version in a tuple of numbers: 3.11 for (3, 11); "" for other expressions."""
+    """Return the version in a tuple of numbers, such as 3.11 for (3, 11).
+
+    Return "" for other expressions.
+    """
     if not isinstance(node, ast.Tuple) or not node.elts:
         return ""
     parts = []
@@ -185,7 +191,7 @@ def number_tuple_version(node: ast.AST) -> str:
 
 
 class VersionPart(msgspec.Struct, frozen=True):
-    """The first `count` numbers of the version of a package, and their type in a comparison."""
+    """The first `count` numbers of a package's version, and their type in a comparison."""
 
     package: str
     count: int
@@ -195,7 +201,10 @@ class VersionPart(msgspec.Struct, frozen=True):
 def part_comparison(
     versions: VersionReader, left: ast.expr, sign: str, right: ast.expr
 ) -> tuple[str, str] | None:
-    """The package and specifier of a comparison; None if neither side is part of a version."""
+    """Return the package and specifier of a comparison.
+
+    Return None if neither side is part of a version.
+    """
     part = _part(versions, left)
     if part is None:
         left, right, sign = right, left, MIRROR[sign]
@@ -210,7 +219,7 @@ def part_comparison(
 
 
 def _spec(sign: str, items: list[int]) -> str:
-    """A specifier of the versions whose first numbers compare to `items` as given by `sign`."""
+    """Return a specifier of the versions whose first numbers compare to `items` with `sign`."""
     text = ".".join(map(str, items))
     if sign in ("==", "!="):
         return f"{sign}{text}.*"
@@ -232,7 +241,7 @@ def _part(versions: VersionReader, node: ast.expr) -> VersionPart | None:
 
 
 def _sliced_part(versions: VersionReader, node: ast.Subscript) -> VersionPart | None:
-    """The part of a version in `….release[:2]` or `….split(".")[0]`."""
+    """Return the part of a version in `….release[:2]` or `….split(".")[0]`."""
     value, single, count = node.value, not isinstance(node.slice, ast.Slice), 0
     if isinstance(node.slice, ast.Slice):
         first = node.slice.lower
@@ -257,7 +266,10 @@ def _sliced_part(versions: VersionReader, node: ast.Subscript) -> VersionPart | 
 def _converted_part(
     versions: VersionReader, callee: str, given: list[ast.expr]
 ) -> VersionPart | None:
-    """The part of a version in `int(….split(".")[0])` or `tuple(map(int, ….split(".")[:2]))`."""
+    """Return the part of a version that a call converts to integers.
+
+    The call is `int(….split(".")[0])` or `tuple(map(int, ….split(".")[:2]))`.
+    """
     inner = given[0]
     if callee == "int" and len(given) == 1:
         part = _part(versions, inner)
@@ -276,7 +288,7 @@ def _converted_part(
 
 
 def _integer_iterable(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
-    """The iterable in `int(x) for x in …`; None for other comprehensions."""
+    """Return the iterable in `int(x) for x in …`, or None for other comprehensions."""
     each, element = node.generators[0], node.elt
     if len(node.generators) != 1 or each.ifs or not isinstance(element, ast.Call):
         return None
@@ -288,7 +300,10 @@ def _integer_iterable(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
 
 
 def _items(part: VersionPart, node: ast.expr) -> list[int]:
-    """The numbers with which a part is compared; empty unless they are suitable literals."""
+    """Return the numbers with which a part is compared.
+
+    The result is empty unless they are suitable literals.
+    """
     if part.form in _SINGLE_KINDS:
         nodes = [node]
     else:

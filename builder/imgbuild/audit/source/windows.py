@@ -1,6 +1,6 @@
 """Finds version windows: code that raises or warns for some versions of a package.
 
-A window is a `raise`, a failing `assert`, a warning, or a call such as
+A window is a `raise`, a failing `assert`, a warning or a call such as
 `require_version("numpy>=2")`, with the conditions under which it runs.
 """
 
@@ -32,7 +32,10 @@ Outcome = Literal["raise", "warn"]
 
 
 def read_windows(source: bytes, module: str, *, package: bool) -> tuple[VersionWindow, ...]:
-    """The windows declared in `source`; empty if it cannot be parsed."""
+    """Return the windows declared in `source`.
+
+    The result is empty if it cannot be parsed.
+    """
     if _COMPARISON.search(source) is None or _REFUSAL.search(source) is None:
         return ()
     try:
@@ -48,7 +51,7 @@ class _WindowReader:
     """Records statements that raise or warn, with the guards under which they run.
 
     The guards are complete: conditions on data and complements of ranges are included. A spec that
-    starts with "!" is the complement of a specifier; "==@other", "!=@other", "^=@other" and
+    starts with "!" is the complement of a specifier. "==@other", "!=@other", "^=@other" and
     "!^=@other" compare with the version of another package (equal, starts with).
     """
 
@@ -73,7 +76,10 @@ class _WindowReader:
         return _complement_guards(yes, no), _complement_guards(no, yes)
 
     def _two_versions(self, test: ast.expr) -> Branches | None:
-        """A comparison of the versions of two packages, such as `x == y` or `x.startswith(y)`."""
+        """Return the guards of a comparison of two packages' versions.
+
+        Examples are `x == y` and `x.startswith(y)`.
+        """
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right = test.comparators[0], test.left
             if not isinstance(test.ops[0], (ast.Eq, ast.NotEq)):
@@ -134,7 +140,7 @@ class _WindowReader:
 
 
 def _complement_guards(guards: Guards, other: Guards) -> Guards:
-    """`guards`, or the complement of `other` if only the other branch was recognized.
+    """Return `guards`, or the complement of `other` if only the other branch was recognized.
 
     A complement exists if `other` is a version range of one package, or depends on data.
     """
