@@ -28,10 +28,9 @@ from imgbuild.doctor.targets import (
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.report import Floors
 from imgbuild.resolve import source_only
-from imgbuild.show.page import PageImage
 from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import SiteSources
-from imgbuild.site.grid import gpu_names as names_of_run
+from imgbuild.site.grid import gpu_results
 from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.values import Arch, Bytes, Digest, normalize_package
 
@@ -256,23 +255,13 @@ def _images(
         images += [
             image_data(by_name[name], arch, numbers[name], shown[arch].size)
             | {
-                "tested": tested_gpus(shown[arch]),
+                "tested": [*gpu_results(shown[arch].runs).passed],
+                "failed": [*gpu_results(shown[arch].runs).failed],
                 "unpacked": shown[arch].unpacked,
             }
             for arch in by_name[name].floors
         ]
     return images
-
-
-def tested_gpus(image: PageImage) -> list[str]:
-    """The GPUs that passed a tier, such as "H100", or "2 H100" for two GPUs."""
-    numbers = {
-        f"{len(run.gpu)} {' and '.join(names_of_run(run))}"
-        for run in image.runs
-        if run.good and len(run.gpu) > 1
-    }
-    alone = {name for run in image.runs if run.good for name in names_of_run(run)}
-    return [*sorted(alone), *sorted(numbers)]
 
 
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import msgspec
 from packaging.version import Version
 
 from imgbuild.audit.binaries.gpus import version_numbers
@@ -82,32 +83,47 @@ def _unlocked_state(target: SiteTarget) -> tuple[str, str]:
 
 
 def _tested_state(target: SiteTarget) -> tuple[str, str]:
-    runs = [run for image in target.page.images for run in image.runs]
-    failed = [run for run in runs if not run.good]
-    gpu = list(dict.fromkeys(numbered_gpus(run) for run in runs if run.good and run.gpu))
     images = target.page.images
+    runs = [run for image in images for run in image.runs]
+    results = gpu_results(runs)
     ran = [each.arch for each in images if any(run.good and run.gpu for run in each.runs)]
     places = f" ({', '.join(ran)})" if len(ran) < len(images) else ""
-    passed = f"passed on {', '.join(gpu)}{places}" if gpu else ""
-    if failed:
-        tiers = dict.fromkeys(
-            f"{run.tier} failed{f' on {name}' if (name := numbered_gpus(run)) else ''}"
-            for run in failed
-        )
-        return "failed", "; ".join(filter(None, (*tiers, passed)))
-    if gpu:
+    passed = f"passed on {', '.join(results.passed)}{places}" if results.passed else ""
+    if results.failed:
+        return "failed", "; ".join(filter(None, (*results.failed, passed)))
+    if passed:
         return "gpu", passed
     if runs:
         return "cpu", "passed without a GPU: " + ", ".join(dict.fromkeys(run.tier for run in runs))
     return "untested", "no test record"
 
 
+class GpuResults(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of runs, as shown on all pages.
+
+    `passed` maps the GPUs on which a tier passed ("H100", "2 H100") to the runs: single GPUs first.
+    `failed` maps failed tiers ("gpu failed on H200", "import failed") to the runs.
+    """
+
+    passed: dict[str, list[RecordedRun]]
+    failed: dict[str, list[RecordedRun]]
+
+
+def gpu_results(runs: Iterable[RecordedRun]) -> GpuResults:
+    """The GPUs on which tiers passed, and the tiers that failed."""
+    passed: dict[str, list[RecordedRun]] = {}
+    failed: dict[str, list[RecordedRun]] = {}
+    for run in sorted(runs, key=lambda run: (len(run.gpu), numbered_gpus(run))):
+        name = numbered_gpus(run)
+        if not run.good:
+            failed.setdefault(f"{run.tier} failed{f' on {name}' if name else ''}", []).append(run)
+        elif name:
+            passed.setdefault(name, []).append(run)
+    return GpuResults(passed=passed, failed=failed)
+
+
 def numbered_gpus(run: RecordedRun) -> str:
-    """The GPUs of a run, such as "H100", "2 H100", or ""."""
+    """The GPUs of a run without manufacturer and memory, such as "H100", "2 H100", or ""."""
     number = f"{len(run.gpu)} " if len(run.gpu) > 1 else ""
-    return number + " and ".join(gpu_names(run))
-
-
-def gpu_names(run: RecordedRun) -> list[str]:
-    """The types of GPUs in a run, without manufacturer and memory."""
-    return [*dict.fromkeys(name.removeprefix("NVIDIA ").split()[0] for name in run.gpu if name)]
+    names = dict.fromkeys(name.removeprefix("NVIDIA ").split()[0] for name in run.gpu if name)
+    return number + " and ".join(names)

@@ -23,9 +23,9 @@ from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.learn.recorded import RecordedRefusal
 from imgbuild.show import table, test_cases
 from imgbuild.show.page import PageImage
-from imgbuild.site import browser_data, commands, gpu_names, requirements, test_runs
+from imgbuild.site import commands, gpu_names, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
-from imgbuild.site.grid import numbered_gpus, target_state
+from imgbuild.site.grid import gpu_results, target_state
 from imgbuild.site.history import DigestChange, SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import CASES, run_summary
@@ -218,7 +218,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
         name
         for target in targets
         for image in target.page.images
-        for name in browser_data.tested_gpus(image)
+        for name in gpu_results(image.runs).passed
     }
     models = gpu_names.gpu_choices()
     return {
@@ -314,12 +314,11 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
     chips: dict[str, dict[str, str]] = {}
     for image in images:
         good = [run for run in image.runs if run.good]
-        for run in (run for run in image.runs if not run.good or run.gpu):
-            on = numbered_gpus(run)
-            failed = f"{run.tier} failed{f' on {on}' if on else ''}"
-            label = f"{image.arch}: {on if run.good else failed}"
-            state = "gpu" if run.good else "failed"
-            chips[label] = {"label": label, "state": state, "words": run_summary(run)}
+        results = gpu_results(image.runs)
+        for state, named in (("failed", results.failed), ("gpu", results.passed)):
+            for name, runs in named.items():
+                label, words = f"{image.arch}: {name}", "; ".join(map(run_summary, runs))
+                chips[label] = {"label": label, "state": state, "words": words}
         if not any(run.gpu for run in image.runs):
             tiers = ", ".join(run.tier for run in good)
             label = f"{image.arch}: {'no GPU' if good else 'not tested'}"

@@ -180,9 +180,38 @@ def test_test_runs_are_listed_by_gpu_with_failures_first(example_site: SiteCatal
 
 def test_images_can_be_filtered_by_the_number_of_tested_gpus(example_site: SiteCatalogue) -> None:
     (image, *_) = target(example_site, "cu130-verl0.9").page.images
-    assert browser_data.tested_gpus(image) == ["H100", "2 H100"]
+    assert [*grid.gpu_results(image.runs).passed] == ["H100", "2 H100"]
     (image, *_) = target(example_site, "cu126-vllm").page.images
-    assert browser_data.tested_gpus(image) == ["H200"]
+    assert [*grid.gpu_results(image.runs).passed] == ["H200"]
+
+
+def test_all_pages_show_the_same_test_results(
+    sources: SiteSources, example_site: SiteCatalogue
+) -> None:
+    """The forms' data, chips of Images, cells of Matrix and groups of Tests agree."""
+    data = browser_data.browser_data(sources, example_site)
+    forms = {
+        (data["targets"][each["target"]]["name"], each["arch"]): (each["tested"], each["failed"])
+        for each in data["images"]
+    }
+    locked = [each for each in example_site.targets if each.lock]
+    passed: dict[tuple[str, str], set[str]] = {}
+    for name, lines in test_runs.lines_by_gpu(locked):
+        for line in lines if name != test_runs.NO_GPU else ():
+            if line.run.good:
+                passed.setdefault((line.target, line.run.arch), set()).add(name)
+    for one in locked:
+        _, words = grid.target_state(one)
+        chips = {chip["label"]: chip["state"] for chip in pages.FILTERS["runs"](one.page.images)}
+        for image in one.page.images:
+            tested, failed = forms[one.name, image.arch]
+            assert {*tested} == passed.get((one.name, image.arch), set())
+            labels = {f"{image.arch}: {name}": "gpu" for name in tested}
+            labels |= {f"{image.arch}: {name}": "failed" for name in failed}
+            assert labels.items() <= chips.items()
+            assert all(name in words for name in (*tested, *failed)), (one.name, words)
+    assert forms["cu130-trl1.16.0", "x86_64"] == ([], ["gpu failed on H200"])
+    assert forms["cu124-trl0.17", "x86_64"] == (["H100", "2 H200"], [])
 
 
 def test_test_notes_are_about_the_current_build(sources: SiteSources) -> None:

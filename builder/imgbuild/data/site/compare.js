@@ -2,7 +2,7 @@
 (function () {
   "use strict";
 
-  const { details, element, link, members, paragraph, show, table, whenChanged } = window.imgbuildElements;
+  const { details, element, link, members, paragraph, results, show, table, whenChanged } = window.imgbuildElements;
   const COLUMNS = ["", "Package", "From", "To"];
   const size = number => [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].filter(([unit]) => number >= unit)
     .map(([unit, name]) => `${(number / unit).toFixed(1)} ${name}`)[0] || `${number} bytes`;
@@ -93,7 +93,7 @@
         ["Architecture", ...images.map(image => image.arch)],
         ["Download", ...images.map(image => size(image.size))],
         ["Unpacked", ...images.map(image => size(image.unpacked))],
-        ["Tested on", ...images.map(image => image.tested.join(", ") || "no GPU")],
+        ["Tested on", ...images.map(image => results(image) || "no GPU")],
         ...distinctMain(targets, python),
       ];
       const lists = numbers.map(number => compared.lists[number]);

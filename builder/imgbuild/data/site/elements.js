@@ -106,6 +106,11 @@
   }
 
   const link = target => element("a", { href: `targets/${target.name}.html`, text: target.name });
+  /** The failed tiers of an image, and the GPUs on which tiers passed; "" if there are none. */
+  const results = ({ failed, tested }) =>
+    [...failed, tested.length && `${failed.length ? "passed on " : ""}${tested.join(", ")}`]
+      .filter(Boolean).join("; ");
+
   const mark = target => (target.retired ? " (retired)" : "");
 
   function show(children) {
@@ -130,6 +135,6 @@
 
   window.imgbuildElements = {
     addCopyButtons, all, commands, count, details, distinct, element, link, list, mark, members, paragraph,
-    show, skipped, table, whenChanged,
+    results, show, skipped, table, whenChanged,
   };
 })();

@@ -5,7 +5,7 @@
   const versions = window.imgbuildVersions;
   const machines = window.imgbuildMachine;
   const {
-    addCopyButtons, all, commands, count, details, distinct, element, link, list, members, paragraph, show, skipped,
+    addCopyButtons, all, commands, count, details, distinct, element, link, list, members, paragraph, results, show, skipped,
     whenChanged,
   } = window.imgbuildElements;
   const { allows, separated } = versions;
@@ -106,7 +106,8 @@
         (image.driver && !machines.older(value.driver, image.driver, branches))) &&
       (!capability || (image.gpus || []).includes(capability)) &&
       (!value.tested || image.tested.some(name =>
-        (value.tested === "several" ? /^\d+ /.test(name) : name === value.tested))));
+        (value.tested === "several" ? /^\d+ /.test(name)
+          : [name, name.replace(/^\d+ /, "")].includes(value.tested)))));
     const requests = versions.requirements(separated(value.packages), true).read;
     const limited = value.driver && !unread && runs.length > 0 &&
       runs.every(image => machines.older(value.driver, image.driverFull, branches));
@@ -239,7 +240,8 @@
   }
 
   /** Where the image was tested, which is not where it runs. */
-  function testedOn({ arch, tested }) {
+  function testedOn({ arch, tested, failed }) {
+    if (failed.length) return `${results({ tested, failed })} (${arch})`;
     return tested.length ? `tested on ${tested.join(", ")} (${arch}), and on no other GPU`
       : `not tested on a GPU on ${arch}`;
   }
