@@ -54,7 +54,7 @@ def _score(
     for package, spec in requests.items():
         version = target.pins.get(package)
         if version is not None:
-            matched += _version_distance(spec, version)
+            matched += _version_score(spec, version)
     return _TargetScore(
         missed=-matched,
         other=not target.recommended,
@@ -64,12 +64,16 @@ def _score(
     )
 
 
-def _version_distance(spec: str, version: str) -> float:
-    """Return 1 for a version that a specifier allows, more for a patch release of `==X.Y`."""
+def _version_score(spec: str, version: str) -> float:
+    """Return 1 for an allowed version, 0.75 for a patch release of `==X.Y`, and 0.25 for others.
+
+    A target with other versions of the packages is nearer than one without these packages, but not
+    as near as one with half of them in allowed versions.
+    """
     if SpecifierSet(spec).contains(version, prereleases=True):
         return 1.0
     patch = spec.startswith("==") and version.startswith(f"{spec.removeprefix('==')}.")
-    return 0.75 if patch else 0.5
+    return 0.75 if patch else 0.25
 
 
 def similar_target_lines(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
