@@ -249,7 +249,7 @@ class Layers(StrictStruct, frozen=True):
 
 
 class Sdist(StrictStruct, frozen=True):
-    """A package that may be built from its sdist into a pure wheel."""
+    """A package whose sdist imgbuild is allowed to build as a pure Python wheel."""
 
     reason: Reason
     env: Annotated[dict[str, Line], Meta(description="environment variables of the build")] = {}
@@ -415,7 +415,7 @@ class Matrix(StrictStruct, frozen=True):
     accept_cves: AcceptedCves = ()
 
     def requirements_of(self, target: Target) -> dict[str, RequiredPackage]:
-        """The requirements of `target` by package, from sets of `extras` and from `requires`.
+        """Return the requirements in `extras` and `requires` of `target`, by package.
 
         An entry in `requires` takes precedence over `extras`, and a pin over both.
         """

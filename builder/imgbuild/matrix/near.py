@@ -65,7 +65,7 @@ def _score(
 
 
 def _version_distance(spec: str, version: str) -> float:
-    """Return 1 for a version that a specifier allows, more for a patch release of `==X.Y`."""
+    """Return 1 if a specifier allows a version, or more for a patch release of `==X.Y`."""
     if SpecifierSet(spec).contains(version, prereleases=True):
         return 1.0
     patch = spec.startswith("==") and version.startswith(f"{spec.removeprefix('==')}.")
