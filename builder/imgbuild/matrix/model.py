@@ -249,7 +249,7 @@ class Layers(StrictStruct, frozen=True):
 
 
 class Sdist(StrictStruct, frozen=True):
-    """A package whose sdist imgbuild is allowed to build as a pure Python wheel."""
+    """A package that may be built from its sdist into a pure wheel."""
 
     reason: Reason
     env: Annotated[dict[str, Line], Meta(description="environment variables of the build")] = {}
