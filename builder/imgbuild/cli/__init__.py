@@ -1,4 +1,4 @@
-"""Implements the command line, with a module for each command, and for options, help and output."""
+"""Implements the command line: a module for each command, and modules for options and output."""
 
 from __future__ import annotations
 

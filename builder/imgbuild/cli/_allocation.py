@@ -1,4 +1,4 @@
-"""Defines the options of Slurm allocations, such as partition, account, time and nodes."""
+"""Defines options for Slurm allocations, such as partition, account, time and nodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AllocationOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 def requested_allocation(options: AllocationOptions) -> Allocation:
-    """The resources of each task of an array.
+    """Return the resources to request for each task of an array.
 
     Raises InputError for an option that imgbuild sets for arrays.
     """
@@ -63,7 +63,7 @@ def requested_allocation(options: AllocationOptions) -> Allocation:
 
 
 def job_allocation(options: AllocationOptions, **more: Any) -> Allocation:
-    """The resources of a job. `more` has values for additional fields of `Allocation`."""
+    """Return the resources to request for a job. `more` sets additional fields of `Allocation`."""
     return Allocation(
         partition=options.partition,
         account=options.account,

@@ -93,7 +93,7 @@ REMOVED = {
 
 
 class LazyCommands(Mapping[str, TyperCommand | VerbGroup]):
-    """All commands by name. A command is imported when it is looked up."""
+    """Maps names to commands. A command is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> TyperCommand | VerbGroup:
         verb = VERBS[name]
@@ -109,7 +109,7 @@ class LazyCommands(Mapping[str, TyperCommand | VerbGroup]):
 
 
 class ProgramGroup(VerbGroup):
-    """The group of all commands. Raises interrupts for the caller to report."""
+    """The group of all commands. Interrupts are raised, and must be reported by the caller."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -137,7 +137,7 @@ class ProgramGroup(VerbGroup):
 
 
 class SignalInterrupt(BaseException):
-    """An interrupt that typer does not convert to an exit without a message."""
+    """An interrupt that typer does not convert to an exit without an error message."""
 
 
 app = typer.Typer(
@@ -199,10 +199,10 @@ def _suggestion(error: Exception, text: str) -> str:
 
 
 def run_verb() -> int:
-    """Run the command on the command line, and return the exit status.
+    """Run the command that the command line selects, and return the exit status.
 
-    Raises InputError if the command line is invalid. Does not catch interrupts and errors from the
-    command.
+    Raises InputError if the command line is invalid. Interrupts and errors from the command are not
+    caught.
     """
     try:
         return app(prog_name="imgbuild", standalone_mode=False) or 0

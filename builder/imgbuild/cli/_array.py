@@ -150,7 +150,7 @@ def _run_on_slurm(
 
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[ArrayTarget]:
-    """A task for each target, with its locked digest. Raises LockStale if a digest is missing."""
+    """Create a task for each target with its locked digest. Raises LockStale without a digest."""
     tasks = []
     for name in names:
         target_digests = current.read_current(session.project, session.matrix, name)[1]
@@ -190,7 +190,7 @@ def _report(
 
 
 def _reports(verb: str, end: TaskEnd) -> list[Report]:
-    """The reports of a task. Adds a report if they are empty or do not contain the failure."""
+    """Return the reports of a task. Adds a report if no report contains the failure."""
     reports: list[Report] = []
     if verb == "smoke" and end.status is not None:
         with suppress(msgspec.DecodeError):

@@ -74,7 +74,7 @@ def unread_line(entry: UncheckedPart) -> str:
 
 
 def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
-    """The findings in a user's code as one line each, then the parts that were not read."""
+    """Yield one line for each finding in a user's code, then the parts that were not read."""
     for finding in report.findings:
         if notes or finding.severity is not Severity.NOTE:
             kind = "" if finding.severity is Severity.ERROR else f" {finding.severity}:"
@@ -113,7 +113,7 @@ def refuse_paths(selection: SelectionOptions) -> None:
 def read_code(
     paths: Sequence[Path] | None, replaced: Sequence[str] | None, *, again: bool, offline: bool
 ) -> UserCode | None:
-    """The code of `--code` and the forks of `--replace`. None if neither option is given."""
+    """Read the code of `--code` and the forks of `--replace`. None without these options."""
     if not paths and not replaced:
         return None
     context = Context.open(console, offline=offline)
@@ -122,12 +122,13 @@ def read_code(
 
 
 def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
-    """Format reports as text: errors, warnings, notes if `notes` is set, and unread parts.
+    """Format reports as text: errors, warnings and unread parts, and with `notes`, also notes.
 
-    Findings with the same subject are shown once, at the first place. If many packages are absent,
-    two additional lines list them.
+    Findings with the same subject are shown as one line. If many packages are absent, they are
+    listed in at most two lines.
 
-    For a single report, the counts are the last line. For several reports, they are the headings.
+    The counts of findings follow a single report. If there are several reports, the counts precede
+    each report.
     """
     for report in reports:
         if len(reports) > 1:
@@ -167,7 +168,7 @@ def _counts(report: Report) -> str:
 
 
 def _subject(finding: Finding) -> tuple[str, ...]:
-    """The part of a finding that is equal wherever the same problem occurs."""
+    """Return a key that is equal for all findings with the same problem."""
     evidence = finding.evidence
     if evidence is None or not evidence.subject:
         return (finding.severity, finding.check, finding.message, finding.where)
@@ -195,7 +196,7 @@ def is_absent(finding: Finding) -> bool:
 
 
 def _absent_package_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """One line for required packages that are absent, and one for imported packages."""
+    """Yield a line with absent required packages, and a line with absent imported packages."""
     required: dict[str, None] = {}
     imported: dict[str, None] = {}
     for finding in findings:

@@ -6,7 +6,7 @@ from imgbuild.system.console import console
 
 
 def report_cause(log: str) -> None:
-    """Print the likely cause of a failure to stderr, if `log` contains a known one."""
+    """Print the likely cause of a failure to stderr, if `log` contains a known failure."""
     if log.strip():
         from imgbuild.diagnose import diagnosis  # reads all rules, which only a failure needs
 

@@ -19,7 +19,7 @@ from imgbuild.values import Arch, native_arch
 
 
 def locks_of_targets(selection: FilterOptions, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
-    """The locks of `names` (default: all), each with one architecture."""
+    """Read the locks of targets `names` (default: all). Selects one architecture for each lock."""
     arch = at_most_one_arch(selection.arches, "only one architecture can be shown")
     patterns = [*names, *selection.named_targets]
     chosen = choose_locks(
@@ -31,12 +31,12 @@ def locks_of_targets(selection: FilterOptions, names: Sequence[str]) -> list[tup
 def dependency_graphs(
     selection: FilterOptions, chosen: Sequence[tuple[Lock, Arch]], *, offline: bool
 ) -> Iterator[tuple[Lock, DependencyGraph]]:
-    """The graph of each lock.
+    """Yield each lock with its dependency graph.
 
-    The requirements of wheels are read from the records of the project or the catalogue. For other
-    wheels, the matrix and the cache or the index are read.
+    The requirements of wheels are read from the records of the project and the catalogue. For a
+    wheel without a record, METADATA is read from the cache or from an index of the matrix.
 
-    Raises FetchFailed if the METADATA file of a wheel cannot be read.
+    Raises FetchFailed if METADATA of a wheel cannot be read.
     """
     names = [lock.target for lock, _ in chosen]
     records = packages.recorded_packages(

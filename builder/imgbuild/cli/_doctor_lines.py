@@ -68,7 +68,7 @@ def _groups(diagnosis: HostDiagnosis) -> TargetGroups:
 
 
 def _remarks(host: Host, verdict: TargetFit) -> Iterator[str]:
-    """Remarks on a target. The remark on an older driver is the same for all targets."""
+    """Yield remarks on a target. The text on an older driver is the same for all targets."""
     for remark in verdict.remarks:
         if verdict.unrestricted and COMPATIBILITY in remark:
             yield (
@@ -120,7 +120,7 @@ def _record(row: TableRow, *, brief: bool) -> str:
 
 
 def _tested_machines(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """The tested GPUs and drivers, and GPUs or drivers of the machine that were not tested."""
+    """List the tested GPUs and drivers, and properties of the machine that were not tested."""
     runs = [run for row in fitting for image in row.images for run in image.runs if run.gpu]
     if not fitting or not is_comparable(host):
         return
@@ -173,7 +173,7 @@ def _recommendation_lines(diagnosis: HostDiagnosis, fitting: Sequence[TableRow])
 
 
 def _newest_framework(framework: str, fitting: Sequence[TableRow]) -> tuple[str, str] | None:
-    """The newest version of the framework, in the target with the fewest other frameworks."""
+    """Return the newest version of the framework, and the best target with this version."""
     having = [row for row in fitting if framework in row.pins]
     if not having:
         return None

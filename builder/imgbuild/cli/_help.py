@@ -33,7 +33,7 @@ LAST_PANELS = (OUTPUT,)  # panels at the end; others are in the order in which o
 
 @contextlib.contextmanager
 def _name_verb_in_errors(ctx: Any) -> Iterator[None]:
-    """Add the context of the command to a usage error that has no context."""
+    """Add the context of the command to usage errors without a context."""
     try:
         yield
     except Exception as error:
@@ -61,10 +61,10 @@ class VerbCommand(TyperCommand):
 
 
 class RunCommand(VerbCommand):
-    """A command of imgbuild that runs the command line after the target in a container."""
+    """A command of imgbuild that runs a command line in a container. The target comes first."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. Options after the command are passed to it, as in `docker run`."""
+        """Parse the arguments. Options after the command are passed on, as in `docker run`."""
         place = command_place(self.params, args)
         words = args if place is None else [*args[:place], "--", *args[place:]]
         if place is None and "--" in args and not names_target(self.params, args):
@@ -133,7 +133,7 @@ def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -
 
 
 def given_values(flags: Sequence[str], args: Sequence[str]) -> list[str]:
-    """The values in a command line of the option that has these `flags`."""
+    """Return the values of the option with the names `flags` in a command line."""
     words = iter(itertools.takewhile(lambda word: word != "--", args))
     values = []
     for word in words:
@@ -171,9 +171,10 @@ def create_group(app: typer.Typer) -> Any:
 
 
 def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
-    """The index of the command in `words`: the second argument, or the first after --target.
+    """Return the index in `words` of the first word that belongs to the user's command.
 
-    None if there is no command, or if `--` marks it.
+    This is the second argument, or the first if --target precedes it. Returns None if there is no
+    command, or if `--` precedes the command.
     """
     positional, named = 0, False
     for place, word in _words_before_mark(options, words):

@@ -23,7 +23,7 @@ def parse_driver(text: str) -> str:
 
 
 def parse_gpu(text: str) -> GpuModel:
-    """Look up the value of `--gpu`. Raises InputError, with a similar name, for an unknown one."""
+    """Look up the value of `--gpu`. For an unknown GPU, raises InputError with a similar name."""
     model = gpu_models.find_gpu_model(text)
     if model is None:
         message = f"--gpu {text}: unknown GPU"
@@ -36,7 +36,7 @@ def parse_gpu(text: str) -> GpuModel:
 
 
 def described_host(given_driver: str | None, names: Sequence[str], arch: Arch | None) -> Host:
-    """The machine described by options. All other properties are unknown.
+    """Return the machine that the options describe. Other properties are unknown.
 
     The architecture is `arch`, else the architecture of machines with these GPUs, else x86_64.
     Raises InputError if no machine with this architecture has these GPUs.

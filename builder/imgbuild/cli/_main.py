@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def _report_interrupt(error: Exception) -> int:
-    """Report an interrupt by Ctrl-C or a signal, and return the exit status that shells use."""
+    """Report an interrupt by Ctrl-C or a signal, and return its exit status in shells."""
     number = ending.received_signal()
     interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED_MESSAGE)
     if number is None:
@@ -124,7 +124,7 @@ def _system_error(error: OSError) -> ImgbuildError:
 
 
 def _full_place() -> Path:
-    """The folder with the least free space, for a disk-full error without a path."""
+    """Find the folder with the least free space, for disk-full errors without a path."""
     return files.fullest_disk((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
 
 

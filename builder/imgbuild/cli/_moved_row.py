@@ -75,7 +75,7 @@ def _required_packages(name: str, session: Session) -> tuple[str, ...]:
 
 
 def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
-    """The previous lock and digests of the row, else of the published target."""
+    """Read the previous lock and digests of the row or, without a lock, of the published target."""
     images = before.project.images
     try:
         lock = lock_file.read_lock(images, name)
@@ -90,7 +90,7 @@ def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lo
 def _findings(
     project: Project, old: tuple[Inputs, Lock], new: tuple[Inputs, Lock]
 ) -> tuple[CodeFinding, ...]:
-    """The findings in the project's code that the old packages did not have."""
+    """Find errors in the project's code that only occur with the new packages."""
     code = audit_code.read_code([Path(os.path.relpath(project.root))])
     if not code.texts:
         return ()
@@ -115,7 +115,7 @@ def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
 
 
 def moved_row_lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
-    """The differences as text, for required packages only unless `whole` is set."""
+    """Format the differences. Unless `whole` is set, only required packages are included."""
     renewed = row.before == row.after
     yield (
         f"{row.target}: {row.after}, newest lock"

@@ -49,7 +49,7 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
-    """The report as text, with all updates of Debian and vulnerabilities if `whole` is set."""
+    """Format the report. With `whole`, all Debian updates and all vulnerabilities are listed."""
     rows = [
         *(_row(each) for each in sorted(report.packages, key=lambda each: not each.required)),
         *_python(report.base),
@@ -68,7 +68,7 @@ def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
 
 
 def _pin_notes(packages: Sequence[NewerVersion]) -> Iterator[str]:
-    """The target's notes on pinned packages that METADATA allows to be newer."""
+    """List the target's notes on pinned packages for which METADATA allows a newer version."""
     notes: dict[str, list[str]] = {}
     for each in packages:
         for note in each.notes if each.pinned and each.allowed else ():
@@ -83,7 +83,7 @@ def _unlisted_note(report: OutdatedReport) -> Iterator[str]:
 
 
 def _unaudited_note(report: OutdatedReport) -> Iterator[str]:
-    """A note on the meaning of "allowed". Empty if imgbuild solved with these versions."""
+    """Explain "allowed", unless imgbuild solved with the allowed versions."""
     if report.solved or not any(each.allowed for each in report.packages):
         return
     audits = (
@@ -161,7 +161,7 @@ def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
 
 
 def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
-    """Rows for the security updates of the base, or with `whole`, for all updates."""
+    """Yield a row for each security update of the base, or with `whole`, for each update."""
     if base is None:
         return
     if base.error:
@@ -198,7 +198,7 @@ def _debian_update_row(each: DebianUpdate, date: str) -> tuple[str, ...]:
 def _vulnerability_rows(
     known: KnownVulnerabilities | None, *, whole: bool
 ) -> Iterator[tuple[str, ...]]:
-    """Rows for known vulnerabilities, only of high severity unless `whole` is set."""
+    """Yield a row for each vulnerability of high severity, or with `whole`, of any severity."""
     if known is None:
         return
     report = known.report
@@ -227,7 +227,7 @@ def _vulnerability(each: Vulnerability) -> tuple[str, ...]:
 
 
 def _solved_lines(solved: Sequence[SolvedVersion]) -> Iterator[str]:
-    """Lines for each tried version: the audit of its solution, or why there is no solution."""
+    """Describe for each tried version the audit of the solution, or why no solution exists."""
     for each in solved:
         head = f"{each.package} {each.version}"
         if each.reasons:

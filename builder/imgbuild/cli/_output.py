@@ -133,7 +133,7 @@ def _fold_rows(
 
 
 def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]:
-    """The length of the longest `part` in each of `columns`."""
+    """Return the length of the longest `part` in each of `columns`."""
     return [max(len(piece) for cell in column for piece in (*part.findall(cell), ""))
             for column in columns]  # fmt: skip
 
@@ -141,10 +141,10 @@ def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]
 def _drop_column(
     place: int, rows: Sequence[Sequence[str]], right: frozenset[int], width: int
 ) -> Iterator[list[str]]:
-    """The lines of each row, with one column on separate lines.
+    """Yield the lines of each row. The column at `place` is moved to separate lines.
 
-    The first column is printed above the others, and any other column below them. The last column
-    stays on the right if it fits.
+    The first column is moved above the other columns, and any other column below them. The last
+    column stays on the right if it fits.
     """
     others = [[*row[:place], *row[place + 1 :]] for row in rows]
     right = frozenset(each - (each > place) for each in right if each != place)

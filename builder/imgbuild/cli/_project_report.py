@@ -29,7 +29,7 @@ RIGHT_COLUMNS = frozenset((1, 2, 6))
 
 
 def read_lines(files: ReadFiles) -> list[str]:
-    """Lines that list the parts that were read from each file, then omitted parts with reasons."""
+    """List the parts that were read from each file, and then the omitted parts with reasons."""
     declared = files.declared
     lines = [f"read {line}" for line in declared_files.declared_summary(declared)]
     for option, names, chosen in (
@@ -77,7 +77,7 @@ def python_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
 
 
 def cuda_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
-    """The CUDA release of the image, if the project's files specify only other releases."""
+    """Report the CUDA release of the image if the project's files specify only other releases."""
     cuda = choice.cuda or choice.chosen.cuda
     named = [f"{item.name} ({item.place})" for item in declared.cuda]
     if not named or cuda in {item.name for item in declared.cuda}:
@@ -86,7 +86,7 @@ def cuda_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
 
 
 def report_lines(choice: TargetChoice | None, matrix: Path) -> list[str]:
-    """The nearest targets, the changes to the first target, and the row that was written."""
+    """Report the nearest targets, the changes to the nearest one, and the new matrix row."""
     if choice is None:
         return []
     return [
@@ -135,7 +135,7 @@ def change_lines(chosen: TargetCandidate) -> list[str]:
 
 
 def command_to_keep_versions(chosen: TargetCandidate, matrix: Path) -> list[str]:
-    """The command to keep the target's versions, if only project files require other versions."""
+    """Suggest how to keep the target's versions if only project files require other versions."""
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
     relax = " ".join(f"--relax {change.package}" for change in chosen.changed[:CHANGES])
@@ -145,7 +145,7 @@ def command_to_keep_versions(chosen: TargetCandidate, matrix: Path) -> list[str]
 
 
 def change_summary(other: TargetCandidate) -> str:
-    """A line with the packages that would be added to or changed in another target."""
+    """Summarize the packages that the project would add to or change in another target."""
     changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
     parts = [f"add {', '.join(_first_few(other.added))}"] if other.added else []
     parts += [f"change {', '.join(_first_few(changed))}"] if changed else []

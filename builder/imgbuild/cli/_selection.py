@@ -36,8 +36,8 @@ def choose_locks(
 
     Without patterns, selects the only target of the project's matrix.
 
-    Raises NothingSelected or NoSolution as for targets of the matrix, and LockStale if a target has
-    no lock.
+    Raises NothingSelected or NoSolution like `matrix.select.select_targets`, and LockStale if a
+    target has no lock.
     """
     have = project.locked_targets()
     if not patterns and not everything:
@@ -73,7 +73,7 @@ def single_target(names: Sequence[str]) -> str:
 
 
 def _only_target(project: Project) -> Sequence[str]:
-    """The only target of a user's project. Empty if the project has several targets."""
+    """Return the only target of a user's project, or nothing if the project has several targets."""
     names = matrix_targets(project) if project.writable else []
     return names if len(names) == 1 else []
 
@@ -102,7 +102,7 @@ def _refuse_selection(
 
 
 def at_most_one_arch(arches: Sequence[Arch] | None, what: str) -> Arch | None:
-    """The selected architecture, or None. Raises InputError with the reason `what` for several."""
+    """Return the selected architecture, if any. Raises InputError (reason: `what`) for several."""
     named = list(dict.fromkeys(arches or []))
     if len(named) > 1:
         message = f"--arch {' --arch '.join(named)}: {what}"
@@ -111,7 +111,7 @@ def at_most_one_arch(arches: Sequence[Arch] | None, what: str) -> Arch | None:
 
 
 def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
-    """Split words into names of targets and a repository, which is the only word with a slash."""
+    """Split words into names of targets and a repository. Only the repository contains a slash."""
     slashed = [word for word in words or [] if "/" in word]
     if len(slashed) > 1:
         message = f"only one repository can be specified, not {' and '.join(slashed)}"
@@ -128,10 +128,10 @@ def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
 
 
 def selected_arch(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:
-    """The architecture in `arches`, else this machine's, else the image's if it has only one.
+    """Select an architecture: from `arches`, else this machine's, else the only one of the image.
 
-    Raises NothingSelected if the image in `place` does not have it. `have` lists the architectures
-    of the image.
+    `have` lists the architectures of the image. Raises NothingSelected if the image in `place`
+    lacks the selected architecture.
     """
     selected = at_most_one_arch(arches, "only one architecture can be selected")
     if selected is None:

@@ -17,7 +17,7 @@ from imgbuild.values import Arch
 def select_targets(
     selection: TargetOptions, session: Session, names: Sequence[str] = ()
 ) -> list[Selected]:
-    """The selected targets in the matrix, including `names`."""
+    """Return the targets that the options or `names` select in the matrix."""
     patterns = [*names, *selection.named_targets]
     return session.select_targets(
         patterns, everything=selection.everything, arches=selection.arches

@@ -146,7 +146,7 @@ def _contents(name: str, recipe: Recipe) -> str:
 
 
 class TargetHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The digests of a target by revision, the newest first."""
+    """The digests of a target by revision, newest first."""
 
     target: str
     revisions: tuple[TargetRevision, ...]
@@ -232,7 +232,7 @@ def show_tests(selection: SelectionOptions) -> None:
 
 
 def side_by_side_lines(left: TargetPage, right: TargetPage) -> list[str]:
-    """Two pages as a table, in which "=" marks equal values. In a pipe, 80 columns wide."""
+    """Format two pages as a table in which "=" marks equal values. In a pipe, it has 80 columns."""
     rows, width = side_by_side.comparison_rows(left, right), terminal_width()
     lines = align_columns(rows, width=WIDTH if width == sys.maxsize else width)
     console.info(

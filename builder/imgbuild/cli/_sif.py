@@ -156,7 +156,7 @@ def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInpu
 
 
 def _only_arch(item: Selected, arches: Sequence[Arch]) -> Arch:
-    """The architecture to build: as selected, else of this machine, else of the target."""
+    """Choose the architecture to build: the selected one, this machine's, or the target's."""
     named = at_most_one_arch(arches, "a SIF or squashfs file can have only one architecture")
     return named or native_arch(item.arches)[0]
 
@@ -186,7 +186,7 @@ def _origin(
 
 
 def _layout(folder: Path, selection: TargetOptions) -> SifInput:
-    """The image in an OCI layout. Includes the lock if the project in the current folder has it."""
+    """Return the image in an OCI layout, with its lock if the current project has the lock."""
     built = layout.read_layout(folder)
     source = SifInput(stem=folder.absolute(), name=str(folder), layout=built)
     images = _locks(selection)
@@ -197,7 +197,7 @@ def _layout(folder: Path, selection: TargetOptions) -> SifInput:
 
 
 def _locks(selection: TargetOptions) -> Path | None:
-    """The folder with the locks of the project in the current folder. None outside of a project."""
+    """Return the folder with the locks of the current project, or None outside of a project."""
     try:
         return selection.project().images
     except InputError:
@@ -228,7 +228,7 @@ def _pulled_input(
 
 
 def file_path(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
-    """The path of the new file: `output`, or in the folder `output`, or next to the image."""
+    """Return the path of the new file: `output`, a path in this folder, or next to the image."""
     if output is None:
         return stem.with_name(stem.name + suffix)
     return output / (stem.name + suffix) if several else output

@@ -14,7 +14,7 @@ from imgbuild.system.console import console
 
 
 def record_runs(paths: Sequence[Path], project: Project) -> None:
-    """Add the runs in `paths` to images/TARGET/smoke.json, or no run if a run is rejected."""
+    """Add the runs in `paths` to images/TARGET/smoke.json. Adds none if a run is rejected."""
     runs = [each for path in paths for each in reports.image_runs(path)]
     recorded = recording.record_runs(project, runs, Store.open())
     report_changes(recorded)
@@ -23,7 +23,7 @@ def record_runs(paths: Sequence[Path], project: Project) -> None:
 
 
 def report_changes(recorded: Sequence[RecordedResult]) -> None:
-    """Print the changed test records, and how to update the files generated from records."""
+    """Print the changed test records, and the commands that update files generated from records."""
     for path in dict.fromkeys(each.file for each in recorded):
         runs = [each for each in recorded if each.file == path]
         fresh = sum(each.new for each in runs)

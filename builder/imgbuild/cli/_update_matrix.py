@@ -138,7 +138,7 @@ def update_matrix(
 
 
 def _names(selection: WholeTargets, session: Session) -> list[str]:
-    """The selected targets, or by default the recommended targets.
+    """Return the selected targets, or by default the recommended targets.
 
     Raises NothingSelected if the matrix has no recommended target.
     """

@@ -69,7 +69,7 @@ class MoveOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that were moved (or would be, with `--dry-run`), and the files that were written."""
+    """The rows that were moved and the files that were written, or with `--dry-run`, the plan."""
 
     rows: tuple[MovedRow, ...]
     dry_run: bool
@@ -209,7 +209,7 @@ def _report_current(planned: ProjectMove) -> None:
 
 
 def _matrix_before(project: Project, data: bytes) -> Matrix:
-    """The current matrix of the project, without the requirements in files of the project.
+    """Read the current matrix of the project, but not the files that declare requirements.
 
     The matrix can be read even if the requirements contradict the current target.
     """

@@ -1,4 +1,4 @@
-"""Declares commands and their options, including the options of all commands.
+"""Declares commands and their options, including the options that all commands have.
 
 A command is a function with the decorator `create_verb`. A parameter whose type is an `OptionGroup`
 represents all options of the group, which are passed as one value. Every command has the options
@@ -161,7 +161,7 @@ def create_verb(
 
 
 def _unparsed_annotation(annotation: Any) -> Any:
-    """Remove the parser from `annotation`, because typer would parse parsed values again."""
+    """Remove the parser from `annotation`. Otherwise, typer would parse values twice."""
     meta = getattr(annotation, "__metadata__", ())
     if meta and meta[0].parser is not None and str(annotation.__origin__).startswith("list["):
         return Annotated[list[Any] | None, *meta]

@@ -173,7 +173,7 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
     ) -> Report:
         """Audit `pinned` and the requirements files, or the environment.
 
-        With `code`, the user's code is audited against these packages.
+        With `code`, the user's code is audited against the packages.
         """
         arches = selection.arches
         if len(arches) > 1:
@@ -297,7 +297,7 @@ def _matrix(matrix: Path | None) -> Matrix:
 
 
 def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
-    """The matrix, which defines the indexes of local versions, if a pin has a local version."""
+    """Return the matrix, which has the indexes of local versions, if a pin needs one."""
     return _matrix(matrix) if any("+" in version for version in listed.versions.values()) else None
 
 
@@ -311,7 +311,7 @@ def project_glibc(python: str, matrix: Path | None) -> str:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """The names of the files in messages. A name that is not unique includes the folder."""
+    """Return file names for messages. Ambiguous names include the folder."""
     names = [path.name for path in files]
     return [
         requirement_files.STDIN
@@ -453,7 +453,7 @@ def audit(
 
 
 def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool) -> str:
-    """The hint for the errors in `reports`, or ""."""
+    """Return the hint for the errors in `reports`, or ""."""
     if any(isinstance(report, CodeReport) and not report.ok for report in reports):
         return EXPLAIN_HINT
     if packages.requirements and _lacks_packages(reports[0]):
@@ -495,7 +495,7 @@ def _refuse_options(
     keep: bool | None,
     replaced: Sequence[str] | None,
 ) -> None:
-    """Raise InputError for two kinds of package sets, and for --keep or --drop without targets."""
+    """Raise InputError for two kinds of package sets, or for --keep or --drop without targets."""
     targets = [name for name in selection.named_targets if name not in pinned]
     given = [
         *pinned[:1],
@@ -556,7 +556,7 @@ def _audit_targets(
 
 
 def _native_targets(selection: SelectionOptions, selected: Sequence[Selected]) -> list[Selected]:
-    """The targets with the selected architecture, by default the architecture of this machine."""
+    """Restrict targets to the selected architecture, or by default to that of this machine."""
     if selection.arches:
         return list(selected)
     return [msgspec.structs.replace(item, arches=native_arch(item.arches)) for item in selected]

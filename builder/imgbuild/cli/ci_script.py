@@ -141,9 +141,9 @@ def script(
 def _named_jobs(
     session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
-    """All jobs of a target. `names` are the names of jobs that must exist.
+    """Return all jobs of a target. `names` are names of jobs that must exist.
 
-    Raises InputError if one of these jobs does not exist.
+    Raises InputError if no job has one of the names.
     """
     [item] = session.select_targets([target], arches=[])
     digests = choosing.read_digests(session.project, target)

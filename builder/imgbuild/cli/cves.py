@@ -157,7 +157,7 @@ def _cases(session: Session, selection: SelectionOptions) -> list[CveCase]:
 
 
 def _records(session: Session) -> dict[str, Package]:
-    """The records of locked files by sha256, with the source packages of debs."""
+    """Read the records of locked files, such as the source packages of debs, by sha256."""
     return packages.recorded_packages(
         [project_paths.catalogue_project().images, session.project.images]
     )
@@ -166,7 +166,7 @@ def _records(session: Session) -> dict[str, Package]:
 def _source(
     report: Path | None, server: str | None, *, offline: bool
 ) -> Callable[[Sequence[InstalledSource]], SourceAnswer]:
-    """The source of advisories. Raises InputError for options that cannot be combined."""
+    """Return the source of advisories. Raises InputError for options that cannot be combined."""
     if report is None:
         now = datetime.datetime.now(datetime.UTC)
         return OsvServer(server, Context.open(console, offline=offline), now).find_advisories
@@ -244,7 +244,7 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
 
 
 def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
-    """The counts and vulnerabilities of each report, and obsolete entries of the matrix."""
+    """Format each report: counts, vulnerabilities, and obsolete entries of the matrix."""
     for report in reports:
         yield from fold_lines([_counts(report)])
         yield from align_columns(

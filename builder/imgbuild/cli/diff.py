@@ -62,7 +62,7 @@ def compare_files(
     *,
     docker: bool,
 ) -> None:
-    """Compare two images, or with `docker`, the images of each target built by imgbuild and Docker.
+    """Compare two images, or with `docker`, the builds of each target by imgbuild and by Docker.
 
     Exits with status 1 if a difference is not accepted.
     """

@@ -71,14 +71,14 @@ class AnotherMachine(OptionGroup, frozen=True, kw_only=True):
     ] = None
 
     def list_filters(self) -> str:
-        """The equivalent options for `imgbuild list`, which accepts only one GPU."""
+        """Return the equivalent options of `imgbuild list`, which accepts only one GPU."""
         words = ["--driver", self.driver] if self.driver else []
         words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
         words += [word for arch in self.arch or () for word in ("--arch", arch)]
         return "".join(f" {quoting.quote_word(word)}" for word in words)
 
     def host(self, *, inside: bool) -> Host | None:
-        """The described machine. None if no option is given.
+        """Return the machine that the options describe, or None if no option is given.
 
         Raises InputError if --through is also given, because images are checked on this machine.
         """
@@ -182,7 +182,7 @@ def doctor(
 
 
 def _require_fits(diagnosis: HostDiagnosis) -> None:
-    """Raise WorkFailed if a target does not fit, or Exit with `--json`."""
+    """Raise WorkFailed (or with `--json`, Exit) if a target cannot run on the machine."""
     unfit = [verdict.target for verdict in diagnosis.verdicts if not verdict.fits]
     if unfit and console.json:
         raise typer.Exit(WorkFailed.exit_code)
@@ -264,7 +264,7 @@ def _rows(project: Project, host: Host) -> dict[str, TableRow]:
 
 
 def _style(line: str) -> list[tuple[str, str]]:
-    """The colour of a result: green if a target fits, red if it does not."""
+    """Return the colour of a result: green if the machine can run a target, else red."""
     for word, style in (("fits:", "green"), ("does not fit:", "red"), ("use:", "bold green")):
         if line.startswith(word):
             return [(word, style), (line.removeprefix(word), "")]

@@ -327,7 +327,7 @@ def init_project(
 
 
 def _script(folder: Path) -> str:
-    """The only train*.py or main.py in the folder, quoted for a shell, else SCRIPT."""
+    """Return the only train*.py or main.py in the folder, quoted for a shell, or SCRIPT."""
     names = [path.name for path in (*folder.glob("train*.py"), *folder.glob("main.py"))]
     return quoting.quote_word(names[0]) if len(names) == 1 else "SCRIPT"
 
@@ -537,7 +537,7 @@ def _has_more(word: str) -> bool:
 
 
 def _catalogue(lock: str | None) -> Project | None:
-    """The checkout at `lock`, or the installed catalogue. None if `lock` has only locks."""
+    """Return the checkout at `lock` (default: the catalogue). None if `lock` has no matrix."""
     if lock is None:
         return project_paths.catalogue_project()
     path = Path(lock).expanduser()

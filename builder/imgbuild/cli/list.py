@@ -129,14 +129,14 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> list[Arch]:
-        """The architecture of machines with the GPU. Empty if there are several."""
+        """Return the architecture of machines with the GPU, or nothing if there are several."""
         arch = _machine.parse_gpu(self.gpu).arch if self.gpu is not None else None
         return [arch] if arch else []
 
     def nothing_selected(
         self, matrix: Matrix, arches: Sequence[Arch], project: Project, reason: str = ""
     ) -> NothingSelected:
-        """The error if no row matches. It contains the filters, `reason` and the best match."""
+        """Return an error with the filters, `reason` and the best match, because no row matches."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
             normalize_package(requirement.name): str(requirement.specifier)
@@ -189,7 +189,7 @@ class RowMatcher:
         self._fits: dict[str, list[TargetFit]] = {}
 
     def matches(self, row: TableRow, condition: Condition | None) -> bool:
-        """Whether a row in a state matches. The state can be None if states are not filtered."""
+        """Whether a row with a state matches. The state can be None if states are not filtered."""
         states = self._filters.state
         return (not states or condition in states) and self.matches_in_any_state(row)
 
@@ -210,7 +210,7 @@ class RowMatcher:
         )
 
     def failed(self, rows: Iterable[TableRow]) -> list[str]:
-        """A note on rows that failed on the GPU of `--tested` and match other filters, or ""."""
+        """Describe rows that match all filters except that tests failed on the `--tested` GPU."""
         names = [
             row.target + (table.RETIRED_MARK if row.retired else "")
             for row in rows
@@ -226,7 +226,7 @@ class RowMatcher:
         return table.runs_on_gpu(table.add_images(self._project, row), self._filters.tested or "")
 
     def driver_restrictions(self, rows: Iterable[TableRow]) -> list[str]:
-        """The targets of `rows` that run only with a restriction on the driver of `--driver`."""
+        """List targets of `rows` that have restrictions with the driver of `--driver`."""
         if not self._driver:
             return []
         return [
@@ -236,7 +236,7 @@ class RowMatcher:
         ]
 
     def too_old(self, rows: Iterable[TableRow]) -> str:
-        """The reason if the GPU of `--gpu` is too old for all `rows`, or ""."""
+        """Return a message if the GPU of `--gpu` is too old for all `rows`, or ""."""
         able = {
             capability
             for row in rows
@@ -286,7 +286,7 @@ def _requirement(text: str) -> Requirement:
 
 
 def _has_package(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
-    """Whether the pins of the row, else the locks, satisfy all of `needed`.
+    """Whether the pinned versions, or locked versions of other packages, satisfy all of `needed`.
 
     The requirements of extras must also be satisfied.
     """
@@ -362,7 +362,7 @@ def _image_needs(project: Project, row: TableRow) -> TargetNeeds:
 def _fitting_images(
     project: Project, row: TableRow, model: GpuModel | None, driver: str
 ) -> list[TargetFit]:
-    """The images of the row that run on a GPU and a driver, according to `imgbuild doctor`.
+    """Return the images of the row that can run on a GPU and a driver, as in `imgbuild doctor`.
 
     Without a lock, the values of the row are used. If `driver` is "", any driver is accepted.
     """

@@ -277,7 +277,7 @@ def _solve_newer_versions(
     known: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[SolvedVersion, ...]:
-    """Solve with each newer version of a required package, except packages fixed by `extends`."""
+    """Solve with each newer version of each required package that `extends` does not fix."""
     matrix, name = session.matrix, compared.name
     arch = compared.tags[0].arch
     required = {

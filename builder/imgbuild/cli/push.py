@@ -192,7 +192,7 @@ def _report_pushed(pushed: Sequence[PushedTarget], file: Path | None) -> None:
 
 
 def _key(path: Path | None) -> PrivateKey | None:
-    """Read the key to sign with, before the work begins, because it can require a password."""
+    """Read the signing key before the push starts, because the key can require a password."""
     if path is None:
         return None
 

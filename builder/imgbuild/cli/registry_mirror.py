@@ -210,7 +210,7 @@ def _row(item: MirrorStatus) -> tuple[str, ...]:
 def _selected_mirror(
     project: Project, places: list[str] | None, plain_http: list[str] | None
 ) -> tuple[Repository, list[str], list[str]]:
-    """The selected repository, the hosts to connect to without TLS, and the targets in `places`."""
+    """Return the selected repository, the hosts without TLS, and the targets in `places`."""
     names, named = split_places(places)
     if named is not None:
         return parse_repository(named), list(plain_http or []), names

@@ -85,7 +85,7 @@ class ContainerFlags(OptionGroup, frozen=True, kw_only=True):
     ] = None
 
     def start_options(self, words: tuple[str, ...]) -> StartOptions:
-        """The options, with the command `words`."""
+        """Return the options, together with the command `words`."""
         return StartOptions(
             command=words,
             gpus=self.gpus,
@@ -179,7 +179,7 @@ def render(
 def _render_targets(
     selection: SelectionOptions, options: RenderOptions, output: Path | None, *, check: bool
 ) -> None:
-    """Write the selected targets, or compare the committed files."""
+    """Write the files of the selected targets, or with `check`, compare the committed files."""
     form = options.form
     project = selection.project()
     if form in WITH_TEMPLATE:

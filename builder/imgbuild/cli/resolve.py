@@ -53,7 +53,7 @@ TARGETS = 3  # shown without --full
 
 
 def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
-    """Lines for the locked targets in a result: versions and commands to use the targets."""
+    """Format the locked targets in a result as lines: versions, and commands to use the targets."""
     shown = answer.locked if everything else answer.locked[:TARGETS]
     lines = [line for target in shown for line in (*_target_lines(target), "")]
     left = [target.target for target in answer.locked[len(shown) :]]
@@ -73,7 +73,7 @@ def _target_lines(target: LockedTarget) -> list[str]:
 
 
 def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
-    """Lines for a solution: requested packages by architecture, the row, and the checks.
+    """Format a solution as lines: requested packages by architecture, the row, and the checks.
 
     If `everything` is set, all packages are included.
     """
@@ -120,7 +120,7 @@ def _comment(text: str) -> list[str]:
 
 
 def report_refusals(answer: ResolveAnswer) -> bool:
-    """Print warnings, and why architectures have no solution. Returns whether any has none."""
+    """Print warnings and missing solutions. Returns whether an architecture has no solution."""
     refused = False
     for arch, outcome in answer.arch.items():
         for text in outcome.warnings:

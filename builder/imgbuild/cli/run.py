@@ -134,7 +134,7 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
     def container_request(
         self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry_run: bool
     ) -> ContainerRequest:
-        """The request to run a command in an image with `config`.
+        """Create the request to run a command in an image with `config`.
 
         With `dry_run`, the command is only printed, and stdout does not have to be a terminal.
 
@@ -198,7 +198,7 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 def hugging_face_cache() -> Path | None:
-    """The folder $HF_HOME, else ~/.cache/huggingface. None, with a message, if it is missing."""
+    """Return $HF_HOME or ~/.cache/huggingface. If it is missing, reports this and returns None."""
     named = os.environ.get("HF_HOME")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
@@ -264,7 +264,7 @@ def _variable(text: str) -> tuple[str, str | None]:
 
 
 def _variables_by_name() -> Iterable[str]:
-    """The variables that are passed by name if they are set, except those that contain a path."""
+    """Yield the variables to pass to the container, except variables that contain paths."""
     paths = path_variables.variable_names()
     for name in sorted(os.environ):
         if name == TOKEN or (name.startswith(TRACKING_PREFIX) and name not in paths):
@@ -272,7 +272,7 @@ def _variables_by_name() -> Iterable[str]:
 
 
 def _folder(target: str, commit: str) -> Iterable[Mount]:
-    """The mount of the current folder at `target`. None for the root of the file system.
+    """Yield the mount of the current folder at `target`, unless this folder is `/`.
 
     The folder is not mounted if the image contains `commit` of the project at `target`.
     """
@@ -316,7 +316,7 @@ def _gpus(text: str | None, *, dry_run: bool) -> bool | int:
 
 
 def _home(config: CommandConfig, user: str | None) -> str | None:
-    """HOME for a user without an account in the image. None for root and the image's user."""
+    """Return HOME for users without an account in the image, else None."""
     uid = (user or str(process_ids()[0])).partition(":")[0]
     if not is_number(uid) or uid in ("0", config.user.partition(":")[0]):
         return None
@@ -344,7 +344,7 @@ class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
 class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
     """The command line for an engine, and the environment variables that it requires.
 
-    `env_from` maps variables of the container to the caller's variables that have the values.
+    `env_from` maps each variable of the container to the caller's variable with the value.
     """
 
     target: str

@@ -142,7 +142,7 @@ ENDINGS: Mapping[Form, str] = {"cyclonedx": ".cdx.json", "spdx": ".spdx.json"}
 
 
 class WrittenSbom(msgspec.Struct, frozen=True, kw_only=True):
-    """An SBOM: image, digest of the SBOM, and path or content."""
+    """An SBOM of an image: the digest of the SBOM, and the path or the content."""
 
     target: str
     arch: Arch
@@ -419,7 +419,7 @@ def _packages(selection: SelectionOptions) -> None:
 
 
 def _fitting_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as a table, without file names if the terminal is too narrow."""
+    """Format rows as a table, without file names if the terminal is too narrow."""
     table = align_columns(rows, width=sys.maxsize)
     if max(map(len, table)) <= terminal_width():
         return table

@@ -56,7 +56,7 @@ def runtime_container(
     check: bool,
     submit: bool,
 ) -> Container:
-    """The container for the locked image. For a check, the folder with check scripts is mounted.
+    """Return the container for the locked image. For a check, the check scripts are mounted.
 
     Raises InputError if the job is submitted and the image's file does not exist.
     """
@@ -346,7 +346,7 @@ def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bo
 
 
 def _read_log(log: Path) -> str:
-    """Read the log of a job. Waits some seconds until a network disk shows the file."""
+    """Read the log of a job. Waits a few seconds if a network file system lacks the file."""
     for _ in range(LOG_DELAY):
         if log.exists():
             return log.read_text(encoding="utf-8", errors="replace")

@@ -77,10 +77,10 @@ class TestSubject(msgspec.Struct, frozen=True, kw_only=True):
 def chosen_images(
     selection: SelectionOptions, layout: Path | None, lock: Path | None, sif: Path | None
 ) -> list[TestSubject]:
-    """The images to test: targets of the matrix, or one image and its lock.
+    """Return the images to test: targets of the matrix, or a single image and its lock.
 
-    If `lock` is specified, or an argument is the folder of an OCI layout, one image is tested and
-    the matrix is not read. The lock of a layout is `lock`, else the lock.json in the folder.
+    If `lock` is specified, or an argument is the folder of an OCI layout, a single image is tested
+    and the matrix is not read. The default for `lock` is the lock.json in the folder.
     """
     words, everything = selection.named_targets, selection.everything
     if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
@@ -162,7 +162,7 @@ def image_reports(
 
 
 def _environment_arch(arches: Sequence[Arch] | None) -> Arch:
-    """The architecture of this machine, and therefore of the active environment."""
+    """Return the architecture of this machine, which is the architecture of the environment."""
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
         message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"
@@ -408,7 +408,7 @@ def _refuse_options(
 
 
 def _tiers(named: Sequence[Tier] | None, through: ThroughName | None) -> tuple[TierName, ...]:
-    """The tiers in `named`, or by default all tiers that the GPUs of this machine allow."""
+    """Return the tiers in `named`, or by default the tiers that this machine can run."""
     if named:
         return tuple(each.value for each in named)
     gpu_count = driver.count_gpus()
@@ -475,7 +475,7 @@ def _test_images(
 
 
 def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, ImgbuildError]:
-    """Add the run to the test record. Returns the error by target if the run is rejected."""
+    """Add the run to the test record. If the run is rejected, returns the target with the error."""
     try:
         _smoke_import.report_changes(
             recording.record_runs(project, [reports.check_image_run(report)], store)

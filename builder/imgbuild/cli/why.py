@@ -154,7 +154,7 @@ def _absent_package_reasons(
     *,
     offline: bool,
 ) -> list[AbsentPackage]:
-    """The reasons against versions of `package` in other targets, the newest first."""
+    """Find the reasons against versions of `package` in other targets, newest version first."""
     lock, arch = chosen
     others: dict[str, list[Lock]] = {}
     for other, _ in _dependencies.locks_of_targets(selection, []):
@@ -172,7 +172,7 @@ def _absent_package_reasons(
 
 
 def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
-    """Lines with the reasons against versions of a package that is not in a target."""
+    """Format the reasons against adding each version of a package to a target."""
     first = absent[0]
     yield f"{first.package} is not in {first.target} ({first.arch})"
     for each in absent[:SHOWN_NEWER]:
@@ -207,7 +207,7 @@ def _add_recorded_notes(reason: VersionReason, matrix: Matrix, project: Project)
 
 
 def _newest_pin(reason: VersionReason, matrix: Matrix) -> str:
-    """The newest pin of the package in the matrix, with its targets, if newer than the lock."""
+    """Describe the newest pin of the package in the matrix if it is newer than the lock's."""
     pins = [
         (pin, name)
         for name, target in matrix.targets.items()
@@ -261,7 +261,7 @@ def _learned_constraint_text(constraint: Constraint, reason: VersionReason) -> s
 
 
 def _layer(project: Project, lock: Lock, arch: Arch, package: str) -> PackageLayer | None:
-    """The layers that a new version of `package` changes. None if the digests are out of date."""
+    """Return the layers that a new version of `package` changes. None for stale digests."""
     try:
         digests = image_digests.read_digests(project.images, lock)
     except ImgbuildError:

@@ -1,4 +1,4 @@
-"""Validates a matrix beyond its types: whether names exist and parts are consistent.
+"""Checks that names in a matrix exist and that its parts are consistent, after checks of types.
 
 `check_targets` checks targets, including targets that extend published targets.
 """
@@ -122,13 +122,13 @@ def check_index(notes: ProblemNotes, path: ValuePath, index: PackageIndex) -> No
 
 
 def check_mirrors(notes: ProblemNotes, path: ValuePath, addresses: Iterable[str]) -> None:
-    """Record URLs with credentials, because they would be published with the images."""
+    """Record URLs with credentials, because the images would contain the credentials."""
     for number, url in enumerate(addresses):
         _check_login(notes, (*path, number), url)
 
 
 def _check_login(notes: ProblemNotes, path: ValuePath, url: str) -> bool:
-    """Record a URL with a user name or password, and return False for it."""
+    """Record a problem and return False if a URL contains a username or password."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -192,7 +192,7 @@ def _check_standalone(notes: ProblemNotes, path: ValuePath, source: StandalonePy
 
 
 def _outside_python(notes: ProblemNotes, image: Image) -> None:
-    """Record a folder of the image that overlaps the folder of the standalone Python."""
+    """Record folders of the image that overlap the folder of the standalone Python."""
     for field, folder_path in (
         ("prefix", image.prefix),
         ("workdir", image.workdir),

@@ -1,4 +1,4 @@
-"""Validates a target beyond its types: whether names exist and parts are consistent."""
+"""Checks that names in a target exist and that its parts are consistent, after checks of types."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FLASHINFER = (*COMPILED_PACKAGES, "flashinfer-cubin")
 
 
 def check_target(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix) -> None:
-    """Check whether the target at `path` is consistent, in itself and with the rest of `matrix`."""
+    """Check that the target at `path` is consistent, and that it matches the rest of `matrix`."""
     _references(notes, path, target, matrix)
     _architectures(notes, path, target)
     check_row(notes, path, target)
@@ -98,7 +98,7 @@ def _references(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Ma
 
 
 def _user_packages(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix) -> None:
-    """Check the requirements of `user_packages`: pip, uv, and a known package folder of Python."""
+    """Check that the target has pip, uv and a known package folder if `user_packages` is set."""
     here: ValuePath = (*path, "user_packages")
     if isinstance(matrix.bases.get(target.base), RegistryBase):
         message = f"the base {target.base} comes from a registry"
@@ -160,7 +160,7 @@ def check_specifier(notes: ProblemNotes, path: ValuePath, spec: str) -> None:
 
 
 def _cuda(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
-    """Record packages and versions for a CUDA release other than the target's."""
+    """Record packages and versions that are built for another CUDA release than the target's."""
     cuda = target.cuda
     major, tag = cuda.split(".")[0], "cu" + cuda.replace(".", "")
     of_release = f"the package belongs to a different CUDA release than {cuda}"

@@ -41,7 +41,7 @@ _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A learned constraint. `needs` is a requirement ("vllm>=0.11.1"), `versions` a specifier."""
+    """A learned constraint. `needs` is a requirement ("vllm>=0.11.1"); `versions`, a specifier."""
 
     package: str
     versions: str
@@ -115,9 +115,9 @@ def violated_constraints(
 def added_requirements(
     entries: Iterable[Constraint], package: str, version: str, present: Container[str]
 ) -> tuple[str, ...]:
-    """The requirements to add to `package` at `version` for the other packages in `present`.
+    """Return requirements to add to `package` at `version`, on other packages in `present`.
 
-    Missing optional packages are not included, because a constraint must not add a package.
+    Packages that are not present are omitted, because a constraint must not add a package.
     """
     return tuple(
         dict.fromkeys(
@@ -158,7 +158,7 @@ def _add_constraint(entries: list[Constraint], new: Constraint) -> None:
 
 
 def _subject(entry: Constraint) -> tuple[object, ...]:
-    """The subject of an entry: the two packages, and for unused code, the place and the name."""
+    """Return the subject of an entry: the two packages, and for unused code, the place and name."""
     code = (entry.check, entry.file, entry.name) if entry.unused else ()
     return (entry.package, entry.other, entry.missing, entry.unused, *code)
 
@@ -169,7 +169,7 @@ def _covers_entry(entry: Constraint, other: Constraint) -> bool:
 
 
 class _VersionSpan(msgspec.Struct, frozen=True):
-    """A specifier as an interval. None means unbounded. `closed` bounds are in the interval."""
+    """A specifier as an interval. A bound of None means unbounded. `closed` bounds are included."""
 
     low: Version | None = None
     low_closed: bool = True
@@ -265,7 +265,7 @@ def constraints_path(images: Path) -> Path:
 
 
 def read_constraints(images: Path) -> tuple[Constraint, ...]:
-    """Read the entries in `images`, or none without a file. Raises InputError with all problems."""
+    """Read the entries in `images`, if the file exists. Raises InputError with all problems."""
     path = constraints_path(images)
     try:
         data = boundary.read_regular_file(path, codec.LIMIT)

@@ -43,7 +43,7 @@ _EMPTY_VALUES: dict[type[inspect.Type], Any] = {
 
 @functools.cache
 def _type_info(kind: Hashable) -> inspect.Type:
-    """Msgspec's description of a type. It is cached, because computing it takes milliseconds."""
+    """Return msgspec's description of a type. Cached, because computing it takes milliseconds."""
     return inspect.type_info(kind)
 
 
@@ -54,7 +54,7 @@ def convert_document(
     *,
     hint: str | None = None,
 ) -> T:
-    """Convert `document`. Raises InputError with `hint` and all problems, also from `check`."""
+    """Convert `document`. Raises InputError with `hint` and all problems, also of `check`."""
     notes = ProblemNotes(document.file, document.place)
     if document.root is not None:
         reader = _NodeConverter(notes)
@@ -70,7 +70,7 @@ def convert_document(
 def refusal_error(
     document: YamlDocument, problems: tuple[InputProblem, ...], *, hint: str | None = None
 ) -> InputError:
-    """The error with all `problems` of `document`.
+    """Create the error with all `problems` of `document`.
 
     Unknown keys come first, because they can cause other problems. Other problems are in file
     order.
@@ -163,7 +163,7 @@ class _NodeConverter:
     def _convert_misspelt(
         self, key: yaml.ScalarNode, child: yaml.Node, field: inspect.Field, path: ValuePath
     ) -> Any:
-        """The value of a misspelt key, read as the value of `field`.
+        """Convert the value of a misspelt key like the value of `field`.
 
         If the value is not valid for the field, dependent values are not checked.
         """
@@ -280,7 +280,7 @@ class _NodeConverter:
 def _describe_type(
     expected_type: inspect.Type, expected: str | None
 ) -> tuple[inspect.Type, str | None, str]:
-    """The type without annotations, the description, and the reason why a value is required."""
+    """Return the type without annotations, its description, and why a value is required."""
     why = ""
     while isinstance(expected_type, inspect.Metadata):
         expected = (expected_type.extra_json_schema or {}).get("description", expected)

@@ -1,8 +1,8 @@
 """Defines the `matrix.yaml` of a user's repository, which extends published targets.
 
 A row contains only additions. All other values come from the lock of the published target (see
-`imgbuild.lock.published`). `check_extensions` validates it. The JSON Schema is generated from these
-types.
+`imgbuild.lock.published`). `check_extensions` validates the file. The JSON Schema is generated from
+these types.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ FIRST_WITH_NVCC = 13  # up to CUDA 12 NVIDIA's wheel of that name holds ptxas on
 
 
 def mode_requirements(target: Target) -> dict[str, RequiredPackage]:
-    """The requirements of the mode in addition to the target's pins and requirements."""
+    """Return the packages that the mode requires in addition to the target's packages."""
     if target.flashinfer.mode != "jit":
         return {}
     spec = f"=={target.cuda}.*"
@@ -105,7 +105,7 @@ def mode_environment(target: Target, image: Image, base: Base) -> dict[str, Vari
 
 
 def toolkit_links(target: Target, image: Image, base: Base) -> dict[str, Link]:
-    """Links that give NVIDIA's wheels the file layout of the CUDA toolkit, as compilers expect."""
+    """Return links to NVIDIA's wheels, so that compilers find the layout of the CUDA toolkit."""
     if target.flashinfer.mode != "jit":
         return {}
     root = toolkit_folder(target, image, base)
@@ -122,7 +122,7 @@ def toolkit_links(target: Target, image: Image, base: Base) -> dict[str, Link]:
 
 
 def toolkit_drops(target: Target, base: Base) -> tuple[DroppedFiles, ...]:
-    """The files to exclude, because they would make vLLM use kernels of FlashInfer."""
+    """Return files to exclude, because vLLM would otherwise use FlashInfer's kernels."""
     if target.flashinfer.mode != "off":
         return ()
     return (

@@ -35,7 +35,7 @@ def load_matrix(path: Path) -> Matrix:
 
 
 def locate_indexes(matrix: AnyMatrix, folder: Path) -> AnyMatrix:
-    """The matrix, with relative paths to folders of wheels (`file:wheels`) resolved."""
+    """Return the matrix with absolute paths to folders of wheels, such as `file:wheels`."""
     indexes = {name: _resolve_index(index, folder) for name, index in matrix.indexes.items()}
     return msgspec.structs.replace(matrix, indexes=indexes)
 
@@ -61,7 +61,7 @@ class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_compiled_matrix(path: Path) -> Matrix | None:
-    """The matrix in the JSON file next to `path`. None if this file is missing or outdated.
+    """Read the matrix from the JSON file next to `path`. None if the file is missing or outdated.
 
     setup.py writes the file for the catalogue, because JSON is parsed faster than YAML.
     """

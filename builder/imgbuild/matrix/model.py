@@ -415,7 +415,7 @@ class Matrix(StrictStruct, frozen=True):
     accept_cves: AcceptedCves = ()
 
     def requirements_of(self, target: Target) -> dict[str, RequiredPackage]:
-        """The requirements of `target` by package, from sets of `extras` and from `requires`.
+        """Return the requirements in `extras` and `requires` of `target`, by package.
 
         An entry in `requires` takes precedence over `extras`, and a pin over both.
         """

@@ -22,7 +22,7 @@ class ProblemNotes:
 
     `place_of` returns the line and column of the value at a path or, with True, of the key.
     `refused` contains the paths of values that do not match their types; `()` is the whole file.
-    These problems are already reported, so no more are recorded at or below these paths.
+    Mismatches are already reported, so no other problem is recorded at or below these paths.
     """
 
     def __init__(self, file: str, place_of: PlaceLookup | None = None) -> None:
@@ -42,9 +42,10 @@ class ProblemNotes:
         near: str | None = None,
         of: ValuePath = (),
     ) -> None:
-        """Record a problem with the value at `path`, or with the key.
+        """Record a problem with the value at `path`, or with its key.
 
-        A problem that depends on the value at `of` is recorded only if this value matches its type.
+        If the problem depends on the value at `of`, it is recorded only if that value matches its
+        type.
         """
         if self._is_refused(path) or self._is_refused(of):
             return
@@ -68,7 +69,7 @@ class ProblemNotes:
     def check_choice(
         self, path: ValuePath, name: str, names: Iterable[str], what: str, *, of: ValuePath = ()
     ) -> None:
-        """Record a problem if `name` is not in `names`, the names of a `what` defined at `of`."""
+        """Record a problem if `name` is not in `names`: names of kind `what`, defined at `of`."""
         choices = list(names)
         if name not in choices:
             expected = f"one of {', '.join(choices)}" if choices else f"{what}, but none is defined"

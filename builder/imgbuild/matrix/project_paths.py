@@ -56,7 +56,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work(self) -> Path:
-        """The folder for outputs: the matrix's folder, or for the catalogue, the current folder."""
+        """The folder for outputs: the matrix's folder, or for the catalogue, the current one."""
         return self.root if self.writable else Path.cwd()
 
     @property
@@ -69,7 +69,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return self.output_path(f"build/{target}")
 
     def output_path(self, name: str) -> Path:
-        """The path `name` in the folder for outputs, or in its `.imgbuild` folder if present.
+        """Return the path `name` in the folder for outputs, or in `.imgbuild` there if it exists.
 
         Raises InputError if the path contains a link, because a link in a checkout could redirect a
         build to another folder. Links are followed only in a path that the user specifies with
@@ -111,7 +111,7 @@ def catalogue_project() -> Project:
 
 
 def find_project(named: Path | None) -> Project:
-    """The project of the matrix at `named`, else the nearest in this folder and its parents.
+    """Find the project of the matrix at `named`, by default in this folder or the nearest parent.
 
     Returns the catalogue if there is no project. Raises InputError if `named` does not exist.
     """

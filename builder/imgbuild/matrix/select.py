@@ -1,4 +1,4 @@
-"""Selects targets and architectures by the names or shell patterns of a command line."""
+"""Selects targets and architectures by the names or shell patterns on a command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True):
 def select_targets(
     matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[Selected]:
-    """The targets selected by `patterns` (or `everything`), in the order of the matrix.
+    """Select targets by `patterns`, or all with `everything`, in the order of the matrix.
 
     Without `arches`, all architectures of a target are selected. Without `patterns`, the only
     target of a matrix is selected. A target that lacks one of `arches` is omitted if a wildcard
@@ -57,7 +57,7 @@ def select_targets(
 def excluded_arches(
     matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> tuple[str, ...]:
-    """A message with the reason for each architecture that `select_targets` omits."""
+    """Return a message with the reason for each architecture that `select_targets` omits."""
     chosen = _names(matrix, patterns, everything=everything)
     return tuple(
         f"skipping {name} on {arch}: {_exclusion_reason(target, arch)}"

@@ -1,4 +1,4 @@
-"""Validates the settings of an image beyond their types, in matrices and in locks."""
+"""Validates image settings in matrices and locks, after their types were checked."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def is_outside(source: str) -> bool:
 
 
 def check_place(notes: ProblemNotes, path: ValuePath, text: str) -> None:
-    """Record a path in the image where an added layer would damage existing files."""
+    """Record a problem if an added layer at a path in the image would damage existing files."""
     for taken in RESERVED_FOLDERS:
         if text == taken or text.startswith(f"{taken}/"):
             near = f"/usr{text}" if taken.startswith(("/bin", "/sbin", "/lib")) else None

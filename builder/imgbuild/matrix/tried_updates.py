@@ -89,7 +89,7 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(self, refused=self._all_refusals(origin, items))
 
     def add_row(self, name: str, row: DerivedRow, current: Mapping[str, str]) -> TriedUpdates:
-        """Return a copy with `row`, without refusals of versions older than the row's versions."""
+        """Return a copy with `row`, without refusals of versions older than the row's."""
         origin = self.origin_of_row(row.of)
         items = {
             key: item

@@ -51,7 +51,7 @@ class YamlDocument(msgspec.Struct, frozen=True):
     text: str = ""
 
     def place(self, path: ValuePath, key: bool) -> tuple[int, int] | None:
-        """The line and column, from 1, of the value at `path` or of the key. None if missing.
+        """Return line and column, from 1, of the value at `path` or of its key. None if missing.
 
         List items have no key, so their position is always the position of the value.
         """
@@ -71,7 +71,8 @@ class YamlDocument(msgspec.Struct, frozen=True):
 def read_content(path: Path) -> bytes:
     """Read the file at `path`, up to one byte more than `parse_yaml` accepts.
 
-    Raises IntegrityError for a pipe, a device or a folder, and OSError if it cannot be opened.
+    Raises IntegrityError for a pipe, a device or a folder, and OSError if the file cannot be
+    opened.
     """
     with open(path, "rb", opener=open_regular) as file:
         return file.read(MAX_BYTES + 1)
@@ -112,7 +113,7 @@ def node_kind(node: yaml.Node) -> str:
 
 
 def shown_value(node: yaml.Node) -> str:
-    """The value of a node in error messages: the text as written, or the type of collection."""
+    """Format a node for error messages: a scalar as written, or the type of a collection."""
     if isinstance(node, yaml.ScalarNode):
         text = node.value if len(node.value) <= 60 else f"{node.value[:57]}…"
         if node_kind(node) == "null" and not text:

@@ -21,7 +21,7 @@ from imgbuild.values import Digest
 
 
 def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) -> None:
-    """Write the lock, the requirements and then `digests.json`, to detect interrupted runs."""
+    """Write the lock, the requirements, and last `digests.json`, to detect interrupted runs."""
     texts, root = requirement_files(lock), project.root
     images = project.images.relative_to(root).as_posix()
     codec.write_document(lock_file.lock_path(project.images, lock.target), lock, below=root)
@@ -45,7 +45,7 @@ def requirement_files(lock: Lock) -> dict[str, str]:
 
 
 def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, TargetDigests]:
-    """The lock and digests of `name`. Raises LockStale with all reasons if missing or stale."""
+    """Read the lock and digests of `name`. Raises LockStale if one is missing or out of date."""
     lock = lock_file.read_lock(project.images, name)
     reasons = list(extension.extension_differences(lock, matrix))
     learned = constraints.read_constraints(project.images)
@@ -64,10 +64,10 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Tar
 
 
 def published_records(overlay: TargetOverlay | None) -> dict[Digest, LayerRecord]:
-    """The records of the published layers below an overlay, by layer id. Empty for None.
+    """Return the records of the published layers below an overlay, by layer id. Empty for None.
 
-    Raises LockStale if the published digests do not match the published lock, or if the plan
-    computed here has other layers.
+    Raises LockStale if the published digests do not match the published lock, or if this version of
+    imgbuild plans other layers.
     """
     if overlay is None:
         return {}

@@ -15,7 +15,7 @@ from imgbuild.values import sha256
 def cut_wheels(
     wheels: Iterable[Wheel], rules: LayerRules, *, taken: int
 ) -> list[tuple[str, tuple[Wheel, ...]]]:
-    """The name and the wheels of each layer, in the same order for all targets.
+    """Divide wheels into named layers, in the same order for all targets.
 
     Large wheels come first, sorted by the patterns of `rules.order` and then by name. Groups of
     small wheels follow, by a fixed hash of the package's name, and then the small wheels listed in

@@ -30,7 +30,7 @@ class CommittedImage(msgspec.Struct, frozen=True):
 
 
 class CommittedDigests(msgspec.Struct, frozen=True):
-    """The fields of digests.json that exist in all of its formats, to read every revision."""
+    """The fields that all formats of digests.json have, to read it from any revision."""
 
     digest: Digest
     arch: dict[Arch, CommittedImage] = {}
@@ -62,19 +62,19 @@ class _LoggedCommit(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
 
     def both(self, path: str) -> tuple[str, str]:
-        """The names of the objects of `path` at the commit and its parent ("" without a parent)."""
+        """Name the git objects of `path` at the commit and at its parent ("" without a parent)."""
         return f"{self.id}:./{path}", f"{self.parent}:./{path}" if self.parent else ""
 
 
 def images_parent(project: Project) -> Path:
-    """The folder that contains `images`. An editable installation has a link into a checkout."""
+    """Return the folder that contains `images`. Links to a checkout are resolved."""
     return project.images.resolve().parent
 
 
 def digest_commits(
     project: Project, target: str | None = None, *, locks: bool = False
 ) -> Iterator[DigestCommit]:
-    """The changes of the digests of `target` or all targets, newest first for each target.
+    """Yield changes to the digests of `target`, or of all targets, newest first for each target.
 
     A digests.json that cannot be read is skipped. Raises InputError outside of a repository.
     """

@@ -37,7 +37,7 @@ class LayerDigests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageDigests(msgspec.Struct, frozen=True, kw_only=True):
-    """The image on one architecture. `size` is the number of bytes that a pull transfers.
+    """The digests for one architecture. `size` is the number of bytes that a pull transfers.
 
     `floors` contains the image's requirements on the host, read from files in the image. They
     become annotations of the manifest.
@@ -75,7 +75,7 @@ class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
 def plan_documents(
     lock: Lock, target_digests: TargetDigests, arches: Iterable[Arch], *, only_base: bool = False
 ) -> tuple[dict[Arch, Plan], dict[Arch, ImageDocuments]]:
-    """The plans and documents of the image of `lock`, or of an image with only the base layers."""
+    """Return the plans and documents of `lock`, with `only_base` for only the base layers."""
     plans = {arch: create_plan(lock, arch) for arch in arches}
     if only_base:
         plans = {arch: base_plan(planned) for arch, planned in plans.items()}
@@ -91,7 +91,7 @@ def plan_documents(
 def create_documents(
     planned: Plan, layer_records: Mapping[Digest, LayerRecord], floors: Floors | None = None
 ) -> ImageDocuments:
-    """The documents of a plan. `layer_records` maps layer ids to records.
+    """Create the documents of a plan. `layer_records` maps layer ids to records.
 
     Raises KeyError if the record of a layer is missing.
     """
@@ -126,7 +126,7 @@ def compute_digests(
     layer_records: Mapping[Digest, LayerRecord],
     floors: Mapping[Arch, Floors | None] | None = None,
 ) -> TargetDigests:
-    """The digests of `lock`. `layer_records` maps layer ids to records.
+    """Compute the digests of `lock`. `layer_records` maps layer ids to records.
 
     Raises KeyError if the record of a layer is missing.
     """

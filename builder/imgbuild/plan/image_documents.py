@@ -14,7 +14,7 @@ from imgbuild.values import Digest
 
 
 def image_configuration(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:
-    """The image configuration of `plan`. `diff_ids` are the diff IDs of the layers, bottom first.
+    """Create the configuration of `plan`. `diff_ids` are the diff IDs of the layers, bottom first.
 
     Raises ValueError if the numbers of diff IDs and layers differ.
     """

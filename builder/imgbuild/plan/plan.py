@@ -1,7 +1,7 @@
 """Plans an image: its ordered layers with their inputs, and its configuration.
 
-A layer's id is the digest of the canonical JSON of its recipe. The recipe contains a format number,
-which must be increased manually if the bytes of such layers change.
+A layer's id is the digest of the canonical JSON of its recipe. The recipe contains a format number.
+Increase the number if a change to the code changes the bytes of layers with this kind of recipe.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ USER_BASE = "PYTHONUSERBASE"  # the folder of a user's packages for Python, pip 
 
 
 class _LayerRecipe(msgspec.Struct, frozen=True):
-    """The inputs of a layer, and how it is created."""
+    """The inputs of a layer, and the method to create it."""
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
@@ -62,7 +62,7 @@ class _LayerRecipe(msgspec.Struct, frozen=True):
 
 
 class DebianRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="debian"):
-    """A root file system of Debian packages, with the effects of their maintainer scripts.
+    """A root file system of Debian packages, including the effects of maintainer scripts.
 
     If `hardened`, no file has a setuid or setgid bit.
     """
@@ -155,8 +155,8 @@ class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
 class FilesRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="files"):
     """The entry point of imgbuild, links by absolute path, and home, work and cache folders.
 
-    `passwd` and `group` are the files of a registry base that the user is added to. If `private` is
-    set, only the image's user can write to the cache folder, else all users.
+    `passwd` and `group` are files of a registry base. The user is added to these files. If
+    `private` is set, only the image's user can write to the cache folder, else all users.
     """
 
     user: User
@@ -263,7 +263,7 @@ def create_plan(lock: Lock, arch: Arch) -> Plan:
 
 
 def published_layers(lock: Lock) -> frozenset[Digest]:
-    """The ids of the layers that an extension shares with its published target. Empty otherwise."""
+    """Return the ids of the layers that an extension shares with its published target."""
     if lock.extends is None:
         return frozenset()
     return frozenset(
@@ -370,7 +370,7 @@ def _wheel_recipes(
 
 
 def base_plan(planned: Plan) -> Plan:
-    """The plan of an image with only the base layers of `planned`, and a minimal configuration.
+    """Plan an image with only the base layers of `planned` and a minimal configuration.
 
     System packages that an extension adds are part of the base.
     """
@@ -396,7 +396,7 @@ def base_plan(planned: Plan) -> Plan:
 def omitted_paths(
     drops: Iterable[DroppedFiles], wheels: Iterable[Wheel]
 ) -> dict[str, tuple[str, ...]]:
-    """Map packages to sorted patterns of paths to omit, by the rules `drops` for `wheels`."""
+    """Map each package of `wheels` to sorted patterns of the paths that `drops` omits."""
     versions = {wheel.package: wheel.version for wheel in wheels}
     patterns: dict[str, tuple[str, ...]] = {}
     for drop in drops:
@@ -489,7 +489,7 @@ def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[s
 
 
 def _tools(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
-    """The layer of interactive tools, above the wheels, so that targets can share lower layers."""
+    """Return the layer of tools. It is above the wheels, so that targets can share lower layers."""
     base, tools = _split_debs(resolution)
     if not tools:
         return []
@@ -514,10 +514,10 @@ def _debian(lock: Lock, arch: Arch, debs: tuple[Deb, ...]) -> DebianRecipe:
 
 
 def image_environment(lock: Lock, arch: Arch) -> dict[str, str]:
-    """The variables of the image of `lock` on `arch`.
+    """Return the environment variables of the image of `lock` on `arch`.
 
-    Packages that a user adds are in a folder whose name depends on the image's packages, because
-    they can be incompatible with other images.
+    The name of the folder for packages that a user adds depends on the packages of the image,
+    because added packages can be incompatible with other images.
     """
     settings = lock.settings
     if not settings.user_packages:

@@ -23,7 +23,7 @@ Fact = TypeVar("Fact")
 
 
 class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of files and the unpacked size of a wheel (CRCs, sizes and names checked)."""
+    """The number of files and the unpacked size of a wheel whose contents were checked."""
 
     file: str
     files: int

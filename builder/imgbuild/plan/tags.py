@@ -1,4 +1,4 @@
-"""Creates the tags of an image, for all or some architectures, with or without a date.
+"""Creates tags of images. A tag can include architectures and a date.
 
 `push` sets these tags, and `verify` compares the tag of an image with them.
 """
@@ -19,7 +19,7 @@ DATED_TAG = re.compile(r"(.+)-([0-9]{8})")  # a stable tag, and its day
 def stable_tag(
     target: str, arches: Collection[Arch], locked: Collection[Arch], *, base: bool = False
 ) -> str:
-    """The tag of `target` on `arches` without a date. With `base`, the tag of the base layers.
+    """Return the undated tag of `target` on `arches`. With `base`, the tag of the base layers.
 
     If an image has only some of the `locked` architectures, the tag includes their names, so that
     it never replaces the complete image.
@@ -42,7 +42,7 @@ def day_of_tag(tag: str, stable: str) -> datetime.date | None:
 
 
 def is_tag_of(tag: str, target: str) -> bool:
-    """Whether `tag` is a possible tag of `target`, with any architectures, part and date."""
+    """Whether `tag` can be a tag of `target`, with any architectures, part and date."""
     arches = "|".join(re.escape(arch) for arch in Arch)
     form = rf"{re.escape(target)}(-{BASE})?(-({arches}))*(-[0-9]{{8}})?"
     return re.fullmatch(form, tag) is not None

@@ -1,1 +1,1 @@
-"""Reads the declarations of a user's project: requirements, metadata, lock files, a Dockerfile."""
+"""Reads requirements, metadata, lock files and Dockerfiles of a user's project."""

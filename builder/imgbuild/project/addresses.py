@@ -16,12 +16,12 @@ QUERY = re.compile(r"(://[^\s?#'\"]{1,2000})\?[^\s#'\"]+")
 
 
 def strip_secrets(text: str) -> str:
-    """`text` for display: its URLs have neither credentials nor a query."""
+    """Return `text` for display, with credentials and queries removed from URLs."""
     return QUERY.sub(r"\1", LOGIN.sub("://", text))
 
 
 def split_url(url: str) -> SplitResult | None:
-    """The parts of a URL, None if Python cannot parse it."""
+    """Split a URL into its parts. Returns None if Python cannot parse the URL."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # is checked when it is read
@@ -31,7 +31,7 @@ def split_url(url: str) -> SplitResult | None:
 
 
 def url_path(url: str) -> str:
-    """The unescaped path of a URL; empty if it has none or is invalid."""
+    """Return the unescaped path of a URL, or "" if the URL is invalid or has no path."""
     parts = split_url(url)
     return unquote(parts.path) if parts else ""
 
@@ -49,7 +49,7 @@ def url_fragment(url: str) -> dict[str, str]:
 
 
 def wheel_version(url: str) -> Version | None:
-    """The version in the name of a wheel; None for another file."""
+    """Return the version in the file name of a wheel, or None for other files."""
     try:
         return parse_wheel_filename(file_name(url))[1]
     except InvalidWheelFilename:

@@ -17,7 +17,7 @@ from imgbuild.values import normalize_package
 def find_contradictions(
     ranges: Iterable[DeclaredRequirement], others: Iterable[DeclaredRequirement]
 ) -> Iterator[tuple[DeclaredRequirement, DeclaredRequirement]]:
-    """The pairs of requirements on one package that no version can satisfy."""
+    """Yield pairs of requirements on the same package that no version satisfies."""
     by_name: dict[str, list[DeclaredRequirement]] = {}
     for other in others:
         if other.kind == "requirement" and not other.path:
@@ -31,7 +31,7 @@ def find_contradictions(
 
 
 def are_compatible(first: Requirement, second: Requirement) -> bool:
-    """Whether one version can satisfy both, if their markers can be true together."""
+    """Whether a version satisfies both requirements, or their markers exclude each other."""
     together = platforms.matching_environments(
         str(first.marker or "")
     ) & platforms.matching_environments(str(second.marker or ""))
@@ -47,7 +47,7 @@ def are_compatible(first: Requirement, second: Requirement) -> bool:
 
 
 def _specifier(requirement: Requirement) -> SpecifierSet | None:
-    """The specifier; for the URL of a wheel its version, None for any other URL."""
+    """Return the specifier, or for the URL of a wheel the version. None for other URLs."""
     if requirement.url is None:
         return requirement.specifier
     version = addresses.wheel_version(requirement.url)
@@ -55,7 +55,7 @@ def _specifier(requirement: Requirement) -> SpecifierSet | None:
 
 
 def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
-    """Versions among which one meets all specifiers if any does: bounds and their neighbours."""
+    """Yield bounds and adjacent versions, which include a match of all specifiers if one exists."""
     yield Version("0")
     yield Version("99999")
     for clause in (clause for each in specifiers for clause in each):
@@ -99,6 +99,6 @@ def is_lock(requirements: Iterable[DeclaredRequirement]) -> bool:
 def missing_requirements(
     requirements: Iterable[DeclaredRequirement], others: Iterable[DeclaredRequirement]
 ) -> list[DeclaredRequirement]:
-    """The requirements whose package is not in `others`."""
+    """Return the requirements on packages that are not in `others`."""
     names = {normalize_package(each.parsed_requirement.name) for each in others}
     return [each for each in requirements if each.package not in names]

@@ -1,4 +1,4 @@
-"""Reads commands in shell scripts that install packages: `pip`, `uv`, `apt-get`, `conda`."""
+"""Reads shell commands that install packages, such as `pip`, `uv`, `apt-get` and `conda`."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ VALUE = re.compile(
 
 
 class ShellScript:
-    """A shell script in `file`, whose commands are read one after the other.
+    """Reads the commands of a shell script in `file` in order.
 
     `variables` are the environment variables. `folder` is the current folder relative to the
-    project, None if it is not in the project.
+    project, or None outside of the project.
     """
 
     def __init__(self, reading: ProjectReading, file: str, *, variables: Mapping[str, str]) -> None:
@@ -62,7 +62,7 @@ class ShellScript:
     def run(self, script: str, start: int, end: int, *, condition: str = "") -> None:
         """Read the commands of `script`, the lines `start` to `end` of the file.
 
-        With a `condition`, the guarded commands are recorded as omitted.
+        With a `condition`, the commands are recorded as omitted.
         """
         lines = [re.sub(r"(^|\s)#.*$", r"\1", line) for line in script.split("\n")]
         joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
@@ -130,12 +130,12 @@ class ShellScript:
             getattr(self, f"_{kind}")(arguments, start, end)
 
     def _expand_word(self, word: str) -> list[str]:
-        """`word` with the values of variables; a variable alone may become several words."""
+        """Expand variables in `word`. A word that is only a variable can become several words."""
         value = substitute_variables(word, self.variables)
         return value.split() if value != word and VALUE.fullmatch(word) else [value]
 
     def _command_body(self, words: list[str]) -> list[str]:
-        """`words` without keywords and assignments, which are stored as variables."""
+        """Remove shell keywords and assignments from `words`. Assignments set variables."""
         rest = list(words)
         while rest:
             assigned = ASSIGNMENT.fullmatch(rest[0])
@@ -244,7 +244,7 @@ class ShellScript:
             requirement_lines.read_nested_file(self.reading, name, ".", place, scope)
 
     def _copied_file(self, path: str) -> str | None:
-        """The file of the project that is copied to this path in the image."""
+        """Return the file of the project that is copied to `path` in the image."""
         files = self.reading.sources
         inner = [relative_path(self.folder or ".", path)] if not path.startswith("/") else []
         parts = path.strip("/").split("/")
@@ -338,7 +338,7 @@ class ShellScript:
 
 
 def keep_last(reading: ProjectReading, file: str) -> None:
-    """Omit packages that a later command of `file` installs at a different version, as pip does."""
+    """Omit requirements if a later command of `file` installs another version of the package."""
     placed = [each for each in reading.requirements if each.place.file == file]
     for at, earlier in enumerate(placed):
         for later in placed[at + 1 :]:
@@ -351,7 +351,7 @@ def keep_last(reading: ProjectReading, file: str) -> None:
 
 
 def substitute_variables(text: str, variables: Mapping[str, str]) -> str:
-    """`text` with the values of `$NAME`, `${NAME}` and `${NAME:-DEFAULT}`; others are unchanged."""
+    """Replace `$NAME`, `${NAME}` and `${NAME:-DEFAULT}` in `text`. Other forms are unchanged."""
 
     def _value(match: re.Match[str]) -> str:
         name = match["name"] or match["braced"]

@@ -1,4 +1,4 @@
-"""Reads Conda's environment.yml: packages, and the section for pip."""
+"""Reads the packages and the pip section of a Conda environment.yml."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Maps conda packages to packages of the Python index or Debian, or to CUDA releases.
+"""Maps Conda packages to packages on the Python index, Debian packages, or CUDA releases.
 
-A table lists the Conda packages whose software has another name on the index.
+A table lists the Conda packages that have another name on the index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPEC = re.compile(
 
 
 class CondaTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The counterparts of conda packages: `data/project/conda.yaml`."""
+    """The content of `data/project/conda.yaml`, which maps Conda packages to other packages."""
 
     renamed: dict[str, str]
     debian: dict[str, str]
@@ -34,20 +34,20 @@ class CondaTable(msgspec.Struct, frozen=True, kw_only=True):
     not_libraries: frozenset[str]
 
     def is_library(self, name: str) -> bool:
-        """Whether the package is a library needed only in conda environments."""
+        """Whether the package is a library that only Conda environments need."""
         by_prefix = name.startswith(self.library_prefixes) and name not in self.not_libraries
         return by_prefix or name in self.libraries
 
 
 @functools.cache
 def load_conda_table() -> CondaTable:
-    """The bundled table."""
+    """Load the table that is installed with imgbuild."""
     text = resources.files("imgbuild").joinpath("data", "project", "conda.yaml").read_bytes()
     return msgspec.convert(yaml_data.parse_yaml(text), CondaTable)
 
 
 def read_dependency(reading: ProjectReading, text: str, place: FilePlace) -> None:
-    """Read a package in conda's syntax: `numpy=1.26`, `conda-forge::git`, `python>=3.10`."""
+    """Read a package in Conda's syntax, such as `numpy=1.26` or `conda-forge::git`."""
     match = SPEC.fullmatch(text.strip())
     if match is None:
         reading.add_unread(place, text, "not a conda package specification")
@@ -93,13 +93,13 @@ def _key(keys: str | None, name: str) -> str:
 
 
 def _minor_specifier(version: str) -> str:
-    """`==3.10.*` for an exact release of Python: images have the newest patch release."""
+    """Replace the patch release by `*`, as in `==3.10.*`. Images have the newest patch release."""
     match = re.fullmatch(r"==(\d+\.\d+)\.[\d.]+", version)
     return f"=={match[1]}.*" if match else version
 
 
 def convert_specifier(version: str) -> str | None:
-    """The PEP 440 specifier for a version specification of conda; None without an equivalent.
+    """Convert Conda's version specification to a PEP 440 specifier, or None if there is none.
 
     `=1.26` and `1.26` match any release that begins with these numbers. `=1.26.4=BUILD` and
     `==1.26.4` are exact. Source: conda's documentation of match specifications.

@@ -1,4 +1,4 @@
-"""Selects the files to read if several declare requirements (separate: the policy)."""
+"""Selects the files to read if several files declare requirements (separate: the policy)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _declares_requirements(reading: ProjectReading) -> bool:
 
 
 def _metadata(reading: ProjectReading, names: list[str]) -> None:
-    """Read the package's metadata and lock."""
+    """Read the metadata and the lock file of the package at the root of the project."""
     document = reading.read_toml("pyproject.toml") if "pyproject.toml" in names else None
     standard = document is not None and (
         isinstance(document.get("project"), dict)
@@ -100,7 +100,7 @@ def _metadata(reading: ProjectReading, names: list[str]) -> None:
 def _read_consistent(reading: ProjectReading, name: str, *, lock: bool = False) -> None:
     """Read a file, or skip it if it contradicts the files read before.
 
-    If all of its requirements are pinned, it is treated as a lock.
+    A file that pins all requirements is treated as a lock.
     """
     child = reading.create_child()
     _read_file(child, name)
@@ -122,7 +122,7 @@ def _read_consistent(reading: ProjectReading, name: str, *, lock: bool = False) 
 
 
 def _requirements(reading: ProjectReading, names: list[str]) -> None:
-    """Read requirements.txt and constraints, and record the other requirements files."""
+    """Read requirements.txt and constraints, and record other requirements files as unread."""
     files = [name for name in names if is_requirements(name)]
     inner = [f"requirements/{name}" for name in reading.sources.names("requirements")]
     inner = [name for name in inner if name.endswith((".txt", ".in", ".pip"))]
@@ -148,7 +148,7 @@ def _requirements(reading: ProjectReading, names: list[str]) -> None:
 
 
 def _main_file(reading: ProjectReading, files: list[str], inner: list[str]) -> str:
-    """The requirements file to read by default; empty if there is none."""
+    """Return the requirements file to read by default, or ""."""
     if "requirements.txt" in files:
         return "requirements.txt"
     if "requirements.in" in files:
@@ -165,7 +165,7 @@ def _main_file(reading: ProjectReading, files: list[str], inner: list[str]) -> s
 
 
 def _dockerfiles(reading: ProjectReading, names: list[str]) -> None:
-    """Read Debian packages from a Dockerfile, and pip lines if no file has requirements."""
+    """Read the Debian packages in a Dockerfile, and pip commands if no file has requirements."""
     at_root = [name for name in names if dockerfile.is_dockerfile(name)]
     below = [
         file
@@ -188,7 +188,7 @@ def _dockerfiles(reading: ProjectReading, names: list[str]) -> None:
 
 
 def _files(reading: ProjectReading, folder: str, levels: int) -> Iterable[str]:
-    """The files of a folder and of its subfolders, down to `levels`."""
+    """List the files in a folder and in `levels` levels of subfolders."""
     for name in reading.sources.names(folder):
         path = f"{folder}/{name}"
         if reading.sources.exists(path):
@@ -198,9 +198,10 @@ def _files(reading: ProjectReading, folder: str, levels: int) -> Iterable[str]:
 
 
 def read_dockerfile(reading: ProjectReading, name: str) -> None:
-    """Read a Dockerfile after all other files; adds Debian packages, bounds and base versions.
+    """Read a Dockerfile after all other files. Adds Debian packages, bounds and base versions.
 
-    If no other file declares requirements, the packages that it installs are requirements.
+    If no other file declares requirements, the packages that the Dockerfile installs are
+    requirements.
     """
     child = reading.create_child()
     child.files = list(reading.files)
@@ -228,7 +229,7 @@ def read_dockerfile(reading: ProjectReading, name: str) -> None:
 
 
 def _add_base_versions(reading: ProjectReading, child: ProjectReading) -> list[DeclaredRequirement]:
-    """Add the versions in the tag of the base image, for packages that no other file names."""
+    """Add versions in the tag of the base image, for packages that no other file requires."""
     images = {each.place for each in child.images}
     named = {each.package for each in reading.requirements if each.kind == "requirement"}
     base = [
@@ -241,7 +242,7 @@ def _add_base_versions(reading: ProjectReading, child: ProjectReading) -> list[D
 
 
 def _note_missing(reading: ProjectReading, child: ProjectReading, name: str) -> None:
-    """Record what the Dockerfile `name` installs and no other file declares."""
+    """Record packages that the Dockerfile `name` installs and no other file declares."""
     by_file: dict[str, list[str]] = {}
     for each in agreement.missing_requirements(child.requirements, reading.requirements):
         if each.place.file == name:
@@ -257,7 +258,7 @@ def _note_missing(reading: ProjectReading, child: ProjectReading, name: str) -> 
 
 
 def _notebooks(reading: ProjectReading, names: list[str]) -> None:
-    """Read the notebook that installs packages, if no other file declares any."""
+    """Read the notebook that installs packages, if no other file declares packages."""
     notebooks = [name for name in names if name.endswith(".ipynb")]
     notebooks += [name for folder in ("notebooks", "nb") for name in _files(reading, folder, 1)
                   if name.endswith(".ipynb")]  # fmt: skip
@@ -294,7 +295,7 @@ def _note_notebook(reading: ProjectReading, child: ProjectReading, name: str) ->
 
 
 def _scripts(reading: ProjectReading, names: list[str]) -> None:
-    """Read the script or Makefile that installs packages, if no other file declares any."""
+    """Read the script or Makefile that installs packages, if no other file declares packages."""
     scripts = [name for name in names if _is_script(name)]
     scripts += [
         name for folder in SCRIPT_FOLDERS for name in _files(reading, folder, 1) if _is_script(name)
@@ -325,9 +326,9 @@ def _is_script(name: str) -> bool:
 
 
 def _projects(reading: ProjectReading) -> None:
-    """Record the folders that are separate projects and that this project does not require.
+    """Record folders with separate projects that this project does not require.
 
-    A single such folder is read if no other file declares requirements.
+    If there is only one such folder, and no file declares requirements, the folder is read.
     """
     required = {request.folder for request in reading.local_requests}
     folders = [name for name in reading.sources.names() if not name.startswith(".")]

@@ -19,7 +19,7 @@ FLAG = re.compile(r"--[\w-]+(?:=\S+)?\s+")
 
 
 class Instruction(msgspec.Struct, frozen=True, kw_only=True):
-    """An instruction of a Dockerfile. Lines count from 1; `body` is the text of here-documents."""
+    """An instruction of a Dockerfile. Lines count from 1. `body` is the text of here-documents."""
 
     name: str
     value: str
@@ -29,7 +29,7 @@ class Instruction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageStage(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage: its base image or base stage, its name, its instructions."""
+    """A build stage: the base (an image or a stage), the name and the instructions."""
 
     base: str
     name: str
@@ -81,7 +81,7 @@ def parse_instructions(text: str) -> list[Instruction]:
 
 
 def _replace_heredocs(text: str) -> tuple[str, dict[int, str]]:
-    """The text with comments instead of here-documents, and the here-documents by first line."""
+    """Replace here-documents with comments. Returns the text, and the here-documents by line."""
     lines = text.split("\n")
     bodies: dict[int, str] = {}
     at = 0
@@ -106,7 +106,7 @@ def _replace_heredocs(text: str) -> tuple[str, dict[int, str]]:
 
 
 def _stages(steps: list[Instruction], file: str) -> tuple[dict[str, str], list[ImageStage]]:
-    """The arguments before the first FROM, and the stages."""
+    """Return the build arguments before the first FROM, and the stages."""
     arguments: dict[str, str] = {}
     stages: list[ImageStage] = []
     for step in steps:

@@ -1,4 +1,4 @@
-"""Clones a git repository as a project, with the host's git and without running its code."""
+"""Clones a git repository as a project, without running code of the repository."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SHORT_PATTERN = re.compile(r"(?:git\+)?(?:[\w.-]+@)?[\w.-]+:(?!//)[^\s]+")
 
 
 class RevisionAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository, a revision (a branch, a tag or a commit; empty for its default branch).
+    """A git repository and a branch, a tag or a commit. "" is the default branch.
 
-    `folder` is the project's folder in the repository, "." for its root.
+    `folder` is the project's folder in the repository, or "." for the root.
     """
 
     url: str
@@ -34,9 +34,9 @@ class RevisionAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClonedProject(msgspec.Struct, frozen=True, kw_only=True):
-    """A clone: the project's folder on this machine, and its commit.
+    """A cloned project: the folder on this machine, and the commit.
 
-    `not_read` are the submodules, which are not fetched.
+    `not_read` lists submodules, which are not fetched.
     """
 
     folder: Path
@@ -45,14 +45,14 @@ class ClonedProject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_address(text: str) -> bool:
-    """Whether `text` names a git repository on another machine rather than a path."""
+    """Whether `text` is the URL of a git repository on another machine, not a path."""
     return bool(ADDRESS.match(text)) or (
         not Path(text).exists() and bool(SHORT_PATTERN.fullmatch(text))
     )
 
 
 def parse_revision_address(text: str) -> RevisionAddress:
-    """The parts of `[git+]URL[@REVISION][#subdirectory=FOLDER]`; InputError for another form."""
+    """Parse `[git+]URL[@REVISION][#subdirectory=FOLDER]`. Raises InputError for other forms."""
     address, _, fragment = text.strip().removeprefix("git+").partition("#")
     folder = addresses.url_fragment(f"#{fragment}").get("subdirectory", ".")
     short = not ADDRESS.match(address)
@@ -82,7 +82,7 @@ def parse_revision_address(text: str) -> RevisionAddress:
 
 
 def repository_url(text: str) -> str:
-    """The URL `text` without its revision, as in a row; errors as for `parse_revision_address`."""
+    """Return URL `text` without the revision. Raises InputError like `parse_revision_address`."""
     address = parse_revision_address(text)
     folder = f"#subdirectory={address.folder}" if address.folder != "." else ""
     return f"git+{address.url}{folder}"
@@ -91,9 +91,9 @@ def repository_url(text: str) -> str:
 def clone_repository(address: RevisionAddress, place: Path) -> ClonedProject:
     """Clone the repository into the new folder `place`.
 
-    Neither hooks nor filters nor the configuration of the repository are used, git does not prompt
-    for a password, and submodules are not fetched. InputError if the revision or folder does not
-    exist, FetchFailed if git cannot fetch it.
+    Hooks, filters and the configuration of the repository are not used. Git does not prompt for a
+    password. Submodules are not fetched. Raises InputError if the revision or the folder does not
+    exist, and FetchFailed if git cannot fetch the repository.
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

@@ -51,14 +51,14 @@ FOREIGN_FILES = {
 
 
 class FileKind(msgspec.Struct, frozen=True):
-    """A type of file, with its name for messages and its reader."""
+    """A type of file: the name for messages, and the function that reads it."""
 
     name: str
     read: Callable[[ProjectReading, str], None]
 
 
 def file_kind(name: str) -> FileKind | None:
-    """The type of the file `name`, None if files with such a name are not read."""
+    """Return the type of the file `name`, or None if no reader supports this name."""
     file = name.rpartition("/")[2]
     exact = {
         "pyproject.toml": FileKind("pyproject.toml", read_pyproject),
@@ -90,7 +90,7 @@ def file_kind(name: str) -> FileKind | None:
 
 
 def read_requirements(reading: ProjectReading, name: str) -> None:
-    """Read a requirements file; files named constraints or overrides are read as such."""
+    """Read a requirements file, or by its name, a file of constraints or overrides."""
     file = name.rpartition("/")[2].lower()
     kind: RequirementKind = "override" if "override" in file else "requirement"
     kind = "constraint" if "constraint" in file else kind
@@ -98,7 +98,7 @@ def read_requirements(reading: ProjectReading, name: str) -> None:
 
 
 def read_pyproject(reading: ProjectReading, name: str) -> None:
-    """Read a pyproject.toml with its ranges, and describe its package."""
+    """Read the requirements in a pyproject.toml, and the metadata of its package."""
     pyproject.read_file(reading, name)
     local_package.add_package_metadata(reading, parent_folder(name))
 
@@ -147,7 +147,7 @@ def read_poetry_lock(reading: ProjectReading, name: str) -> None:
 
 
 def _poetry_roots(reading: ProjectReading, file: str, document: dict[str, Any]) -> list[str]:
-    """The requirements of the chosen groups and extras, in the form "NAME[EXTRA,…]"."""
+    """Return the packages ("NAME[EXTRA,…]") that the chosen groups and extras require."""
     probe = reading.create_child()
     probe.problems = []
     project = document.get("project")
@@ -163,7 +163,7 @@ def _poetry_roots(reading: ProjectReading, file: str, document: dict[str, Any]) 
 
 
 def read_apt(reading: ProjectReading, name: str) -> None:
-    """Read a list of Debian packages, one or more on a line."""
+    """Read a list of Debian packages. A line can contain several packages."""
     text = reading.text(name)
     for number, line in enumerate((text or "").split("\n"), start=1):
         for word in line.partition("#")[0].split():
@@ -171,9 +171,9 @@ def read_apt(reading: ProjectReading, name: str) -> None:
 
 
 def read_python_version(reading: ProjectReading, name: str) -> None:
-    """Read `.python-version` of pyenv and uv, or `runtime.txt`: the first line with a version.
+    """Read the first version in a `.python-version` file (pyenv and uv) or a `runtime.txt`.
 
-    The patch number is ignored: images have the newest release of each minor version.
+    The patch number is ignored, because images have the newest release of each minor version.
     """
     text = reading.text(name)
     for number, line in enumerate((text or "").split("\n"), start=1):
@@ -197,7 +197,7 @@ def read_script(reading: ProjectReading, name: str) -> None:
 
 
 def read_makefile(reading: ProjectReading, name: str) -> None:
-    """Read the recipes of a Makefile that install packages; its variables are not expanded."""
+    """Read Makefile recipes that install packages. Variables are not expanded."""
     text = reading.text(name)
     if text is None:
         return
@@ -226,13 +226,13 @@ def _read_commands(reading: ProjectReading, name: str, lines: list[str]) -> None
 
 
 def name_parts(name: str) -> set[str]:
-    """The words of a file's name: `requirements-npu.txt` has "requirements" and "npu"."""
+    """Return the words in a file name: "requirements" and "npu" for `requirements-npu.txt`."""
     stem = name.rpartition("/")[2].rpartition(".")[0]
     return set(re.split(r"[-_. ]+", stem.lower()))
 
 
 def reason_to_skip(name: str) -> str:
-    """The reason why a requirements file is not read by default; empty if it is."""
+    """Return the reason why a requirements file is not read by default, or "" if it is read."""
     words = name_parts(name)
     if words & (DEVELOPMENT | {"build", "release", "benchmark", "benchmarks"}):
         return "packages for development; to read the file, pass it with --from"

@@ -23,7 +23,7 @@ def module_roots(
     package_dir: str = "",
     where: str = "",
 ) -> tuple[str, ...]:
-    """The folders that an editable installation adds to Python's path, relative to the project.
+    """Return the folders, relative to the project, that an editable install adds to sys.path.
 
     `package_dir` and `where` are the values in setup.cfg or setup.py.
     """
@@ -72,7 +72,7 @@ def _included_patterns(document: dict[str, Any]) -> list[str]:
 
 
 def file_version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str | None:
-    """The version that a file of the project contains as a literal; None if it is computed."""
+    """Return the version if a file of the project contains it as a literal, else None."""
     setuptools = find_table(document, "tool", "setuptools", "dynamic", "version")
     hatch = find_table(document, "tool", "hatch", "version")
     try:
@@ -90,13 +90,13 @@ def file_version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -
 
 
 def version_line(sources: ProjectFiles, file: str) -> str | None:
-    """The version in `file`, if it contains only a version; else None."""
+    """Return the content of `file` if it is only a version, else None."""
     text = sources.text(file).strip() if sources.exists(file) else ""
     return text if re.fullmatch(r"[\w.!+-]{1,64}", text) else None
 
 
 def configured_version(sources: ProjectFiles, folder: str, written: str, base: str) -> str | None:
-    """The version in a setup.cfg (a string, `attr:` or `file:`), whose modules are below `base`."""
+    """Return the version of a setup.cfg: a string, `attr:` (a module below `base`) or `file:`."""
     kind, colon, value = written.partition(":")
     try:
         if colon and kind == "attr":
@@ -119,7 +119,7 @@ def _attribute(sources: ProjectFiles, folders: Iterable[str], attribute: str) ->
 
 
 def _assigned_text(sources: ProjectFiles, file: str, name: str | None) -> str | None:
-    """The string that the module `file` assigns to `name`, by default to a usual version name."""
+    """Return the string that module `file` assigns to `name` (default: names for versions)."""
     if not sources.exists(file):
         return None
     for node in parse_source(sources.text(file)).body:
@@ -133,7 +133,7 @@ def _assigned_text(sources: ProjectFiles, file: str, name: str | None) -> str | 
 
 
 def find_table(document: object, *keys: str) -> dict[str, Any]:
-    """The table at `keys`, empty if it is missing or not a table."""
+    """Return the table at `keys`, or an empty table if there is none."""
     for key in keys:
         document = document.get(key) if isinstance(document, dict) else None
     return document if isinstance(document, dict) else {}

@@ -25,9 +25,9 @@ BACKEND_REASON = "computed by the build backend, which `imgbuild lock` runs in t
 
 
 class PackageMetadata(msgspec.Struct, kw_only=True):
-    """The metadata in a folder's files, with requirements or requirements files, and places.
+    """The metadata in a folder's files. Requirements and requirements files have their places.
 
-    `dynamic` are fields whose value only the build backend computes.
+    `dynamic` lists fields that only the build backend can compute.
     """
 
     file: str
@@ -43,7 +43,7 @@ class PackageMetadata(msgspec.Struct, kw_only=True):
 
 
 def describe_package(reading: ProjectReading, folder: str) -> LocalPackage | None:
-    """The package in `folder`, None if the folder has no package metadata."""
+    """Return the package in `folder`, or None if the folder has no package metadata."""
     file = relative_path(folder, "pyproject.toml")
     document = _document(reading, file) or {}
     configured = "build-system" in document or bool(
@@ -75,7 +75,7 @@ def describe_package(reading: ProjectReading, folder: str) -> LocalPackage | Non
 
 
 def _dynamic_fields(metadata: PackageMetadata) -> tuple[str, ...]:
-    """The fields of a `LocalPackage` that its files do not declare."""
+    """Return the fields of a `LocalPackage` that no file declares."""
     lacking = {
         "name": not metadata.name,
         "version": metadata.version is None,
@@ -88,7 +88,7 @@ def _dynamic_fields(metadata: PackageMetadata) -> tuple[str, ...]:
 def _texts(
     reading: ProjectReading, items: Iterable[tuple[str | RequirementFile, FilePlace]]
 ) -> tuple[str, ...]:
-    """The texts of requirements; files are replaced by the requirements in them."""
+    """Return the texts of requirements. Files are replaced by the requirements they contain."""
     texts: list[str] = []
     for item, place in items:
         if isinstance(item, str):
@@ -165,7 +165,7 @@ def _poetry_metadata(
 
 
 def read_legacy(reading: ProjectReading, folder: str) -> PackageMetadata | None:
-    """The contents of setup.cfg and setup.py; None if they are missing or have no package."""
+    """Read setup.cfg and setup.py. Returns None if neither of them describes a package."""
     configured = _setup_cfg(reading, relative_path(folder, "setup.cfg"))
     script = _setup_py(reading, relative_path(folder, "setup.py"))
     if configured is None or script is None:
@@ -310,7 +310,7 @@ def _script_metadata(script: SetupScript, file: str) -> PackageMetadata:
 def _requirements(
     values: PackageMetadata, key: str, arguments: dict[str, Any], place: FilePlace
 ) -> list[tuple[str | RequirementFile, FilePlace]]:
-    """The requirements of an argument of `setup()`; if they are unknown, its name is recorded."""
+    """Return the requirements in an argument of `setup()`, or record `key` if they are unknown."""
     if key not in arguments:
         return []
     items = setup_script.flatten_items(arguments[key], unknown=True)
@@ -327,7 +327,7 @@ def _requirements(
 
 
 def add_local_package(reading: ProjectReading, request: LocalRequest) -> None:
-    """Add the package of a folder, the request for the package, and its requirements."""
+    """Add the package of a folder, the request, and the requirements of the package."""
     package = next((each for each in reading.packages if each.folder == request.folder), None)
     if package is None:
         try:

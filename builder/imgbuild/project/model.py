@@ -1,4 +1,4 @@
-"""Defines the declarations in a project's files as frozen values with file and line."""
+"""Defines the types of declarations in a project's files, with file and line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RequirementKind = Literal["requirement", "constraint", "override"]
 
 
 def marker_holds(marker: Marker | str | None, markers: Mapping[str, str]) -> bool:
-    """Whether a PEP 508 marker is true on a machine with `markers`; True without one."""
+    """Whether a PEP 508 marker is true on a machine with `markers`. True without a marker."""
     if not marker:
         return True
     condition = Marker(marker) if isinstance(marker, str) else marker
@@ -46,7 +46,7 @@ def marker_holds(marker: Marker | str | None, markers: Mapping[str, str]) -> boo
 
 
 def exact_version(specifier: SpecifierSet) -> str | None:
-    """The only version that `specifier` accepts, as it is written; None for a range."""
+    """Return the only version that `specifier` accepts, as written, or None for a range."""
     exact = {
         clause.version
         for clause in specifier
@@ -58,12 +58,12 @@ def exact_version(specifier: SpecifierSet) -> str | None:
 class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A PEP 508 requirement, and properties that PEP 508 cannot express.
 
-    `text` has the name, extras, versions, a marker and, for a wheel or a git repository by URL, ` @
-    URL`. A folder or file of the project has its path, relative to the project, in `path`. `kind`
-    is an installed package, a bound that applies if another package requires the package, or an
-    override of METADATA. A `locked` requirement is from a lock file, which takes precedence over
-    the ranges in other files. `hashes` are "sha256:…". With `no_deps`, the package is installed
-    with `--no-deps`. With `conda`, it is a Conda package, which the index may lack.
+    `text` is the PEP 508 text, with ` @ URL` for a wheel or a git repository. For a folder or file
+    of the project, `path` is the path relative to the project. `kind` is an installed package, a
+    bound that applies if another package requires the package, or an override of METADATA. A
+    `locked` requirement is from a lock file, which takes precedence over the ranges in other files.
+    `hashes` have the form "sha256:…". With `no_deps`, the package is installed with `--no-deps`. A
+    `conda` package is from Conda, and may be missing from the index.
     """
 
     text: str
@@ -77,7 +77,7 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def parsed_requirement(self) -> Requirement:
-        """The parsed text. Do not change the object: all calls return the same one."""
+        """The parsed text. Do not modify the object, because all calls share it."""
         return parse_requirement(self.text)
 
     @cached_property
@@ -91,12 +91,13 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of the project that can be installed: its metadata, read without running code.
+    """The metadata of an installable folder of the project, read without running code.
 
     `folder` is relative to the project ("." for the project itself). `roots` are the folders that
     are added to Python's path, relative to the project. `scripts` maps console scripts to
-    `module:function`. With `backend`, pip can install the folder. `dynamic` are the fields that
-    only the build backend computes: "name", "version", "dependencies", "optional-dependencies".
+    `module:function`. If `backend` is set, pip can install the folder. `dynamic` lists the fields
+    that only the build backend can compute: "name", "version", "dependencies" or
+    "optional-dependencies".
     """
 
     name: str
@@ -112,16 +113,16 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredPython(msgspec.Struct, frozen=True, kw_only=True):
-    """The Pythons that the project accepts: a specifier (">=3.10,<3.13")."""
+    """A specifier of the Python versions that the project accepts, such as ">=3.10,<3.13"."""
 
     spec: str
     place: FilePlace
 
 
 class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
-    """A Debian package, or a CUDA release ("12.4"), and its place.
+    """A name in a file, with its place: a Debian package, or a CUDA release such as "12.4".
 
-    `marker` is the PEP 508 marker under which it applies, empty if always.
+    `marker` is the PEP 508 marker, or "" if the declaration always applies.
     """
 
     name: str
@@ -130,11 +131,12 @@ class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """A package index other than the default one: its URL without credentials, and its place.
+    """A package index other than the default one: the URL without credentials, and the place.
 
-    `name` is its name in the file, or "". A `flat` index is one page or folder of links, as
-    for `--find-links`; `url` of a folder of the project is `file:PATH`, relative to the project.
-    `packages` come only from this index. With `general`, other packages may also come from it.
+    `name` is the name of the index in the file, or "". A `flat` index is a page or a folder, as for
+    `--find-links`. `url` is `file:PATH` for a folder of the project, with a path relative to the
+    project. `packages` come only from this index. If `general` is set, other packages can also come
+    from this index.
     """
 
     url: str
@@ -146,7 +148,7 @@ class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def locate_indexes(indexes: Iterable[DeclaredIndex], folder: Path) -> tuple[DeclaredIndex, ...]:
-    """`indexes` in which folders relative to the project's `folder` have absolute paths."""
+    """Replace relative paths of folders in `indexes` with absolute paths below `folder`."""
     return tuple(
         msgspec.structs.replace(
             each, url=f"file:{(folder / each.url.removeprefix('file:')).resolve()}"
@@ -177,10 +179,10 @@ class Declarations(msgspec.Struct, frozen=True, kw_only=True):
 
     `files` are the files that were read, relative to the project. `cuda` are the CUDA releases
     implied by URLs of indexes, local versions (`+cu124`) and images (`FROM`). `indexes` are the
-    indexes with other URLs. `extras` and `groups` are all existing ones, whether chosen or not.
-    `cut_off` is `exclude-newer`, else the day after the newest upload of a lock file. `excluded`
-    are packages that are not installed even if they are required. `unnamed` are URLs of git
-    repositories that are required without a package name.
+    indexes with other URLs. `extras` and `groups` list all extras and groups, including those that
+    were not chosen. `cut_off` is `exclude-newer`, or else the day after the newest upload in a lock
+    file. `excluded` are packages that are not installed even if they are required. `unnamed` are
+    URLs of git repositories that are required without a package name.
     """
 
     files: tuple[str, ...] = ()
@@ -200,7 +202,7 @@ class Declarations(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def required_python(self) -> tuple[DeclaredPython, ...]:
-        """The Python versions in the project's metadata, without the ones for development."""
+        """The Python versions that the project's metadata accepts, except those for development."""
         return tuple(
             item
             for item in self.python

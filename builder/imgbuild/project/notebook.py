@@ -1,7 +1,7 @@
 """Reads the lines of notebooks that install packages (`!pip`, `%pip`, `!apt`).
 
-Conditions around the lines are considered. A block under `if "COLAB_" in …` is for Google's hosted
-notebooks: the other branch is read.
+Conditions are taken into account. For example, of `if "COLAB_" in …`, only the other branch is
+read, because the first branch is for notebooks that Google hosts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHELLS = ("%%bash", "%%sh", "%%script bash")
 
 
 class IndentedBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """An indented block, with the condition under which it is skipped; "" if it is read.
+    """An indented block, with the condition for which it is skipped, or "" if it is read.
 
     `test` is the condition of the block's `if`.
     """
@@ -90,7 +90,7 @@ def _cell(script: ShellScript, source: str, text: str) -> None:
 
 
 def _branch(word: str, rest: str, tests: list[str], indent: int) -> IndentedBlock:
-    """The block that starts at a line; `tests` are the conditions of the previous branches."""
+    """Return the block that starts at a line. `tests` are conditions of previous branches."""
     test = rest.strip().rstrip(":").strip()
     before = tests[0] if tests else ""
     if word in ("if", "while"):
@@ -109,7 +109,7 @@ def _branch(word: str, rest: str, tests: list[str], indent: int) -> IndentedBloc
 
 
 def _line(text: str, command: str) -> int:
-    """The line of the notebook's file that has the start of `command` in JSON syntax."""
+    """Return the line of the notebook's JSON file that contains the start of `command`."""
     import json
 
     head = json.dumps(command.split("  ", maxsplit=1)[0].rstrip()[:60], ensure_ascii=False)[1:-1]

@@ -1,4 +1,4 @@
-"""Evaluates markers on the machines of images: Linux, x86_64 and arm64, the Pythons in use."""
+"""Evaluates markers for the environments of images: Linux on x86_64 or arm64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATCHES = ("0", "14")
 
 @functools.cache
 def possible_environments() -> tuple[dict[str, str], ...]:
-    """The environments of all possible machines and Pythons of images."""
+    """Return the marker environments of all architectures and Python versions of images."""
     return tuple(
         {
             "implementation_name": "cpython",
@@ -43,9 +43,9 @@ def possible_environments() -> tuple[dict[str, str], ...]:
 
 @functools.cache
 def matching_environments(marker: str) -> frozenset[int]:
-    """The numbers of the `possible_environments` in which `marker` is true, without extras.
+    """Return the indexes of `possible_environments` in which `marker` is true, without extras.
 
-    An empty marker, and one that cannot be evaluated, counts as true.
+    A marker that is empty or cannot be evaluated is treated as true.
     """
     if not marker:
         return frozenset(range(len(possible_environments())))
@@ -66,9 +66,9 @@ def is_possible(marker: Marker | str | None) -> bool:
 
 
 def join_markers(*markers: str | None) -> str:
-    """A marker that is true if all `markers` are; markers that cannot be parsed are omitted.
+    """Join `markers` with "and". Invalid markers are omitted.
 
-    It is empty if no marker is left.
+    Returns "" if no marker is left.
     """
     parts = []
     for marker in filter(None, markers):

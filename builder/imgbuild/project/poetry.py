@@ -16,10 +16,10 @@ from imgbuild.values import normalize_package
 def read_poetry(
     reading: ProjectReading, file: str, document: dict[str, Any], *, take: bool
 ) -> None:
-    """Read the tables of Poetry; without `take`, only sources and groups.
+    """Read the tables of Poetry. Without `take`, reads only sources and groups.
 
-    Poetry 2 has the requirements in `[project]`, and its own tables have properties that pip cannot
-    express.
+    With Poetry 2, requirements are in `[project]`. Poetry's tables add properties that pip does not
+    support.
     """
     table = poetry_table(document)
     if not table:
@@ -53,7 +53,7 @@ def read_poetry(
 
 
 def poetry_table(document: dict[str, Any]) -> dict[str, Any]:
-    """The table `[tool.poetry]`, empty if there is none."""
+    """Return the table `[tool.poetry]`, or an empty table if there is none."""
     tool = document.get("tool")
     table = tool.get("poetry") if isinstance(tool, dict) else None
     return table if isinstance(table, dict) else {}
@@ -62,7 +62,7 @@ def poetry_table(document: dict[str, Any]) -> dict[str, Any]:
 def _sources(
     reading: ProjectReading, file: str, text: str, table: dict[str, Any]
 ) -> dict[str, tuple[str, FilePlace]]:
-    """The package sources by name. Sources for all packages are added as indexes."""
+    """Return the package sources by name. Sources for all packages are added as indexes."""
     named: dict[str, tuple[str, FilePlace]] = {}
     entries = table.get("source")
     for entry in entries if isinstance(entries, list) else ():

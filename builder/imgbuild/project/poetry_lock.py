@@ -28,7 +28,7 @@ class PoetryEdge(msgspec.Struct):
 
 
 class PoetryPackage(msgspec.Struct, eq=False):
-    """A package in a poetry.lock. `markers` are by group, or one marker for all groups."""
+    """A package in a poetry.lock. `markers` is a marker, or maps groups to markers."""
 
     name: str
     version: str
@@ -40,7 +40,7 @@ class PoetryPackage(msgspec.Struct, eq=False):
 
 
 class PoetryMetadata(msgspec.Struct):
-    """The table `[metadata]`; in locks of Poetry 1.2 and older it has the files of all packages."""
+    """The table `[metadata]`. Up to Poetry 1.2, it lists the files of all packages."""
 
     files: dict[str, list[PoetryFile]] = {}
 
@@ -53,7 +53,7 @@ class PoetryLock(msgspec.Struct):
 
 
 def read_file(reading: ProjectReading, name: str, roots: Iterable[str]) -> None:
-    """Read the packages of the lock `name` that the packages `roots` ("NAME[EXTRA,…]") need."""
+    """Read `roots` ("NAME[EXTRA,…]") and their dependencies from the lock file `name`."""
     lock = reading.lock_file(name, PoetryLock, "Poetry")
     if lock is None:
         return
@@ -64,7 +64,7 @@ def read_file(reading: ProjectReading, name: str, roots: Iterable[str]) -> None:
 
 
 def _closure(packages: Sequence[PoetryPackage], roots: Iterable[str]) -> Iterator[PoetryPackage]:
-    """The packages that the roots need on Linux, in the order of the file."""
+    """Yield `roots` and their dependencies on Linux, in the order of the file."""
     by_name: dict[str, list[PoetryPackage]] = {}
     for package in packages:
         by_name.setdefault(normalize_package(package.name), []).append(package)

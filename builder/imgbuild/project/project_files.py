@@ -1,4 +1,4 @@
-"""Reads files of a project as text, TOML, YAML or JSON, with limits and never outside of it."""
+"""Reads files of a project as text, TOML, YAML or JSON. Sizes and paths are restricted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class SourceProblem(Exception):
-    """Raised for a file that cannot be read; the argument is the problem."""
+    """A file cannot be read. The argument is the problem."""
 
     def __init__(self, problem: InputProblem) -> None:
         super().__init__(str(problem))
@@ -34,10 +34,10 @@ class SourceProblem(Exception):
 
 
 class ProjectFiles:
-    """The files below `root`, by names relative to it; each is read once.
+    """The files below `root`, by relative path. Each file is read only once.
 
-    The methods raise SourceProblem for an invalid file. A symbolic link may lead to another place
-    in the project, but not out of the project.
+    The methods raise SourceProblem for an invalid file. Symbolic links that lead out of the project
+    are not followed.
     """
 
     def __init__(self, root: Path) -> None:
@@ -54,21 +54,21 @@ class ProjectFiles:
         return stat.S_ISDIR(self._mode(name))
 
     def _mode(self, name: str) -> int:
-        """The mode of the file that `name` resolves to; 0 if there is none or `name` is invalid."""
+        """Return the mode of the file `name`, following links. 0 if it is missing or invalid."""
         try:
             return (self.root / name).stat().st_mode
         except (OSError, ValueError):
             return 0
 
     def is_inside(self, name: str) -> bool:
-        """Whether `name`, links followed, is below the project."""
+        """Whether `name` is below the project after links are resolved."""
         try:
             return Path(os.path.realpath(self.root / name)).is_relative_to(self._real)
         except (OSError, ValueError):
             return False
 
     def names(self, folder: str = ".") -> list[str]:
-        """The names in `folder`, sorted; none if it is not a folder or not in the project."""
+        """Return the sorted names in `folder`. Empty if `folder` is not a folder of the project."""
         if not self.is_inside(folder) or not self.is_folder(folder):
             return []
         try:
@@ -77,7 +77,7 @@ class ProjectFiles:
             return []
 
     def text(self, name: str) -> str:
-        """The text of `name`, decoded, with line feeds between lines."""
+        """Return the decoded text of `name`, with line feeds between lines."""
         if name not in self._texts:
             self._texts[name] = self._decode_text(name, self._bytes(name))
         return self._texts[name]
@@ -113,7 +113,7 @@ class ProjectFiles:
             raise _too_deep(name, error) from error
 
     def read_yaml(self, name: str) -> Any:
-        """The YAML document `name`, as plain values; aliases are expanded."""
+        """Parse the YAML document `name` into plain values. Aliases are expanded."""
         try:
             node = yaml.compose(self.text(name), Loader=yaml.SafeLoader)
             if node is None:
@@ -188,19 +188,19 @@ class ProjectFiles:
 
 
 def relative_path(folder: str, name: str) -> str:
-    """`name`, which is relative to `folder`, relative to the project (with `..` if outside)."""
+    """Convert `name` from a path relative to `folder` to a path relative to the project."""
     return os.path.normpath(PurePosixPath(folder, name))
 
 
 def parent_folder(name: str) -> str:
-    """The folder of the file `name`, "." for the project."""
+    """Return the folder of the file `name`, or "." for the root of the project."""
     return str(PurePosixPath(name).parent)
 
 
 def line_of(text: str, value: str, *, after: str = "") -> int:
-    """The first line with `value` in quotes, below the first line that starts with `after`.
+    """Find the first line with `value` in quotes, below the first line that starts with `after`.
 
-    The libraries for TOML and YAML report no lines. Returns 0 if there is no such line.
+    The TOML and YAML libraries do not report lines. Returns 0 if there is no such line.
     """
     lines = text.split("\n")
     start = 0
@@ -214,9 +214,9 @@ def line_of(text: str, value: str, *, after: str = "") -> int:
 
 
 def key_line(text: str, key: str, *, after: str) -> int:
-    """The line of TOML that sets the normalized `key`, below a line that starts with `after`.
+    """Find the TOML line that sets the normalized `key`, below a line that starts with `after`.
 
-    Returns the latter line if there is no such key.
+    If there is no such key, returns the line that starts with `after`.
     """
     lines = text.split("\n")
     start = next((at for at, line in enumerate(lines) if line.strip().startswith(after)), 0)
@@ -238,7 +238,7 @@ T = TypeVar("T")
 
 
 def _check_printable(name: str, value: T) -> T:
-    """The value; SourceProblem if a string in it contains an escaped control character."""
+    """Return `value`. Raises SourceProblem if a string contains a control character."""
     queue: list[object] = [value]
     while queue:
         item = queue.pop()

@@ -61,17 +61,17 @@ class ProjectTables:
         return texts
 
     def place(self, text: str, after: str = "[project]") -> FilePlace:
-        """The line with `text` in quotes, from the table that begins with `after` on."""
+        """Find the line with `text` in quotes, at or below the table that begins with `after`."""
         return FilePlace(file=self.file, line=line_of(self.text, text, after=after))
 
     def _place_below(self, text: str, key: str, header: str) -> FilePlace:
-        """The line with `text` in quotes, from the line of `key` in the table `header` on."""
+        """Find the line with `text` in quotes, at or below `key` in the table `header`."""
         start = key_line(self.text, key, after=header)
         rest = self.text.split("\n", max(start - 1, 0))[-1]
         return FilePlace(file=self.file, line=max(start - 1 + line_of(rest, text), start))
 
     def extra_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, FilePlace]]:
-        """The requirements of an extra; `PACKAGE[a,b]` of this package is expanded."""
+        """Return the requirements of an extra. `PACKAGE[a,b]` is expanded for this package."""
         if name in seen:
             return []
         taken: list[tuple[str, FilePlace]] = []
@@ -81,7 +81,7 @@ class ProjectTables:
         return taken
 
     def group_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, FilePlace]]:
-        """The requirements of a dependency group and of included groups."""
+        """Return the requirements of a dependency group and of included groups."""
         place = FilePlace(
             file=self.file, line=key_line(self.text, name, after="[dependency-groups]")
         )
@@ -112,7 +112,7 @@ class ProjectTables:
     def expand_requirement(
         self, text: str, place: FilePlace, seen: tuple[str, ...]
     ) -> list[tuple[str, FilePlace]]:
-        """The requirement; for one on this package, the requirements of its extras."""
+        """Return a requirement, or for extras of this package, the requirements of the extras."""
         try:
             requirement = parse_requirement(text)
         except InvalidRequirement:
@@ -170,9 +170,9 @@ def add_requirements(
 def chosen_extras_and_groups(
     reading: ProjectReading, tables: ProjectTables, settings: UvSettings
 ) -> tuple[list[str], list[str]]:
-    """The extras and groups to read: the chosen ones and the default groups.
+    """Return the chosen extras and groups, and the default groups.
 
-    A default group that conflicts with a chosen one is skipped.
+    Default groups that conflict with chosen extras or groups are omitted.
     """
     extras = [
         name for name in map(normalize_package, sorted(reading.extras)) if name in tables.extras
@@ -196,9 +196,9 @@ def chosen_extras_and_groups(
 
 
 def check_choice(reading: ProjectReading) -> None:
-    """Record a problem for each chosen extra or group that no file has.
+    """Record a problem for each chosen extra or group that no file defines.
 
-    The build backend may compute extras.
+    An unknown extra is allowed if the build backend computes extras.
     """
     unknown = any("optional-dependencies" in item.dynamic for item in reading.packages)
     for kind, names, available in (
@@ -224,7 +224,7 @@ def check_choice(reading: ProjectReading) -> None:
 def add_dynamic_requirements(
     reading: ProjectReading, tables: ProjectTables, extras: Iterable[str]
 ) -> None:
-    """Add the requirements that setuptools or a hook of hatch read from files."""
+    """Add the requirements that setuptools or a Hatch plugin reads from files."""
     dynamic = tables.project.get("dynamic")
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
     tool = tables.document.get("tool")

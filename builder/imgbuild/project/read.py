@@ -1,4 +1,4 @@
-"""Reads the declarations in the given files of a project, by default the files at its root."""
+"""Reads the declarations in files of a project, by default in the files at the root."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def read_declared(
     groups: Sequence[str] = (),
     names: Mapping[str, str] = NO_NAMES,
 ) -> Declarations:
-    """The declarations of the project in `folder`, for `extras` and dependency `groups`.
+    """Read the declarations of the project in `folder` for `extras` and dependency `groups`.
 
-    `files` are relative to `folder`; if empty, the files at the root of the project are read. Files
-    included with `-r` are also read. A folder among them is a package of the project. `names` maps
-    URLs of git repositories without a revision to packages. Raises InputError with all problems if
-    a file is invalid.
+    `files` are paths relative to `folder`. By default, the files at the root of the project are
+    read. Files included with `-r` are also read. A folder in `files` is a package of the project.
+    `names` maps URLs of git repositories without a revision to packages. Raises InputError with all
+    problems if a file is invalid.
     """
     if not folder.is_dir():
         message = f"{folder} is not a folder"
@@ -66,7 +66,7 @@ def _read_named_files(reading: ProjectReading, files: Sequence[str]) -> None:
 
 
 def _local_packages(reading: ProjectReading) -> None:
-    """Add the required folders, and the folders that they require."""
+    """Add the packages of required folders, including indirectly required folders."""
     done = 0
     while done < min(len(reading.local_requests), PACKAGES):
         local_package.add_local_package(reading, reading.local_requests[done])

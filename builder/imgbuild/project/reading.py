@@ -45,7 +45,7 @@ LISTS = (
 
 
 class LocalRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder to install (`-e ./verl[vllm]`); `folder` is relative to the project.
+    """A folder to install (`-e ./verl[vllm]`). `folder` is relative to the project.
 
     `name` is the package name in the requirement, if any.
     """
@@ -66,7 +66,7 @@ _INTERPRETER = re.compile(
 
 
 class ProjectReading:
-    """Collects the values of a `Declarations`. `extras` and `groups` are the chosen ones.
+    """Collects values for a `Declarations` object, for the chosen `extras` and `groups`.
 
     `names` maps URLs of git repositories without a revision to packages.
     """
@@ -104,7 +104,7 @@ class ProjectReading:
         self.root: object = None
 
     def create_child(self) -> ProjectReading:
-        """An empty reading of the same project, for a file that may be rejected."""
+        """Create an empty object with the same options, for a file that can be rejected."""
         child = ProjectReading(
             self.sources, extras=self.extras, groups=self.groups, names=self.names
         )
@@ -112,7 +112,7 @@ class ProjectReading:
         return child
 
     def merge_child(self, child: ProjectReading) -> None:
-        """Add everything that `child` has read."""
+        """Add everything that `child` collected."""
         for name in LISTS:
             values: list[Any] = getattr(self, name)
             values += [each for each in getattr(child, name) if each not in values]
@@ -121,21 +121,21 @@ class ProjectReading:
         self.cut_off = self.cut_off or child.cut_off
 
     def text(self, name: str) -> str | None:
-        """The text of the file; None, with a problem recorded, if it cannot be read."""
+        """Return the text of the file. Records a problem and returns None on failure."""
         text: str | None = self._read_with(name, self.sources.text)
         return text
 
     def read_toml(self, name: str) -> dict[str, Any] | None:
-        """The TOML document of the file; None, with a problem recorded, if it cannot be read."""
+        """Parse the file as TOML. Records a problem and returns None on failure."""
         document: dict[str, Any] | None = self._read_with(name, self.sources.read_toml)
         return document
 
     def read_yaml(self, name: str) -> Any:
-        """The YAML document of the file; None, with a problem recorded, if it cannot be read."""
+        """Parse the file as YAML. Records a problem and returns None on failure."""
         return self._read_with(name, self.sources.read_yaml)
 
     def json(self, name: str) -> Any:
-        """The JSON document of the file; None, with a problem recorded, if it cannot be read."""
+        """Parse the file as JSON. Records a problem and returns None on failure."""
         return self._read_with(name, self.sources.json)
 
     def _read_with(self, name: str, reader: Any) -> Any:
@@ -150,7 +150,7 @@ class ProjectReading:
         return value
 
     def lock_file(self, name: str, kind: type[S], tool: str) -> S | None:
-        """The lock file `name` of `tool` as a `kind`; None, with a problem, if its form differs."""
+        """Parse a lock file of `tool` as `kind`. Records a problem and returns None on failure."""
         document = self.read_toml(name)
         try:
             return None if document is None else msgspec.convert(document, kind)
@@ -178,7 +178,7 @@ class ProjectReading:
         )
 
     def add_unread(self, place: FilePlace, text: str, reason: str) -> None:
-        """Record something that is not supported or not used."""
+        """Record an entry that is not supported or not used."""
         shown = addresses.strip_secrets(reason)
         note = NotRead(place=place, text=shorten_text(text), reason=shown)
         if note not in self.left_out:
@@ -199,7 +199,7 @@ class ProjectReading:
     ) -> None:
         """Add the PEP 508 requirement `text`, or record a problem if it is invalid.
 
-        `marker` must be true as well. `path` is the path of a folder or file of the project,
+        `marker` is joined to the marker in `text`. `path` is a folder or file of the project.
         `conda` is true for a Conda package. `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA
         release.
         """
@@ -244,7 +244,7 @@ class ProjectReading:
             self.requirements.append(added)
 
     def _strip_torch_build(self, requirement: Requirement, place: FilePlace) -> None:
-        """Record the CUDA release of a local version, which is removed from PyTorch's packages."""
+        """Record the CUDA release in a local version, and remove the local version for PyTorch."""
         clauses, changed = [], False
         wheel = addresses.wheel_version(requirement.url) if requirement.url else None
         local = wheel.local if wheel and requirement.name in releases.TORCH else None
@@ -286,8 +286,8 @@ class ProjectReading:
     ) -> None:
         """Add an index, or the CUDA release in its URL.
 
-        With `packages`, the index is only for these. A `flat` index may be a folder, relative to
-        the folder of the file.
+        If `packages` is given, the index is only for these packages. A `flat` index can be a
+        folder, relative to the folder of the file.
         """
         # Credentials belong in ~/.netrc, not in files and output.
         url = LOGIN.sub("", url.strip())
@@ -330,7 +330,7 @@ class ProjectReading:
             self.cuda.append(entry)
 
     def add_python(self, spec: str, place: FilePlace) -> None:
-        """Add the accepted Pythons, a PEP 440 specifier, or record a problem if it is invalid."""
+        """Add a PEP 440 specifier of Python versions, or record a problem if it is invalid."""
         spec = spec.strip()
         if not spec:
             return
@@ -349,7 +349,7 @@ class ProjectReading:
             self.pythons.append(entry)
 
     def debian_package(self, name: str, place: FilePlace) -> None:
-        """Add a Debian package; its version, as in `git=1:2.39`, is ignored."""
+        """Add a Debian package. A version, as in `git=1:2.39`, is ignored."""
         package, _, version = name.partition("=")
         package = package.partition(":")[0].partition("/")[0]
         if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", package):
@@ -386,7 +386,7 @@ class ProjectReading:
 
 
 def _join_indexes(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]:
-    """The indexes in order; indexes with the same URL are merged."""
+    """Merge indexes with the same URL, and keep the order."""
     joined: dict[str, DeclaredIndex] = {}
     for each in indexes:
         before = joined.setdefault(each.url, each)
@@ -400,7 +400,7 @@ def _join_indexes(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]
 
 
 def shorten_text(text: str) -> str:
-    """`text` on one line, at most SHOWN characters, without secrets."""
+    """Shorten `text` to one line of at most SHOWN characters, without secrets."""
     line = addresses.strip_secrets(" ".join(text.split()))
     return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 1]}…"
 

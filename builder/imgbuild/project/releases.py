@@ -1,4 +1,4 @@
-"""Parses CUDA releases in local versions (`+cu124`), URLs of indexes, and image tags."""
+"""Parses CUDA releases in local versions (`+cu124`), index URLs and image tags."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OTHER_BUILD = re.compile(r"cpu|xpu|rocm[\d.]*")  # parts of the paths of PyTorch
 
 
 def cuda_of_tag(tag: str) -> str | None:
-    """The release of `cu124` ("12.4"), None for another text."""
+    """Convert a tag such as `cu124` to a CUDA release ("12.4"). None for other texts."""
     match = TAG.fullmatch(tag)
     return f"{match[1]}.{match[2]}" if match else None
 
 
 def cuda_of_local_version(local: str | None) -> str | None:
-    """The release of a local version: `cu124`, `cu128torch2.10`, `cu.13.0.torch.2.11`."""
+    """Return the CUDA release in a local version, such as `cu124` or `cu128torch2.10`."""
     if not local:
         return None
     dotted = DOTTED_CUDA.match(local)
@@ -37,9 +37,9 @@ def cuda_of_local_version(local: str | None) -> str | None:
 
 
 def cuda_of_index(url: str) -> str | None:
-    """The release in the path of an index: `…/whl/cu124`, `…/0.19.1/cu130`.
+    """Return the CUDA release in an index URL, such as `…/whl/cu124` or `…/0.19.1/cu130`.
 
-    Returns None for the index of a project whose builds are independent of torch.
+    Returns None for indexes of projects whose builds do not depend on torch.
     """
     parts = addresses.split_url(url)
     if parts and (parts.hostname or "").endswith(PAGES) and not STACK.search(url):
@@ -52,6 +52,6 @@ def cuda_of_index(url: str) -> str | None:
 
 
 def other_build(url: str) -> str:
-    """`cpu`, `xpu` or `rocm6.3` for an index of PyTorch with such builds, else empty."""
+    """Return the build of a PyTorch index without CUDA, such as `cpu` or `rocm6.3`, else ""."""
     parts = addresses.url_path(url).split("/") if STACK.search(url) else []
     return next((part for part in parts if OTHER_BUILD.fullmatch(part)), "")

@@ -1,4 +1,4 @@
-"""Reads requirements files, and requirements of a command line, with pip's own parser.
+"""Reads requirements files, and requirements on command lines, with pip's parser.
 
 `pip-requirements-parser` is pip's code without downloads. `packaging` parses the requirements.
 """
@@ -47,7 +47,7 @@ HASH = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
 
 class LineScope(msgspec.Struct, frozen=True, kw_only=True):
-    """How the lines of a file or a command are interpreted."""
+    """Settings for the interpretation of the lines of a file or a command."""
 
     kind: RequirementKind = "requirement"
     no_deps: bool = False
@@ -93,7 +93,7 @@ def _conda_export(reading: ProjectReading, name: str, lines: Sequence[tuple[int,
 
 
 def read_line(reading: ProjectReading, line: str, place: FilePlace, scope: LineScope) -> LineScope:
-    """Read one line; returns the scope of the lines after it."""
+    """Read a line, and return the scope of the following lines."""
     if VARIABLE.search(LOGIN.sub("", line) if INDEX.match(line) else line):
         reason = "contains an environment variable whose value is not in the file"
         reading.add_unread(place, line, reason)
@@ -125,7 +125,7 @@ def read_line(reading: ProjectReading, line: str, place: FilePlace, scope: LineS
 
 
 def _options(line: str) -> tuple[Any, list[str], str]:
-    """The options of a line, its other words, and its requirement; None for an unknown option."""
+    """Split a line into options, other words and the requirement. None for unknown options."""
     from pip_requirements_parser import break_args_options
 
     requirement, option_text = break_args_options(line)
@@ -147,7 +147,7 @@ def _parser() -> Any:
 
 
 def _new_values() -> Any:
-    """New default values, because the parser appends to the lists among its defaults."""
+    """Create new default values, because the parser appends to lists in its defaults."""
     return copy.deepcopy(_parser().get_default_values())
 
 
@@ -156,9 +156,9 @@ def _hashes(options: Any) -> list[str]:
 
 
 def declared_indexes(line: str, folder: Path, place: FilePlace) -> tuple[DeclaredIndex, ...]:
-    """The indexes in the options of one line; `place` is in `folder`.
+    """Return the indexes in the options of a line. `place` is in `folder`.
 
-    Indexes are skipped if their URL has a variable or they are outside of `folder`.
+    Indexes with variables in the URL and indexes outside of `folder` are skipped.
     """
     reading = ProjectReading(ProjectFiles(folder))
     read_line(reading, line, place, LineScope())
@@ -229,7 +229,7 @@ def requirement_word(
 
 
 class _UrlRequirement:
-    """A requirement by a URL or a path, with its known properties."""
+    """A requirement on a URL or a path."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class _UrlRequirement:
             )
 
     def _add_file(self, target: str) -> None:
-        """A wheel or an sdist among the files of the project."""
+        """Add a wheel or an sdist that is a file of the project."""
         name = _archive_name(target)
         if name is None or not self.reading.sources.exists(target):
             reason = "no such file" if name else "its file name does not contain a package name"
@@ -350,7 +350,7 @@ class _UrlRequirement:
 
 
 def expand_short_form(address: str) -> str:
-    """`git+USER@HOST:PATH`, git's short form, as an ssh URL; other URLs unchanged."""
+    """Convert git's short form, `git+USER@HOST:PATH`, to an ssh URL. Other URLs are unchanged."""
     if not re.match(r"git\+[\w.-]+@[\w.-]+:", address):
         return address
     host, _, path = address.removeprefix("git+").partition(":")
@@ -375,7 +375,7 @@ def _strip_egg(address: str) -> str:
 
 
 def _archive_name(address: str) -> str | None:
-    """The package in the file name of a wheel or an sdist; None if there is none."""
+    """Return the package in the file name of a wheel or an sdist, or None for other files."""
     file = addresses.file_name(address)
     try:
         if file.endswith(".whl"):
@@ -391,7 +391,7 @@ def _is_path(text: str) -> bool:
 
 
 def text_line(text: str, value: str, start: int, end: int) -> int:
-    """The line between `start` and `end` that contains `value`; else `start`."""
+    """Find the line from `start` to `end` that contains `value`. Returns `start` if none does."""
     part = "\n".join(text.split("\n")[start - 1 : end])
     line = line_of(part, value)
     return start + line - 1 if line else start

@@ -1,7 +1,7 @@
 """Reads setup.py without running it (separate: an evaluator of literals and lists).
 
-A small interpreter evaluates assignments of literals and lists. Other values are None: only the
-build backend can compute them.
+A small interpreter evaluates assignments of literals and lists. Values that only the build backend
+can compute are None.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FOLDERS = frozenset({"dirname", "abspath", "realpath", "getcwd", "cwd"})
 
 
 class RequirementFile(msgspec.Struct, frozen=True):
-    """Stands for the lines of a requirements file, whose path is relative to the project."""
+    """A placeholder for the lines of a requirements file. The path is relative to the project."""
 
     name: str
 
@@ -56,9 +56,9 @@ class FoundPackages(msgspec.Struct, frozen=True):
 
 
 class SetupScript:
-    """The arguments of `setup()` in the script `file`.
+    """Evaluates the arguments of `setup()` in the script `file`.
 
-    Raises SyntaxError if it is not Python, ValueError if it is too large.
+    Raises SyntaxError if the script is invalid, and ValueError if it is too large.
     """
 
     def __init__(self, sources: ProjectFiles, file: str) -> None:
@@ -77,7 +77,7 @@ class SetupScript:
     def _run_statements(
         self, statements: Sequence[ast.stmt], names: dict[str, Any], depth: int, *, guard: str = ""
     ) -> Any:
-        """Execute statements under the condition `guard`; returns the value of a `return`."""
+        """Execute statements under the condition `guard`. Returns the value of a `return`."""
         for statement in statements:
             result = self._run_compound(statement, names, depth, guard)
             if result is not None:
@@ -190,7 +190,7 @@ class SetupScript:
                 self.arguments[keyword.arg] = value
 
     def _expression_value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
-        """ScriptText, list, dict, RequirementFile or Packages; None if unknown."""
+        """Evaluate an expression. Returns None if the value is unknown."""
         value: Any = None
         match node:
             case ast.Constant(value=str() as text):
@@ -291,7 +291,7 @@ class SetupScript:
         return values if isinstance(values, RequirementFile) else None
 
     def _joined_path(self, parts: Sequence[ast.expr], names: dict[str, Any], depth: int) -> Any:
-        """The path of joined parts relative to the script; unknown parts count as its folder."""
+        """Join parts of a path relative to the script. An unknown part is the script's folder."""
         values = [self._expression_value(part, names, depth) for part in parts]
         texts = [
             value.value if isinstance(value, ScriptText) else value.name
@@ -301,7 +301,7 @@ class SetupScript:
         return self._file_content("/".join(text for text in texts if text), parts[0].lineno)
 
     def _file_content(self, path: str, line: int) -> ScriptText | RequirementFile:
-        """The project's file at `path`, else the path as a string."""
+        """Return the project's file at `path`, or the path as a string if there is no such file."""
         target = relative_path(self.folder, path.lstrip("/")) if path else ""
         is_path = path and len(path) < 256 and "\n" not in path and not target.startswith("..")
         if is_path and self.sources.is_inside(target) and self.sources.exists(target):
@@ -309,7 +309,7 @@ class SetupScript:
         return ScriptText(path, line)
 
     def _read_result(self, path: ScriptText, function: str) -> ScriptText | RequirementFile | None:
-        """The result of a function for a path; None for the content of a missing file."""
+        """Return the result of a function for a path. None for the content of a missing file."""
         file = self._file_content(path.value, path.line)
         return None if function in READERS and isinstance(file, ScriptText) else file
 
@@ -354,7 +354,7 @@ class SetupScript:
         return FoundPackages(where.value if isinstance(where, ScriptText) and where.value else ".")
 
     def _function_result(self, name: str, call: ast.Call, names: dict[str, Any], depth: int) -> Any:
-        """The result of a function of the script; the file for a function that reads a file."""
+        """Evaluate a function of the script. For a function that reads a file, returns the file."""
         function = self._functions[name]
         inner = dict(names)
         parameters = [argument.arg for argument in function.args.args]
@@ -393,7 +393,7 @@ class SetupScript:
     def _table_by_name(
         self, each: ast.comprehension, names: dict[str, Any], depth: int
     ) -> dict[str, Any] | None:
-        """The mapping of names to requirements that scripts create from a list."""
+        """Return a dict from names to requirements, which scripts create from a list."""
         iterated = each.iter
         while isinstance(iterated, ast.ListComp | ast.GeneratorExp):
             iterated = iterated.generators[0].iter
@@ -420,9 +420,9 @@ class SetupScript:
 
 
 def flatten_items(value: Any, *, unknown: bool = False) -> list[Any]:
-    """The items of nested lists; any other value is the only item.
+    """Return the items of nested lists. A value that is not a list is a single item.
 
-    None is an unknown item, which is omitted unless `unknown`.
+    Unknown items (None) are omitted unless `unknown` is set.
     """
     items: list[Any] = []
     queue = [value]
@@ -438,7 +438,7 @@ def flatten_items(value: Any, *, unknown: bool = False) -> list[Any]:
 
 
 def entry_points(value: Any) -> Iterator[tuple[str, str]]:
-    """The console scripts in `entry_points`, a dict or a string in INI format."""
+    """Yield the console scripts in `entry_points`, which is a dict or a string in INI format."""
     lines: list[str] = []
     if isinstance(value, dict):
         scripts = value.get("console_scripts")

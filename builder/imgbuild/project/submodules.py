@@ -1,4 +1,4 @@
-"""Finds submodules of a git repository that were not fetched, from `.gitmodules`."""
+"""Finds submodules in `.gitmodules` that were not fetched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUBMODULES = "if this is a submodule, fetch it with `git submodule update --init
 
 
 def missing_submodule_remedy(sources: ProjectFiles, path: str) -> str | None:
-    """The command to fetch the missing submodule that contains `path`; None if there is none."""
+    """Suggest a command to fetch the missing submodule that contains `path`, if any."""
     for each in missing_submodules(sources):
         if path == each.text or path.startswith(f"{each.text}/"):
             return f"fetch the submodule with `git submodule update --init {each.text}`"
@@ -18,7 +18,7 @@ def missing_submodule_remedy(sources: ProjectFiles, path: str) -> str | None:
 
 
 def missing_submodules(sources: ProjectFiles) -> list[NotRead]:
-    """The submodules whose folder is empty or missing."""
+    """Return the submodules whose folders are empty or missing."""
     if not sources.exists(FILE):
         return []
     try:

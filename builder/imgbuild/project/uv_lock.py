@@ -1,7 +1,7 @@
 """Reads a uv.lock with `uv export`, or directly (separate: a file format).
 
-uv runs in a separate folder with only the project's pyproject.toml files and its lock: offline,
-without configuration, variables and builds.
+uv runs in a separate folder that contains only the pyproject.toml files and the lock. It runs
+offline, without configuration files, environment variables and builds.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class UvOptions(msgspec.Struct, rename="kebab"):
 
 
 class UvLock(msgspec.Struct, rename="kebab"):
-    """The fields of a uv.lock that are read. Source: uv.lock files of uv 0.4 to 0.13."""
+    """The relevant fields of a uv.lock. Source: uv.lock files of uv 0.4 to 0.13."""
 
     version: int
     package: list[UvPackage]
@@ -124,7 +124,7 @@ def _export_pylock(
     extras: Iterable[str],
     groups: Iterable[str],
 ) -> dict[str, Any] | None:
-    """The pylock.toml that `uv export` writes for the lock; None if it fails."""
+    """Convert the lock to a pylock.toml with `uv export`. None if this fails."""
     folder = parent_folder(pyproject)
     members = {folder}
     for package in packages:
@@ -181,7 +181,7 @@ def _root(
 def _closure(
     packages: Iterable[UvPackage], root: UvPackage, extras: Iterable[str], groups: Iterable[str]
 ) -> Iterator[tuple[UvPackage, set[str]]]:
-    """The packages that `root` needs on Linux, each with its markers.
+    """Yield the dependencies of `root` on Linux, and the markers of each package.
 
     An empty marker is true on all machines.
     """

@@ -1,4 +1,4 @@
-"""Reads `[tool.uv]` of a pyproject.toml: sources, indexes, overrides, constraints, cut-off.
+"""Reads `[tool.uv]` of a pyproject.toml, such as sources, indexes and constraints.
 
 Source: uv's documentation of projects and its reference of settings.
 """
@@ -44,9 +44,9 @@ IGNORED_REASON = "this uv setting is ignored, because targets define their own"
 
 
 class UvSettings:
-    """`[tool.uv]` of the pyproject.toml `file`, applied to its requirements.
+    """The `[tool.uv]` settings in `file`, applied to the requirements in the same file.
 
-    `extras` and `groups` are the ones to read.
+    `extras` and `groups` are the extras and groups to read.
     """
 
     def __init__(self, reading: ProjectReading, file: str, document: dict[str, Any]) -> None:
@@ -72,17 +72,17 @@ class UvSettings:
         self._named: dict[tuple[str, str], list[str]] = {}  # index and marker → packages
 
     def place(self, value: str, after: str = "[tool.uv") -> FilePlace:
-        """The line that contains `value`."""
+        """Find the line that contains `value`."""
         return FilePlace(file=self.file, line=line_of(self.text, value, after=after))
 
     def default_groups(self, available: Iterable[str]) -> list[str]:
-        """The groups that uv installs by default, except groups for development."""
+        """Return the groups that uv installs by default, except groups for development."""
         default = self.table.get("default-groups", [])
         names = list(available) if default == "all" else [str(each) for each in _list(default)]
         return [name for name in names if normalize_package(name) not in DEVELOPMENT]
 
     def conflict_sets(self, package: str) -> list[tuple[str, ...]]:
-        """The sets of this package's extras and groups that exclude each other."""
+        """Return the sets of extras and groups of this package that exclude each other."""
         sets = []
         for conflict in _list(self.table.get("conflicts")):
             items = [item for item in _list(conflict) if isinstance(item, dict)]
@@ -145,9 +145,9 @@ class UvSettings:
         place: FilePlace,
         kind: RequirementKind,
     ) -> str | None:
-        """Add the requirement from each source; indexes are only recorded.
+        """Add the requirement for each source. Sources that are indexes are only recorded.
 
-        Returns the marker of machines without a matching source; None if there are none.
+        Returns the marker of environments without a matching source, or None if there are none.
         """
         general = str(requirement.marker or "")
         left = set(platforms.matching_environments(general))
@@ -234,7 +234,7 @@ class UvSettings:
         )
 
     def _member_folder(self, name: str) -> str | None:
-        """The folder of the workspace member with this name."""
+        """Find the folder of the workspace member `name`."""
         sources = self.reading.sources
         for pattern in _list(self.workspace.get("members")):
             base = sources.root / self.folder
@@ -354,9 +354,10 @@ class UvSettings:
 
 
 def absolute_day(value: object) -> datetime.date | None:
-    """The day of `exclude-newer`; for a time during a day, the next day; None if it is relative.
+    """Convert `exclude-newer` to a cut-off day. Times are rounded up to the next day.
 
-    This includes files uploaded later on the same day, which uv would exclude.
+    Files uploaded on the same day after the time are included, although uv excludes them. Returns
+    None for relative times.
     """
     if isinstance(value, datetime.datetime):
         moment = value
@@ -388,7 +389,7 @@ def _git_address(source: dict[str, Any]) -> str:
 
 
 def _index_marker(marker: str) -> str:
-    """The marker of an index; empty if it is true in every image."""
+    """Return the marker of an index, or "" if the marker is true in every image."""
     return (
         ""
         if len(platforms.matching_environments(marker)) == len(platforms.possible_environments())
@@ -413,7 +414,7 @@ INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
 
 
 def _invert_marker(marker: str) -> str:
-    """The inverse of a marker; empty if the marker has more than one comparison."""
+    """Invert a marker. Returns "" for a marker with several comparisons."""
     match = re.fullmatch(
         r"\s*([\w.]+)\s*(==|!=|<=|>=|<|>|not in|in)\s*(['\"][^'\"]*['\"])\s*", marker
     )
@@ -421,14 +422,14 @@ def _invert_marker(marker: str) -> str:
 
 
 def _list(value: object) -> list[Any]:
-    """A list is unchanged, None becomes an empty list, and any other value a list of one item."""
+    """Convert `value` to a list. None becomes an empty list, and other values a single item."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
 
 
 def _strings(reading: ProjectReading, value: object, place: FilePlace) -> list[str]:
-    """The strings of a list; each other item is recorded as a problem."""
+    """Return the strings in a list. Records a problem for every other item."""
     texts = []
     for item in _list(value):
         if isinstance(item, str):
