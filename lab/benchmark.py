@@ -1,6 +1,6 @@
 """Compares build times of imgbuild and of `docker build` with uv, for the same lock and wheels.
 
-A measurement ends after a command has run in a container of the image, except where a case states
+A measurement ends after a command has run in a container of the image, unless the case states
 otherwise. Prints a Markdown table for docs/benchmarks.md with medians of wall time, peak memory and
 bytes to push. Run it with `make benchmark`. The page cache is warm for both builders, and pins are
 changed in a copy of the project.

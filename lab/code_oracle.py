@@ -151,14 +151,16 @@ def main() -> None:
     verb = verbs.add_parser("environment", help="install a target's packages for the CPU")
     verb.add_argument("target")
     verb.add_argument("folder", type=Path)
-    verb.add_argument("--torch", default="2.13.0+cpu", help="version of torch for the CPU")
+    verb.add_argument(
+        "--torch", default="2.13.0+cpu", help="CPU version of torch (default: %(default)s)"
+    )
     verb = verbs.add_parser("audit", help="audit files for a target")
     verb.add_argument("target", help="target, or quoted options of `imgbuild audit`")
     verb.add_argument("paths", type=Path, nargs="+")
     verb.add_argument("--output", type=Path, required=True)
     for name, count in (("findings", 40), ("failures", 20)):
         verb = verbs.add_parser(name, help=f"draw {name}")
-        verb.add_argument("results", type=Path, help="file with the output of audit")
+        verb.add_argument("results", type=Path, help="output file of the audit command")
         verb.add_argument("--python", required=True, help="Python interpreter of the environment")
         verb.add_argument("--seed", type=int, required=True)
         verb.add_argument("--count", type=int, default=count)

@@ -359,7 +359,7 @@ def import_dotted(dotted: str) -> Any:
 def main() -> None:
     """Process the request on stdin."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("findings", "failures"), help="content of stdin")
+    parser.add_argument("what", choices=("findings", "failures"), help="what to find or check")
     what = parser.parse_args().what
     questions = json.load(sys.stdin)
     quiet = io.StringIO()

@@ -5,7 +5,7 @@ lab/growth.py --targets 1000 ../many
 
 The project has the targets of matrix.yaml under other names, with matching locks and digests.
 Nothing is downloaded. Prints the seconds and memory of each command for a tenth of the targets and
-for all of them. Each command runs in a new process with a new cache, except that the second `list
+for all targets. Each command runs in a new process with a new cache, except that the second `list
 --wide` uses the cache of the first.
 """
 
@@ -114,8 +114,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="folder for the projects")
-    parser.add_argument("--targets", type=int, default=1000, help="default: 1000")
+    parser.add_argument("folder", type=Path, help="new folder for the projects")
+    parser.add_argument(
+        "--targets", type=int, default=1000, help="number of targets (default: %(default)s)"
+    )
     given = parser.parse_args()
     for number in (given.targets // 10, given.targets):
         folder = given.folder / str(number)

@@ -33,7 +33,7 @@ class CommandMeasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampler(threading.Thread):
-    """Records the peak memory of processes below `roots`, less `daemons` at the start."""
+    """Records the peak memory of `roots` and descendants, minus the initial memory of `daemons`."""
 
     def __init__(self, roots: Sequence[int], daemons: Sequence[int]) -> None:
         super().__init__(daemon=True)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares the audit with Python on random package sets that were not used for its development.
 
-Each seed draws two sets from the same requirements: the control, as uv resolves it, and one in
-which one version is forced. Both are installed and imported on the CPU, each package in a new
-process, and both are audited by `imgbuild audit --requirements`. A failure counts only if the
+Each seed draws two sets from the same requirements: the control, as resolved by uv, and a set in
+which one version is forced. Both sets are installed and imported on the CPU, with a new process for
+each package. Then `imgbuild audit --requirements` audits both sets. A failure counts only if the
 control can be imported. Only a sample of the draws without a failure is audited. Results are lines
 of JSON, one per seed. Seeds with a result are skipped, so a run can be interrupted and continued.
 Even seeds are for development, and `report` shows no details of odd seeds.
@@ -140,7 +140,7 @@ class Experiments:
     def audit_again(
         self, measured: MeasuredDraw, chosen: Callable[[SetResult], bool]
     ) -> MeasuredDraw:
-        """`measured`, with current audit results for the `chosen` sets."""
+        """Return `measured` with current audit results for the `chosen` sets."""
         if measured.draw is None or measured.control is None or measured.forced is None:
             return measured
         control, forced = measured.control, measured.forced
@@ -151,7 +151,7 @@ class Experiments:
         return msgspec.structs.replace(measured, control=control, forced=forced, commit=self.commit)
 
     def _audit_again(self, draw: SetDraw, which: str, previous: SetResult) -> SetResult:
-        """`previous` with current errors; new errors are looked up in the installed set.
+        """Return `previous` with current errors. New errors are looked up in the installed set.
 
         Raises OSError or UnresolvedError if the set can no longer be installed.
         """
@@ -177,7 +177,7 @@ class Experiments:
     def _install_set(self, draw: SetDraw, which: str) -> Iterator[InstalledSet]:
         """Install the set "forced" or "control" for a `with` block.
 
-        Its path is constant, so that bytecode of identical files is reused.
+        The path of the set is constant, so that bytecode of identical files is reused.
         """
         pins = draw.forced if which == "forced" else draw.control
         packages = oracle_sets.packages_to_import(draw.package, pins, self.table)
@@ -334,9 +334,10 @@ def _look_up_alarms(report: Report | None, tried: SetProbe) -> Iterator[Alarm]:
 def ignore_incomparable(control: InstalledSet, forced: InstalledSet) -> None:
     """Drop failures that are unrelated to the forced version.
 
-    Dropped are shared objects of packages whose shared objects the control cannot open either,
-    because many cannot be loaded alone, parts of a namespace that the control lacks, because
-    each may require an extra, and downloads on import, which fail without a network.
+    A shared object is ignored if the control cannot open shared objects of the same package either,
+    because many cannot be loaded alone. Parts of a namespace that the control lacks are ignored,
+    because each part may require an extra. Downloads on import are ignored, because they fail
+    without a network.
     """
     unopened = {failure.package for failure in control.failures if failure.name.endswith(".so")}
     parts = {module for module in forced.modules - control.modules if "." in module}
@@ -359,7 +360,7 @@ def _output(command: Sequence[str]) -> str:
 
 
 def measure_seeds(options: argparse.Namespace) -> None:
-    """Measure seeds missing in the results, and append each."""
+    """Measure the seeds that are missing from the results file, and append their results."""
     results = read_results(options.results)
     draws = read_results(options.draws) if options.draws else None
     experiments = Experiments(options.folder)
@@ -411,7 +412,7 @@ def main() -> None:
         "--folder", type=Path, default=FOLDER, help="folder for sets, downloads and facts"
     )
     parser.add_argument(
-        "--results", type=Path, help="file of results (default: results.jsonl in the folder)"
+        "--results", type=Path, help="results file (default: results.jsonl in the folder)"
     )
     parser.add_argument(
         "--draws", type=Path, help="for `again`: results file with the draws to audit"

@@ -41,7 +41,7 @@ GPU_ONLY = ("nvidia-", "cuda-")
 class ListedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A package of the table, with its oldest version and the names to read from it.
 
-    `beside` contains names to read only if the set contains the other package.
+    `beside` maps other packages to names that are read only if the set contains that package.
     """
 
     oldest: str
@@ -57,7 +57,8 @@ class ListedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The packages from which sets are resolved.
 
-    `torch` is the version common to its sets; `companions` are requirements of each set.
+    `torch` is the version of torch in all sets of the group. `companions` are requirements of each
+    set.
     """
 
     name: str

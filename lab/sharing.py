@@ -130,7 +130,7 @@ def main() -> int:
     """Print the table or the comparison. Exits with status 2 if no target has digests."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--images", type=Path, default=ROOT / "images", help="folder of locks and digests"
+        "--images", type=Path, default=ROOT / "images", help="folder with locks and digests"
     )
     parser.add_argument(
         "--registry", metavar="HOST/REPOSITORY", help="registry and repository to compare with"

@@ -93,7 +93,7 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("layout", type=Path, help="OCI layout of an image for the architecture of this machine")
     add("--runs", type=int, default=3, help="number of runs of each program (default: %(default)s)")
-    add("--compress", choices=[*OPTIONS], default="zstd", help="compressor of both programs")
+    add("--compress", choices=[*OPTIONS], default="zstd", help="compressor for both programs")
     add(
         "--work",
         type=Path,

@@ -9,9 +9,10 @@ target does not need are removed from the cache. A run requires about 10 GB of d
 downloads, and can be interrupted and continued.
 
 --small updates only the small facts (`SMALL_FACTS`), which are read with range requests (about 1
-GB). --missing adds missing wheels and Debian packages, without modules. --modules adds only the
-modules and sources that audits read from wheels in the file. --names adds only the names that
-audits look up. --modules and --names use range requests to read modules.
+GB). --missing adds only wheels and Debian packages that the file lacks, and reads no modules of
+these wheels. --modules adds only the modules and sources that audits read from wheels in the file.
+--names adds only the names that audits look up. --modules and --names use range requests to read
+modules.
 """
 
 from __future__ import annotations
@@ -255,7 +256,10 @@ def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: FactsReade
 
 
 def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library: Library) -> None:
-    """Read the facts that `twin` has about another wheel. Modules with equal bytes are shared."""
+    """Read the same kinds of facts as in `twin`, which is about another wheel.
+
+    Facts about modules with equal bytes are copied from `twin`.
+    """
     members = library_wheel.content.members()
     same = {path for path, crc in twin.crcs.items() if path in members and members[path].crc == crc}
     modules = [name for name in twin.modules if name in library_wheel.sources]
@@ -423,7 +427,7 @@ def add_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
 def merged_entries(
     entries: Mapping[str, bytes], published: PublishedFacts, facts: FactsReader
 ) -> dict[str, bytes]:
-    """`entries`, whose facts are `published`, with `facts` added."""
+    """Add `facts` to `entries`. `published` contains the facts in `entries`."""
     decode = msgspec.msgpack.decode
     for package, wheels in facts.wheels.items():
         data = entries.get(f"wheels/{package}")
@@ -481,7 +485,9 @@ def main() -> int:
         "--small", action="store_true", help="only update the small facts, with range requests"
     )
     parser.add_argument(
-        "--missing", action="store_true", help="add only missing entries, and no modules"
+        "--missing",
+        action="store_true",
+        help="only add missing wheels and Debian packages; read no modules",
     )
     parser.add_argument(
         "--modules", action="store_true", help="only add the modules that audits of targets read"

@@ -126,7 +126,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--check", action="store_true", help="only compare the tables")
     options = parser.parse_args(words)
     rows, stale = all_rows(ROOT), []
     for name in PAGES:

@@ -131,7 +131,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--check", action="store_true", help="only compare the pictures")
     options = parser.parse_args(words)
     stale = []
     for name, picture in PICTURES.items():

@@ -277,7 +277,7 @@ def _by_specifier(names: dict[str, str], indent: str) -> Iterator[str]:
 def main() -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("python", nargs="+", help="Python interpreter in which names are looked up")
+    parser.add_argument("python", nargs="+", help="Python interpreter to look up names in")
     given = parser.parse_args()
     missing = missing_table({version: StdlibStubs(version) for version in VERSIONS})
     checked = []

@@ -173,7 +173,7 @@ def write_bytes(path: Path, data: bytes, *, below: Path | None = None) -> bool:
     """Write `data` to `path` with an atomic rename. Returns False if nothing changed.
 
     `below` is a parent folder of `path`, such as the folder of a project. Symbolic links below this
-    folder are not followed; without `below`, only `path` itself must not be a link. If several
+    folder are not followed. Without `below`, only a link at `path` is rejected. If several
     processes write at the same time, the last write remains. Raises InputError for a link, pipe,
     device or folder, and OSError with `path`.
     """

@@ -72,7 +72,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A result of a check: the problem, its place, the severity, and the remedy.
 
-    In an audit, a finding is an error only on the main path, and a note elsewhere.
+    In an audit, findings outside the main path are notes, not errors.
     """
 
     check: str

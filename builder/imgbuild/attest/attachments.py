@@ -1,7 +1,8 @@
 """Attaches SBOMs, provenance and the lock to a pushed image.
 
-SBOMs of an architecture refer to its manifest. Provenance and lock refer to the tagged manifest or
-index and to each manifest, so that clients can find them by any digest.
+SBOMs for an architecture refer to the manifest for this architecture. Provenance and the lock refer
+to the tagged manifest or index, and to each manifest of an index, so that clients can find them by
+any of these digests.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def sbom_files(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, Ar
 def list_subjects(
     lock: Lock, target_digests: TargetDigests, arches: Collection[Arch]
 ) -> list[Descriptor]:
-    """The tagged manifest or index, and each manifest of an index, by architecture."""
+    """The tagged manifest, or the tagged index and each manifest of this index."""
     manifests = image_digests.image_manifests(lock, target_digests, arches)
     each = [create_descriptor(MANIFEST, data) for data in manifests.values()]
     if len(each) == 1:
@@ -141,10 +142,10 @@ def _statement(
     arches: Collection[Arch],
     project: Project,
 ) -> bytes:
-    """The attached provenance with the same `comparable_fields`, or else a new statement.
+    """Return the attached provenance with equal `comparable_fields`, or else a new statement.
 
-    Other runs or commits that push the same image add no provenance. Attached statements are never
-    signed, because anyone can attach them.
+    Thus, no provenance is added if the same image is pushed from another CI run or commit. Attached
+    statements are never signed, because anyone can attach them.
     """
     lock, target_digests = lock_bundle.lock, lock_bundle.target_digests
     details = provenance.build_details(project, lock.target)

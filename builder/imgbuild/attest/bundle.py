@@ -151,7 +151,7 @@ def read_lock_bundle(data: Mapping[str, bytes], place: str) -> LockBundle:
 
 
 def read_folder(folder: Path) -> LockBundle:
-    """Read the bundle in `folder`, which contains the artifact's files or is a target's folder."""
+    """Read the bundle in `folder`: the files of a downloaded artifact, or a target's folder."""
     contents = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in (*(folder / name for name in (LOCK, DIGESTS_FILE, PACKAGES, SOURCES)),
@@ -217,7 +217,7 @@ def _refuse_unplaced(lock: Lock, sources: BundleSources, place: str) -> None:
 
 
 def _added_contents(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:
-    """The files that `lock` adds, from `data`, which can contain other files."""
+    """Return the files in `data` that `lock` adds. Other files are ignored."""
     added_files = {}
     for file in lock.extends.files.values() if lock.extends is not None else ():
         name = f"{FILES}{file.sha256}"

@@ -49,7 +49,7 @@ class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Data about a build that is not in the lock or the digests.
 
     `lock` and `matrix` are digests. `matrix` is None for a lock without a project. `commit` is None
-    outside of a checkout, and if the lock or the matrix has uncommitted changes.
+    if the project is not in a checkout, or if the lock or the matrix has uncommitted changes.
     """
 
     lock: Sha256
@@ -61,7 +61,7 @@ class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparableFields(msgspec.Struct, frozen=True):
-    """The fields that are equal in equivalent statements. Run and commit can differ."""
+    """The fields that are equal in equivalent statements. The CI run and the commit can differ."""
 
     subjects: tuple[Digest, ...]
     lock: Sha256
@@ -87,7 +87,7 @@ def build_details(
 
 
 def lock_build_details(lock: Sha256) -> BuildDetails:
-    """The build details of a lock outside a project: its sha256 and the builder."""
+    """The build details of a lock without a project: the sha256 of the lock, and the builder."""
     return BuildDetails(
         lock=lock, builder=builder_id(os.environ), invocation=_invocation(os.environ)
     )
@@ -148,7 +148,7 @@ def create_statement(
 
 
 def comparable_fields(data: bytes) -> ComparableFields | None:
-    """The comparable fields of a statement created by this module. None for other data."""
+    """The comparable fields of a statement created by this module, or None for other data."""
     try:
         decoded = msgspec.json.decode(data)
         definition = decoded["predicate"]["buildDefinition"]

@@ -32,7 +32,9 @@ def require_layer(
     layer: LayerFile,
     advance: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Check `layer`, whose `digest` was checked, against its diff ID, unless recorded as checked.
+    """Check the tar of `layer` against the diff ID, unless this check is recorded.
+
+    Callers must check `digest`, the digest of the compressed layer, first.
 
     Raises IntegrityError if the tar does not match the diff ID. `advance` is called with the bytes
     of each chunk.

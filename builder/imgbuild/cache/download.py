@@ -101,7 +101,8 @@ def fetch_file(
     """Return the path of a file in the store after downloading it if it is missing.
 
     `advance` is called with the number of received bytes, which is negative if bytes must be
-    downloaded again. If `stop` is set, the download ends early. Raises the errors of `fetch_all`.
+    downloaded again. If `stop` is set, the download ends early. Raises the same errors as
+    `fetch_all`.
     """
     store, locked = context.store, request.locked
     with store.partial(locked.sha256, stop=stop) as partial:
@@ -143,7 +144,7 @@ def download_unlocked(url: str, name: str, context: Context) -> LockedFile:
 
 @contextlib.contextmanager
 def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[ProgressBar]:
-    """The progress bar for these files, or for all downloads of the run."""
+    """Show the progress bar of the run's downloads, or else a bar for the files in `sizes`."""
     if context.transfer is not None:
         with context.transfer.progress_bar(sizes) as bar:
             yield bar

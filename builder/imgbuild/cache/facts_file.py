@@ -1,8 +1,9 @@
 """Reads and writes the installed file of facts about published packages.
 
-If the cache lacks a fact, it is read from this file. Extensions can thus be locked, and published
-targets audited, without downloading the packages. The file is a zip archive of XZ streams that
-contain MessagePack. The archive comment identifies the format. `tools/facts.py` writes the file.
+If the cache lacks a fact, the fact is read from this file. Extensions can thus be locked, and
+published targets audited, without downloading the packages. The file is a zip archive of XZ streams
+that contain MessagePack. The archive comment identifies the format. `tools/facts.py` writes the
+file.
 """
 
 from __future__ import annotations

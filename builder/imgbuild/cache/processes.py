@@ -1,4 +1,4 @@
-"""Tracks processes that use a cache, and removes leftovers of dead ones (separate: lock files).
+"""Tracks processes that use a cache, and removes files of dead processes (separate: lock files).
 
 Each process locks a file in `live/`, and has a folder with the same name in `scratch/`.
 """

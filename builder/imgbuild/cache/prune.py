@@ -141,8 +141,9 @@ def prune_cache(store: Store, limit: int) -> Removal:
     """Remove the least recently used entries until at most `limit` bytes are left.
 
     Entries in use by a live process are kept regardless of the limit. Roots are removed first,
-    because they contain hard links to files of unpacked layers, then unpacked layers, which can be
-    created again from layers. Facts are removed last, because they are small and slow to compute.
+    because they contain hard links to files of unpacked layers. Unpacked layers are removed next,
+    because they can be created again from layers. Facts are removed last, because they are small
+    and slow to compute.
     """
     store.remove_leftovers()
     removed = freed = 0
@@ -183,9 +184,12 @@ def clear_cache(store: Store) -> Removal:
 
 
 def trim_cache(store: Store) -> Removal | None:
-    """Limit the cache to $IMGBUILD_CACHE_SIZE at the end of a command. Returns None if unset.
+    """Limit the cache to $IMGBUILD_CACHE_SIZE at the end of a command.
 
-    Entries that this process has used can be removed. Leftovers of killed processes are removed.
+    Returns None if this variable is unset.
+
+    Entries that this process has used can be removed, too. Leftovers of killed processes are always
+    removed.
     """
     limit = size_limit()
     if limit is None:

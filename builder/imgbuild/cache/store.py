@@ -368,8 +368,9 @@ class Store:
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
         """The partial download of a file or blob, locked by this process.
 
-        Waits while another process downloads the file, which can then be in the cache. None if
-        `stop` returns true. `add_file` and `add_blob` move the download into the cache.
+        Waits while another process downloads the file. Afterwards, the complete file can be in the
+        cache. Yields None if `stop` returns true. `add_file` and `add_blob` move the download into
+        the cache.
         """
         with files.plain_errors(self.root):
             path = self._checked_path(self.root / "partial" / self._file(sha256).name)
@@ -393,7 +394,7 @@ class Store:
         return self._checked_path(self.root / "locks" / name)
 
     def _checked_path(self, path: Path, *, make: bool = True) -> Path:
-        """Check that this user owns the folders of `path`. With `make`, they are created."""
+        """Check that this user owns the folders of `path`. With `make`, create missing folders."""
         with contextlib.suppress(FileNotFoundError):
             make_private(self.root, *path.relative_to(self.root).parts[:-1], make=make)
         return path
@@ -450,7 +451,10 @@ class Store:
                 os.truncate(self._live[1], 0)
 
     def leased_paths(self, *, current_process: bool = True) -> set[str]:
-        """The paths below the root in use by live processes, or only by `current_process`."""
+        """The paths below the root that live processes use.
+
+        If `current_process` is false, paths that only this process uses are omitted.
+        """
         names = set(self._leased) if current_process else set()
         return names | processes.leased_paths(
             self.root, None if self._live is None else self._live[0]

@@ -71,8 +71,8 @@ def choose_jobs(
     """The jobs of the `selected` targets. `published` is the state of the registry.
 
     A published target without a SIF has only the job that creates the SIF, if ci.yaml requests
-    SIFs. A target without a suitable machine is skipped with a warning. Raises InputError if it is
-    the only target.
+    SIFs. A target without a suitable machine is skipped with a warning. If no other target is
+    selected, raises InputError instead.
     """
     before = revisions.digests_at(project, query.revision) if query.revision else {}
     choices: list[TargetJobs | SkippedTarget] = []

@@ -139,7 +139,9 @@ def create_jobs(
     *,
     again: bool = False,
 ) -> TargetJobs:
-    """The jobs of `target`, tested on `arches`. With `again`, other machines also build it.
+    """Create the jobs that build `target` and test it on `arches`.
+
+    With `again`, machines of other architectures build the image again.
 
     Raises InputError if a tier needs a GPU and no machine has one.
     """

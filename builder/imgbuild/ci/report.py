@@ -57,7 +57,7 @@ class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[TargetOutcome, ...]
 
     def outcomes_needing_attention(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
-        """The targets that need attention, with `strict` including those without a machine."""
+        """The targets that need attention. `strict` includes targets without a machine."""
         return tuple(
             outcome
             for outcome in self.targets

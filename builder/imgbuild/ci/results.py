@@ -39,7 +39,7 @@ class StepState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FirstError(msgspec.Struct, frozen=True, kw_only=True):
-    """The first error of a step and its remedy."""
+    """The first error of a step, and the remedy."""
 
     error: str
     hint: str = ""

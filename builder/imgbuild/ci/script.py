@@ -60,12 +60,12 @@ def write_script(
     *,
     drop: bool = False,
 ) -> str:
-    """The script that runs the jobs of `targets`, or only the jobs in `names` if not empty.
+    """Create the script that runs the jobs of `targets`. If `names` is set, only these jobs run.
 
     The script skips jobs for other machines, except jobs in `names`.
 
-    With `drop`, images are removed from build/ when their targets are finished, unless they existed
-    before the run.
+    With `drop`, the image of a target is removed from build/ when the target is finished, unless
+    the image existed before the run.
 
     Raises InputError if a job in `names` needs a registry and none is specified.
     """

@@ -38,7 +38,7 @@ class Runner(StrictStruct, frozen=True):
 
 
 class CveGate(StrictStruct, frozen=True):
-    """The known vulnerabilities that fail a job."""
+    """The known vulnerabilities that make a job fail."""
 
     severity: Annotated[Rating, Meta(description="the lowest severity to fail at")] = Rating.HIGH
     ignore_unfixed: Annotated[
@@ -65,7 +65,7 @@ class CiSettings(StrictStruct, frozen=True):
         )
 
     def with_required_tiers(self, tiers: tuple[TierName, ...], *, gpu: bool = True) -> CiSettings:
-        """Replace the required tiers, unless `tiers` is empty.
+        """Replace the required tiers by `tiers`, unless `tiers` is empty.
 
         If `gpu` is false, tiers that need a GPU are excluded. Raises InputError if no tier remains.
         """

@@ -86,8 +86,8 @@ def bake_target(
     """Build `target` of the bake file `file` in `folder`. An interrupt cancels the build.
 
     `values` replace keys of the target. With `terminal`, buildx draws the progress. Otherwise,
-    errors include the end of the output. Raises ToolMissing if no engine responds, and InputError
-    for an unknown builder, and WorkFailed for other failures.
+    errors include the end of the output. Raises ToolMissing if no engine responds, InputError for
+    an unknown builder, and WorkFailed for other failures.
     """
     words = [*find_buildx(), "bake", "--progress=auto", f"--file={file}"]
     words += [f"--set={target}.{key}={value}" for key, value in values.items()]

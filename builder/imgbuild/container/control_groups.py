@@ -57,7 +57,7 @@ def abandoned_groups(base: str) -> list[str]:
 
 
 def group_places(limits: dict[str, int]) -> list[tuple[str, dict[str, int]]]:
-    """The parent folders for control groups and the files for limits (version 2, or else 1)."""
+    """The parent folders and limit files of control groups version 2, or else of version 1."""
     with open("/proc/self/cgroup", encoding="utf-8") as file:
         memberships = {line.split(":", 2)[1]: line.rstrip("\n").split(":", 2)[2] for line in file}
     memory, processes = limits["memory"], limits["processes"]

@@ -119,7 +119,11 @@ def serve_requests(helper: HelperPipes, job: EnclosureJob) -> None:
 
 
 def id_map(name: str, index: int, job: EnclosureJob) -> str:
-    """The text for `uid_map` or `gid_map`: one ID for a user, or all IDs or `host_id` for root."""
+    """The text for `uid_map` or `gid_map`.
+
+    If the caller is not root, one ID is mapped to the caller. If the caller is root, one ID is
+    mapped to `host_id` or, without `host_id`, all IDs are mapped to themselves.
+    """
     inside = job.user[index]
     if os.geteuid() != 0:
         return f"{inside} {(os.geteuid, os.getegid)[index]()} 1\n"
@@ -163,7 +167,7 @@ def exit_with_result(function: Callable[[], int]) -> None:
 def wait_for(process: int) -> int:
     """Wait for a child.
 
-    Returns its exit status as in a shell. Other ended children are reaped, too.
+    Returns the exit status of this child as in a shell. Other ended children are reaped, too.
     """
     while True:
         ended, status = os.waitpid(-1, 0)

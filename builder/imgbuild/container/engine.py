@@ -136,7 +136,7 @@ def inspect_image(engine: Engine, reference: str) -> InspectedImage | None:
 
 
 def diff_ids(engine: Engine) -> frozenset[Digest]:
-    """The diff IDs of all layers of all named images of `engine`."""
+    """The diff IDs of the layers of all named images in `engine`."""
     words = engine.command("image", "ls", "--quiet", "--no-trunc")
     answer = process.run_command(words, check=False)
     if answer.status != 0:  # as when an image is removed while Docker reads its content

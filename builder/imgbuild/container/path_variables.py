@@ -106,8 +106,8 @@ def passed_paths(
 ) -> PassedPaths:
     """Select the path variables in `environ` to pass to a container that also has `mounts`.
 
-    `folders` are the folders of the image. Variables in `without` are omitted without a message. So
-    is the Hugging Face cache, unless `hf_cache` is set.
+    `folders` are the folders of the image. Variables in `without` are omitted without a message.
+    The Hugging Face cache is also omitted, unless `hf_cache` is set.
     """
     env: dict[str, str | None] = {}
     more: list[Mount] = []
@@ -163,7 +163,10 @@ def unmounted_paths(
 
 
 def split_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """Omit path variables whose file does not exist from `env`, for a command that only reads."""
+    """Remove variables with paths of missing files from `env`, for a command that only reads.
+
+    Returns the remaining variables, and the mounts for existing files.
+    """
     read = passed_paths(
         {
             name: env[name]

@@ -53,8 +53,8 @@ SPARE, NOBODY = 1_878_982_000, 65534
 class SandboxRoot(msgspec.Struct, frozen=True, kw_only=True):
     """An unpacked image at `path`.
 
-    Commands write to `path` or, if it is set, to the folder `changes`. If the disk of `changes`
-    does not support overlays, changes are kept in memory until the command ends.
+    Commands write to the folder `changes` if it is set, and otherwise to `path`. If the disk of
+    `changes` does not support overlays, changes are kept in memory until the command ends.
     """
 
     path: Path

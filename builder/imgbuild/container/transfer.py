@@ -1,10 +1,10 @@
 """Transfers images to Docker or podman (separate: `docker` is imported only if needed).
 
 An engine on this machine pulls missing layers from a registry on the loopback interface (see
-`container.loopback`). Docker downloads all layers, and then unpacks each in turn; an earlier pull
-is not faster on two cores. An engine that cannot reach the registry, for example because it is on
-another machine, receives an archive. For Docker, the archive omits existing layers, unless Docker
-rejects such an archive.
+`container.loopback`). Docker unpacks the layers one by one after it has downloaded all of them, so
+pulling some layers earlier or during the build is not faster on two cores. An engine that cannot
+reach the registry, for example because it is on another machine, receives an archive. For Docker,
+the archive omits existing layers, unless Docker rejects such an archive.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def describe_archive(path: Path, label: str, *, python: str, arch: Arch) -> Stan
 
 
 def _refuse_other_builds(paths: set[str], python: str, label: str) -> None:
-    """Raise IntegrityError if `paths` are those of a different release, ABI or C library."""
+    """Raise IntegrityError if `paths` are from a different release, ABI or C library."""
     programs = [match for match in map(_PROGRAM.fullmatch, sorted(paths)) if match is not None]
     others = sorted({match[1] for match in programs})
     if others and python not in others:
@@ -296,7 +296,7 @@ def _link(by_path: dict[str, LayerMember], path: str, target: str) -> None:
 
 
 def _relocate_texts(by_path: dict[str, LayerMember], prefix: str) -> None:
-    """Replace, in text files, the build folder by `prefix`, and the compilers by the image's."""
+    """In text files, replace the build folder by `prefix`, and compilers by the image's."""
     built_at = sysconfig_data.INSTALL_PREFIX
     for name in filter(_SYSCONFIG.fullmatch, sorted(by_path)):
         source = by_path[name].content

@@ -31,7 +31,8 @@ SysconfigValues = dict[str, str | int]
 def read_sysconfig(source: bytes) -> tuple[SysconfigValues, str]:
     """Read the values in the module `source`, and the Python folder that the values contain.
 
-    Raises ValueError if `source` is another module, and errors of the parser.
+    Raises ValueError if `source` is a different module, and the errors of the parser if `source` is
+    invalid.
     """
     for statement in parse_source(source).body:
         match statement:
@@ -108,7 +109,7 @@ def relocate_text(text: str, built_at: str, prefix: str) -> str:
 
 
 def _compiler(word: str) -> str:
-    """Replace a compiler by the image's. Every base with headers has cc and c++."""
+    """Replace a compiler by the image's compiler. Every base with headers has cc and c++."""
     program = word.rpartition("/")[2]
     if re.fullmatch(r"(.*-)?(clang|gcc)(-[0-9.]+)?", program):
         return "cc"

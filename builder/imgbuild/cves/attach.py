@@ -1,7 +1,7 @@
 """Attaches OpenVEX documents to images in a registry, and signs them (`cves --attach-to`).
 
-Changed documents are attached in addition to older ones. Of several statements about a
-vulnerability, the newest applies.
+Changed documents are attached in addition to older ones. If several statements are about the same
+vulnerability, the newest statement applies.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def attach_document(
 ) -> Digest:
     """Attach the OpenVEX `document` to the image `subject` of `target`, signed with `key`.
 
-    Nothing is written if the newest attached document, or with a key the newest signed one, is
-    equal except for the time. Returns the digest of the artifact.
+    Nothing is written if `document` differs from the newest attached document only in the time.
+    With `key`, only attached documents signed by this key are compared. Returns the digest of the
+    artifact.
     """
     newest = _newest_document(client, repository, subject.digest, key)
     if newest is not None and _drop_time(newest) == _drop_time(document):

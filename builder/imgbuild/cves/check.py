@@ -45,10 +45,10 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True, rename={"unqueried": 
     """The vulnerabilities of an image, the most severe first.
 
     `threshold` is the lowest severity to fail at. `counted` lists vulnerabilities of at least this
-    severity that are not accepted, as PACKAGE/ID. `expired` lists their expired entries in the
-    matrix, and `unused` entries without a match. `unread` lists parts that were not checked. If the
-    source is unreachable, `unqueried` lists packages without data, and `unchecked` entries that may
-    apply to these packages.
+    severity that are not accepted, as PACKAGE/ID. `expired` lists the expired entries of the matrix
+    for these vulnerabilities, and `unused` lists entries without a match. `unread` lists parts that
+    were not checked. If the source is unreachable, `unqueried` lists packages without data, and
+    `unchecked` lists entries that may apply to these packages.
     """
 
     target: str

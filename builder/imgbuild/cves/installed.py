@@ -49,7 +49,7 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
         return self.ecosystem, self.name, self.version
 
     def lowest_fix(self, versions: Iterable[str]) -> str:
-        """The lowest of `versions` above the installed version, or "".
+        """The lowest of `versions` above the installed version, or "" if there is none.
 
         Invalid versions are ignored.
         """

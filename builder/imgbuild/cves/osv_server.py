@@ -305,7 +305,7 @@ def _has_rating(advisory: Advisory) -> bool:
 
 
 def _add_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) -> Advisory:
-    """Add the severity of records of the same vulnerability to `advisory` if it has none."""
+    """If `advisory` has no severity, add the severity from other records of the vulnerability."""
     if _has_rating(advisory):
         return advisory
     package = advisory.package

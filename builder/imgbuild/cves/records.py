@@ -92,7 +92,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
 
     @property
     def covered_vulnerabilities(self) -> tuple[str, ...]:
-        """The vulnerabilities of an advisory that covers several."""
+        """The vulnerabilities that the advisory covers, if it covers several."""
         return tuple(dict.fromkeys((*(self.upstream or ()), *(self.related or ()))))
 
     @property

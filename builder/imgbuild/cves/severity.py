@@ -11,7 +11,7 @@ MALICIOUS_PREFIX = "MAL-"  # IDs of advisories about malicious packages, which h
 
 
 class Rating(enum.StrEnum):
-    """A severity, lowest first. `unknown` means that advisories do not state it."""
+    """A severity, lowest first. `unknown` means that advisories state no severity."""
 
     UNKNOWN = "unknown"
     LOW = "low"

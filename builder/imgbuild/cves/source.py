@@ -28,8 +28,8 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True):
 class SourceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The advisories that a source has about packages.
 
-    `of` is the name of the source, followed by the date if it is a server. `unread` lists entries
-    of the source that were not checked, and `unqueried` lists packages without data.
+    `of` is the name of the source, followed by the date if the source is a server. `unread` lists
+    entries of the source that were not checked, and `unqueried` lists packages without data.
     """
 
     of: str

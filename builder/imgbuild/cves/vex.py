@@ -46,7 +46,7 @@ def vex_document(
 ) -> bytes:
     """Create the document about images with the digests of manifests.
 
-    Images have the name of `repository`, as in scanners, or else of the target. `author` is the
+    Images are named after `repository`, as in scanners, or else after the target. `author` is the
     author of the statements. Statements are sorted by vulnerability, and equal statements about
     several images are merged. The ID of the document depends on the author and the statements, but
     not on `now`.

@@ -102,8 +102,8 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
     """Resolve the base's packages and tools with all dependencies on `arch`.
 
     Raises FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
-    ToolMissing if gpgv or Debian's keyring is not installed, and InputError for an unknown package,
-    and NoSolution if a dependency cannot be satisfied.
+    ToolMissing if gpgv or Debian's keyring is not installed, InputError for an unknown package, and
+    NoSolution if a dependency cannot be satisfied.
     """
     stored = context.store.fact(
         RESOLVED_FACT, _resolution_key(base, _suites(base, arch, context, read=_read_nothing))
@@ -127,7 +127,7 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
 
 
 def _resolution_key(base: DebianBase, indexes: Sequence[SuiteIndex]) -> str:
-    """The inputs that determine the packages of `base`: the indexes, the names and the code."""
+    """The inputs that determine the packages of `base`: indexes, requested names and code."""
     code = code_digest("imgbuild.deb.closure", "imgbuild.lock.resolution", alone=__name__)
     parts = (code, base.packages, base.tools, *((index.date, index.files) for index in indexes))
     return sha256(msgspec.json.encode(parts))
@@ -136,9 +136,9 @@ def _resolution_key(base: DebianBase, indexes: Sequence[SuiteIndex]) -> str:
 def unknown_packages(
     base: DebianBase, arch: Arch, names: Iterable[str], context: Context
 ) -> dict[str, str]:
-    """The `names` that the suite of `base` does not have, each with a similar name or "".
+    """Map each of `names` that the suite of `base` lacks to a similar name, or to "".
 
-    A similar name starts with the same two letters. Raises the errors of `resolve_debs`.
+    A similar name starts with the same two letters. Raises the same errors as `resolve_debs`.
     """
     packages = {
         package["Package"]
@@ -158,7 +158,8 @@ def security_updates(
 ) -> tuple[str, tuple[SecurityUpdate, ...]]:
     """The date of the security suite of `base`, and its packages that are newer than `debs`.
 
-    The suite is read even if the base does not use it. Raises the errors of `resolve_debs`.
+    The security suite is read even if the base does not use it. Raises the same errors as
+    `resolve_debs`.
     """
     index = _suite_index(_security_suite(base), base, arch, context)
     return index.date, _newer_versions(index, debs)
@@ -169,7 +170,7 @@ def archive_updates(
 ) -> tuple[SecurityUpdate, ...]:
     """The packages of the suite of `base` that are newer than `debs`, sorted by name.
 
-    There are such packages after a point release. Raises the errors of `resolve_debs`.
+    Newer packages exist only after a point release. Raises the same errors as `resolve_debs`.
     """
     index = _suite_index(Suite(base.suite, archive_mirrors(base)), base, arch, context)
     return _newer_versions(index, debs)
@@ -199,7 +200,7 @@ def added_debs(
     """The packages that `requested` needs in addition to the present packages, sorted by name.
 
     Versions of present packages do not change. `control` reads the control fields of a present
-    package if the archive has a different version. Raises the errors of `resolve_debs`.
+    package if the archive has a different version. Raises the same errors as `resolve_debs`.
     """
     listed = _listed_packages(base, arch, context)
     newest = DebianArchive(listed).packages
@@ -290,7 +291,7 @@ def _used_fields(paragraph: dict[str, str]) -> dict[str, str]:
 
 
 def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...]:
-    """The sites of apt with `suite` (first those with Debian's path), and then `base_sites`."""
+    """The sites with `suite` that apt uses, those with Debian's path first, then `base_sites`."""
     sites = _apt_sites()
     same = [site for codename, site in sites if codename == suite]
     # A machine with a different release may still have a mirror of the whole archive.

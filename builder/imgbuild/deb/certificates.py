@@ -63,7 +63,7 @@ def install_certificates(tree: DebTree) -> None:
 def certificate_der(pem: bytes, name: str) -> bytes:
     """Convert the certificate in `pem` to DER.
 
-    Raises IntegrityError with `name` if there is none.
+    Raises IntegrityError with `name` if `pem` contains no certificate.
     """
     match = re.search(rb"-----BEGIN CERTIFICATE-----(.+?)-----END", pem, re.DOTALL)
     if match is None:

@@ -23,7 +23,10 @@ Paragraph = Mapping[str, str]
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """A package that satisfies a name: its own, or a name in Provides (with or without version)."""
+    """A package that satisfies a name. `real` is set if this is the name of the package.
+
+    Otherwise, the package lists the name in Provides, with or without a version.
+    """
 
     package: Paragraph
     version: str
@@ -53,7 +56,7 @@ class DebianArchive:
                     self._provided.setdefault(name, []).append((paragraph, part))
 
     def providers(self, relation: DebRelation) -> list[Provider]:
-        """The packages that satisfy `relation`: the named one, then others by priority and name."""
+        """The packages that satisfy `relation`: the named package first, others by priority."""
         package = self.packages.get(relation.name)
         real = [Provider(package, package["Version"], real=True)] if package is not None else []
         provided = (

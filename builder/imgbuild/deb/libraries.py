@@ -59,7 +59,10 @@ def library_cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[
 
 
 def library_folders(tree: DebTree, arch: Arch) -> list[str]:
-    """The folders that `ldconfig` searches, in order: configured, then default; no aliases."""
+    """The distinct folders that `ldconfig` searches: configured folders, then default folders.
+
+    A folder that has several paths is listed once.
+    """
     configured = _configured_folders(tree, CONFIGURATION)
     builtin = [f"lib/{arch.triplet}", f"usr/lib/{arch.triplet}", "lib", "usr/lib"]
     result: dict[str, str] = {}

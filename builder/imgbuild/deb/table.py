@@ -1,4 +1,4 @@
-"""Reads the reviewed effects of maintainer scripts, and excluded files, of a suite.
+"""Reads the reviewed effects of a suite's maintainer scripts, and the files to exclude.
 
 The file is `data/debian/SUITE.yaml`. A package with a script that is not in the table is an error.
 If you change the data, increase `plan.DEBIAN_FORMAT`, because the base changes.
@@ -50,7 +50,7 @@ class DebFile(Effect, frozen=True, kw_only=True, tag="file"):
 
 
 class CopyEffect(Effect, frozen=True, kw_only=True, tag="copy"):
-    """A copy of a package's file, or of the matching lines. `fill` replaces lines."""
+    """A copy of a package's file, or of its lines that match `match`. `fill` replaces lines."""
 
     source: str
     path: str

@@ -98,7 +98,7 @@ class DebTree:
     def read(self, path: str) -> bytes:
         """The content of the file at `path`, following links.
 
-        Raises IntegrityError if there is none.
+        Raises IntegrityError if `path` is not a file.
         """
         member = self.resolve_member(path)
         if member is None or member.content is None:

@@ -86,7 +86,7 @@ def read_host() -> Host:
 
 
 def accelerator_host() -> Host:
-    """Read only the architecture, driver and GPUs of this machine. Faster than `read_host`."""
+    """Read only the architecture, driver and GPUs, which is faster than `read_host`."""
     driver, gpus = _gpus()
     return Host(
         arch=_arch(platform.machine()),

@@ -1,8 +1,8 @@
 """Runs `smoke_tests/doctor.py` in a container to check whether the host suits an image.
 
-The script does not import imgbuild, and is passed to the container instead of the image. It runs
-under the same conditions as a user's command. With Apptainer, the home folder, the environment and
-the limits of this machine apply, and are checked.
+The script does not import imgbuild. It is not part of the image, but passed to the container. It
+runs under the same conditions as a user's command. With Apptainer, the home folder, the environment
+and the limits of this machine apply, and are checked.
 """
 
 from __future__ import annotations

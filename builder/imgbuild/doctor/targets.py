@@ -88,7 +88,7 @@ class _TargetDigests(msgspec.Struct, frozen=True):
 def target_needs(
     images: Path, lock: Lock, retired: str = "", *, recommended: bool = False
 ) -> TargetNeeds:
-    """The requirements of the target of `lock`, from its digests or else from its CUDA release."""
+    """The requirements of the image of `lock`, from the digests or else from the CUDA release."""
     path = digests_path(images, lock.target)
     target_digests = (
         codec.read_document(path, _TargetDigests, what="digests").arch if path.exists() else {}
@@ -171,7 +171,7 @@ def diagnose_host(host: Host, offers: Iterable[TargetNeeds]) -> HostDiagnosis:
 
 
 def is_comparable(host: Host) -> bool:
-    """Whether GPU and driver were found, so that targets can be compared.
+    """Whether a GPU and a driver were found, so that targets can be compared.
 
     For another machine, the specified properties are compared.
     """
@@ -247,7 +247,7 @@ def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
 
 
 def driver_text(driver: str, floors: Floors) -> str:
-    """A remark on a `driver` that can run an image, but not all its features.
+    """A remark on a `driver` that can run an image, but not all features of the image.
 
     If a library contains PTX of a newer CUDA release and no machine code for some GPUs,
     `floors.driver_full` is newer than the driver of the image's CUDA release.

@@ -1,4 +1,4 @@
-"""Sends requests for pages, small files, parts of large files, and uploads.
+"""Downloads pages, small files and parts of large files, and sends uploads.
 
 URLs can contain `user:password@`. After status 408, 425, 429 or 5xx and after a dropped connection,
 a request is retried with increasing delays, or after the time in `Retry-After`. Redirects are
@@ -241,7 +241,10 @@ class HttpClient:
         )
 
     def part_end(self, url: str, length: int) -> tuple[ByteString, int]:
-        """Read the last `length` bytes (or all). Returns the bytes and the size of the file."""
+        """Read the last `length` bytes, or the whole file if it is shorter.
+
+        Returns the bytes and the size of the file.
+        """
 
         def _read_end(response: Response) -> tuple[ByteString, int]:
             first, total = content_range(response.headers)

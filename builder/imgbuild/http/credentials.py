@@ -1,4 +1,4 @@
-"""Finds credentials for servers in URLs, netrc or keyring, and removes them from messages.
+"""Finds credentials in URLs, netrc files and keyring, and removes them from messages.
 
 Credentials are looked up in this order: `user:password@` in the URL or in an earlier URL of the
 same server, then the netrc file ($NETRC, ~/.netrc), and after a response with status 401 the
@@ -62,7 +62,7 @@ class Credentials:
         self._netrc_read = False
 
     def find_login(self, url: str) -> LoginPair | None:
-        """The credentials for `url` in the URL or netrc, or None if there are none.
+        """The credentials for `url` from the URL or the netrc file, or None if there are none.
 
         Credentials in `url` are stored for the server, because the links on its pages lack
         credentials.
@@ -82,7 +82,7 @@ class Credentials:
             return login
 
     def query_keyring(self, url: str) -> LoginPair | None:
-        """The credentials for `url` in keyring, or None if there are none.
+        """The credentials for `url` from keyring, or None if there are none.
 
         Keyring is queried once for each server.
         """

@@ -1,7 +1,8 @@
 """Creates HTTP sessions with proxies and TLS certificates, and handles slow servers.
 
-This module is imported only for downloads, because the import of requests is slow. Connections to
-servers that send too slowly are closed, because one byte per minute would block a command forever.
+This module is imported only for downloads, because importing the requests library is slow.
+Connections to servers that send too slowly are closed, because one byte per minute would block a
+command forever.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class TransientError(ControlSignal):
 
 
 def create_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """Create a TLS context with the certificate bundles in `environ`, by default the system's.
+    """Create a TLS context with the certificate bundles in `environ`, or else the system's bundle.
 
     Raises InputError if a bundle is unreadable.
     """
@@ -158,7 +159,7 @@ class _TlsAdapter(requests.adapters.HTTPAdapter):
 
 
 class _PlainSession(requests.Session):
-    """A session without redirects, because requests would read the bodies of redirects."""
+    """A session without redirects, because the requests library would read their bodies."""
 
     def get_redirect_target(self, _: requests.Response) -> None:
         """Return None: `HttpClient` follows redirects."""
@@ -213,7 +214,7 @@ def convert_error(error: Exception, place: str) -> Exception:
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """The exceptions that requests, and reads of responses, raise."""
+    """The exceptions that the requests library and reads of responses raise."""
     # Python's http.client raises ValueError for some chunks with an invalid size.
     return (requests.RequestException, low.HTTPError, HTTPException, OSError, ValueError)
 

@@ -34,7 +34,7 @@ class FileRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exclusion_reason(file: IndexFile, package: str, rules: FileRules, *, timed: bool) -> str | None:
-    """The reason to exclude the wheel `file`, or None. If `timed` is set, upload times exist."""
+    """The reason to exclude the wheel `file`, or None. `timed` is set if upload times exist."""
     if not file.is_wheel:
         return "is not a wheel"
     if not rules.tags.is_compatible(file.name):
@@ -43,7 +43,10 @@ def exclusion_reason(file: IndexFile, package: str, rules: FileRules, *, timed: 
 
 
 def cut_off_reason(file: IndexFile, rules: FileRules, *, timed: bool) -> str | None:
-    """The reason if the cut-off excludes `file`, or None. Unknown upload times are excluded."""
+    """The reason why the cut-off excludes `file`, or None.
+
+    If `timed` is set, a file without an upload time is excluded, too.
+    """
     if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off_time):
         return None
     if file.uploaded is None:
@@ -105,7 +108,7 @@ def best_wheel(files: Iterable[IndexFile], version: Version, tags: WheelTags) ->
 
 
 def public_version(version: str) -> Version:
-    """A version without its local part, which for example names a CUDA release."""
+    """Remove the local part, such as +cu124, from a version."""
     return Version(Version(version).public)
 
 

@@ -60,7 +60,7 @@ class OfferedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileCatalogue:
-    """The files that a target can use, by package. Errors during requests of uv are recorded."""
+    """The files that a target can use, by package. Errors in requests from uv are recorded."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class FileCatalogue:
     ) -> None:
         """Initialize the catalogue.
 
-        The indexes of `locked` packages, each with one file, are not used.
+        `locked` maps packages to the only file to offer. The indexes of these packages are not
+        used.
         """
         self.indexes = indexes
         self.rules = rules

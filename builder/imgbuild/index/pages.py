@@ -417,7 +417,7 @@ def read_json_api(page: PageLike) -> dict[str, IndexFile]:
 def merge_files(
     files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]
 ) -> tuple[IndexFile, ...]:
-    """Add data of the JSON API to `files`, unless hashes differ."""
+    """Add missing data from the JSON API to `files`, except to files whose hashes differ."""
     merged = []
     for file in files:
         extra = more.get(file.name)
@@ -438,7 +438,7 @@ def merge_files(
 
 
 def parse_upload_time(text: str | None) -> datetime.datetime | None:
-    """Parse an upload time, by default in UTC. Returns None if it is invalid."""
+    """Parse an upload time. A time without an offset is in UTC. Returns None if it is invalid."""
     if not text:
         return None
     try:

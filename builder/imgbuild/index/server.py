@@ -44,7 +44,7 @@ def package_page(package: str, offers: list[OfferedFile], base: str) -> bytes:
 
 
 def amend_metadata(data: bytes, requirements: Sequence[str]) -> bytes:
-    """Insert `requirements` at the start of METADATA: the end of the headers is ambiguous."""
+    """Insert `requirements` at the start of METADATA, because the end of headers is ambiguous."""
     ending = b"\r\n" if b"\r\n" in data[:200] else b"\n"
     added = b"".join(b"Requires-Dist: " + line.encode() + ending for line in requirements)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""

@@ -204,7 +204,7 @@ def create_manifest(
 
 
 def create_index(manifests: Mapping[Arch, bytes]) -> bytes:
-    """The index of one image on several architectures, sorted by their names."""
+    """The index of an image on several architectures, sorted by architecture name."""
     return codec.encode_compact(
         {
             "schemaVersion": 2,
@@ -224,7 +224,7 @@ def create_descriptor(
     *,
     arch: Arch | None = None,
 ) -> Descriptor:
-    """The descriptor of the blob `data`. If `arch` is given, the descriptor has its platform."""
+    """The descriptor of the blob `data`. With `arch`, it includes the platform."""
     return Descriptor(
         media_type=media_type,
         digest=digest_of(data),

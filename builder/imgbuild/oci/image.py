@@ -107,7 +107,10 @@ def list_manifests(source: ImageSource) -> tuple[Descriptor, ...]:
 
 
 def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> None:
-    """Raise IntegrityError if two entries have the same platform: engines choose differently."""
+    """Raise IntegrityError if two entries have the same platform.
+
+    Engines would select different entries.
+    """
     by_platform: dict[tuple[tuple[str, str], ...], Descriptor] = {}
     for entry in entries:
         if not entry.platform or entry.platform.get("os") == UNKNOWN_PLATFORM:
@@ -207,7 +210,7 @@ def image_configuration(
 ) -> tuple[bytes, Configuration]:
     """The encoded and decoded configuration of `manifest`.
 
-    Raises the errors of `platform_image`, but accepts any architecture.
+    Raises the same errors as `platform_image`, but accepts any architecture.
     """
     kind, name = manifest.config.media_type, manifest.config.digest
     if kind not in CONFIGS:
@@ -261,9 +264,9 @@ class _ListedImage(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def read_image(path: Path, arch: Arch | None = None) -> ImageSummary:
-    """Read the image at `path`. `arch` is required if it has several architectures.
+    """Read the image at `path`. `arch` is required if the image has several architectures.
 
-    Raises InputError if it is not an image, and IntegrityError if a document does not match its
+    Raises InputError if `path` is not an image, and IntegrityError if a document does not match its
     digest.
     """
     holder = LayoutFolder(path) if path.is_dir() else ImageArchive(path)

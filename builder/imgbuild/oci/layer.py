@@ -61,7 +61,7 @@ def write_layer(
     diff_id: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> LayerRecord:
-    """Write the layer of `members`, in any order, to `sink`. If it is None, only compute digests.
+    """Write `members`, in any order, as a layer to `sink`, or only compute digests without `sink`.
 
     Missing parent folders are added (0755, root). Members are sorted by the bytes of their path. A
     given `diff_id` is trusted, and spliced contents are copied without inflating them. Without a

@@ -156,7 +156,8 @@ def write_copied_layout(
 def refuse_others(out: Path, name: str) -> None:
     """Raise InputError if writing the image `name` to the layout `out` would delete another image.
 
-    An image with the same name is an older version, and is replaced. So is an unreadable index.
+    An image with the same name counts as an older version, which can be replaced. An unreadable
+    index can be replaced, too.
     """
     try:
         entries = codec.read_document(out / INDEX_FILE, Index).manifests

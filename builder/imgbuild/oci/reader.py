@@ -77,8 +77,8 @@ def paths_hidden_by(
 ) -> list[PathParts] | None:
     """The lower-layer paths that the member at `parts` hides, or None if it is not a whiteout.
 
-    Raises IntegrityError if a path is outside of the image. `names` lists a folder, for opaque
-    whiteouts.
+    Raises IntegrityError if a path is outside of the image. `names` returns the names in a folder.
+    It is called for opaque whiteouts.
     """
     if not parts or not parts[-1].startswith(WHITEOUT):
         return None
@@ -296,7 +296,10 @@ def open_inflated(
 def check_digests(
     layer: LayerFile, digest: Digest, advance: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Raise IntegrityError, with `digest`, if a layer's tar does not match the diff ID."""
+    """Raise IntegrityError if a layer's tar does not match the diff ID.
+
+    The error contains `digest`, the digest of the layer.
+    """
     try:
         with open_inflated(layer, advance):
             pass

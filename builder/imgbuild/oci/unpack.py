@@ -1,8 +1,8 @@
 """Unpacks the layers of an image to a root file system on disk.
 
-Files have the image's owners if the caller is root; otherwise the caller owns them. One thread
-decompresses while another writes. No file is written outside the folder, even for malicious layers
-(see `tree`).
+If the caller is root, files have the owners from the image. Otherwise, the caller owns them. One
+thread decompresses while another writes. No file is written outside the folder, even for malicious
+layers (see `tree`).
 
 `unpack_folders` unpacks a layer for repeated use, as a list of members and numbered regular files.
 `stack_layers` creates a root folder from such layers with hard links.
@@ -71,7 +71,7 @@ def unpack_folders(
 ) -> None:
     """Unpack each layer of `folders` to a new folder, for use by `stack_layers`.
 
-    Raises the errors of `unpack_layers`.
+    Raises the same errors as `unpack_layers`.
     """
     with _progress("unpacking layers", list(folders), reporter) as bar:
         for layer, folder in folders.items():

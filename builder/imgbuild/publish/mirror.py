@@ -93,7 +93,7 @@ def upload_missing_inputs(
     dry_run: bool = False,
     drop: bool = False,
 ) -> MirrorPush:
-    """Upload all inputs of `parts` missing in `repository`.
+    """Upload all inputs of `parts` that are missing from `repository`.
 
     Files that are not in the cache are fetched as for a build. With `drop`, files are removed from
     the cache after the upload.

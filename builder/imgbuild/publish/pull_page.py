@@ -29,7 +29,7 @@ def page_lines(listing: RegistryListing) -> Iterator[str]:
 
 
 def brief_commands(listing: RegistryListing, first: Sequence[str]) -> list[str] | None:
-    """A block of commands by tag, for the targets `first` if published, or else for all.
+    """A block of commands that pull the published targets in `first`, or else all targets.
 
     None if no target is published. A comment marks the block, so that tests of the documents skip
     it.

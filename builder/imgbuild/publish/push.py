@@ -224,7 +224,7 @@ def _has_blob(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
 
 
 def plan_uploads(work: PushContext, plans: Sequence[PushPlan]) -> list[PushedTarget]:
-    """The uploads for pushing `plans` in this order, without uploading or building."""
+    """Plan the uploads for pushing `plans` in this order. Nothing is uploaded or built."""
     pushes, sent = [], set[Digest]()
     for plan in plans:
         rows = survey_blobs(work, plan, sent)

@@ -59,7 +59,9 @@ def push_plan(
     date: datetime.date,
     only_base: bool = False,
 ) -> PushPlan:
-    """Plan a push of `lock` on `arches`, or with `only_base`, of the layers of the base.
+    """Plan a push of the image of `lock` on `arches`.
+
+    With `only_base`, the image has only the layers of the base.
 
     The tags come from `plan.tags`, with and without the date.
     """

@@ -61,7 +61,7 @@ def tags_by_digest(
 def set_tag(
     client: RegistryClient, repository: Repository, document: Document, name: str
 ) -> ChangedTag:
-    """Set the tag `name` to `document`, unless it is already set."""
+    """Set the tag `name` to `document`, unless the tag already refers to `document`."""
     digest = document.digest
     before = client.resolve(repository.tagged(name))
     if before is None or before.digest != digest:

@@ -1,7 +1,7 @@
 """Authorizes requests to registries, and reads errors and warnings in responses.
 
-Tokens and credentials are sent only to the endpoint that requested them. After a redirect, or an
-upload location, on another host or port, this request and all later requests are anonymous.
+Tokens and credentials are sent only to the endpoint that requested them. If a redirect or an upload
+location leads to another host or port, this request and all later requests are anonymous.
 Otherwise, a registry could obtain the user's credentials for other registries.
 """
 

@@ -27,7 +27,10 @@ class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_base_reference(text: str) -> ImageReference:
-    """Read `[host/]name[:tag]@sha256:…`. Raises InputError if invalid or without a digest."""
+    """Read `[host/]name[:tag]@sha256:…`.
+
+    Raises InputError if the reference is invalid or has no digest.
+    """
     try:
         reference = image_reference.parse_reference(text)
     except InputError:
@@ -41,7 +44,7 @@ def parse_base_reference(text: str) -> ImageReference:
 def read_base_image(text: str, arch: Arch, client: RegistryClient | None = None) -> BaseImage:
     """Read the documents of the image `text` for `arch`.
 
-    Raises InputError if the architecture is missing or the type of a layer is not supported, and
+    Raises InputError if the architecture is missing or the type of a layer is not supported,
     IntegrityError if a document does not match its digest, and FetchFailed if the registry does not
     serve a document.
     """

@@ -65,9 +65,9 @@ class RegistryClient:
     """A client for registries. `plain_http` are hosts without TLS, in addition to this machine.
 
     `attempts`, `first_wait` and `timeout` have the same meaning as in `HttpClient`. With `chunk`,
-    blobs are uploaded in chunks of this size in bytes. With `origin`, mirrors are not used, as is
-    necessary for changes in a registry. All methods raise FetchFailed if a registry rejects a
-    request or does not respond, and IntegrityError if content does not match its digest.
+    blobs are uploaded in chunks of this size in bytes. With `origin`, mirrors are not used, which
+    is required to change the content of a registry. All methods raise FetchFailed if a registry
+    rejects a request or does not respond, and IntegrityError if content does not match its digest.
     """
 
     def __init__(

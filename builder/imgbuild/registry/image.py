@@ -1,6 +1,6 @@
 """Reads and verifies documents of images in registries, and reads layers on request.
 
-`RegistrySource` implements `Source` of `oci.image`.
+`RegistrySource` implements `ImageSource` of `oci.image`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RegistrySource:
         self.top = self.fetched.descriptor
 
     def read_document(self, descriptor: Descriptor) -> bytes:
-        """Works as in `Source`."""
+        """See `ImageSource`."""
         if descriptor.digest == self.top.digest:
             return self.fetched.data
         if descriptor.media_type in manifests.TYPES:
@@ -48,15 +48,15 @@ class RegistrySource:
         return self.client.blob(self.repository, descriptor)
 
     def size(self, layer: Descriptor) -> int | None:
-        """Works as in `Source`."""
+        """See `ImageSource`."""
         return self.client.has(self.repository, layer.digest)
 
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """Works as in `Source`.
+        """See `ImageSource`.
 
-        A copy of the layer is on the disk of the cache while it is read.
+        While the layer is read, a copy is stored in the cache's temporary folder.
         """
         with self._lock:
             store = self._store = self._store or Store.open()

@@ -67,7 +67,7 @@ class ImageReference(msgspec.Struct, frozen=True):
 
     @property
     def target(self) -> str:
-        """The digest or, without a digest, the tag, or "" without both."""
+        """The digest if there is one, or else the tag, or else ""."""
         return self.digest or self.tag or ""
 
 
@@ -77,7 +77,7 @@ def is_host(word: str) -> bool:
 
 
 def parse_reference(text: str, *, default_tag: str | None = None) -> ImageReference:
-    """Parse `[host/]name[:tag][@digest]`. If both are missing, `default_tag` is the tag.
+    """Parse `[host/]name[:tag][@digest]`. `default_tag` is used if both are missing.
 
     Raises InputError for other texts.
     """

@@ -1,4 +1,4 @@
-"""Reads credentials for registries from files of Docker and podman or credential helpers.
+"""Reads credentials for registries from Docker's and podman's files and credential helpers.
 
 As in Docker, the helper for the host in `credHelpers` is tried first, then `credsStore`, then
 `auths`. A failure is only a warning, because the registry may not need credentials.

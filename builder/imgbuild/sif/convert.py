@@ -32,7 +32,7 @@ SUFFIXES: dict[Format, str] = {"sif": ".sif", "squashfs": ".sqsh"}
 
 
 class ConvertOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The format and compressor of the file. Its bytes do not depend on `processors`."""
+    """The format and compressor of a file, whose bytes do not depend on `processors`."""
 
     format: Format = "sif"
     compressor: squashfs.Compressor = "zstd"

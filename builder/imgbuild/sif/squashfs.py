@@ -3,8 +3,8 @@
 The bytes of the squashfs depend on the tar, the given time and the version of mksquashfs, but not
 on the number of processors.
 
-mksquashfs is used because it is installed on more systems than tar2sqfs. Version 4.5.1 in Debian 12
-accepts compressor options for a tar. Its sqfstar does not.
+mksquashfs is used because it is installed on more systems than tar2sqfs. The mksquashfs 4.5.1 in
+Debian 12 accepts compressor options for a tar, but the sqfstar of this version does not.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ def _accepted_capabilities(target_needs: TargetNeeds, arch: Arch) -> tuple[list[
 
 
 def whole_branches() -> bool:
-    """Whether doctor treats a driver branch ("580") as its newest release."""
+    """Whether doctor treats a driver branch ("580") as the newest release of this branch."""
     floors = Floors(cuda="13.0", driver="580.65.06")
     target_needs = TargetNeeds(target="", cuda="13.0", as_of="", floors={Arch.X86_64: floors})
     return judge_target(Host(arch=Arch.X86_64, driver="580"), target_needs).fits

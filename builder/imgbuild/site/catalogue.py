@@ -279,7 +279,7 @@ def _updates(
     recipes: Sequence[Recipe],
     named: Collection[str],
 ) -> Iterable[UpdateCost]:
-    """The layers that change if a package in `named`, or any other package, is updated.
+    """The layers that change with an update of a package in `named`, or of any other package.
 
     If an image contains a README or settings for users' packages, its layer with imgbuild's files
     contains the versions of all packages.

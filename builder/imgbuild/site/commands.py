@@ -115,7 +115,7 @@ def _commands(
 
 
 def _two_nodes(lock: Lock, sif: str, get: str, *, ray: bool) -> PageCommand:
-    """A job on two nodes, by verl, on a Ray cluster, or by torchrun. `get` creates the SIF file."""
+    """A job on two nodes with verl, a Ray cluster or torchrun. `get` creates the SIF file."""
     if not ray:
         job, program = "torchrun", SCRIPT
     elif all("verl" in locked.versions for locked in lock.arch.values()):

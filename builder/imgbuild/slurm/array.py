@@ -186,9 +186,9 @@ def existing_tasks(
 ) -> list[ArrayTask]:
     """Find the tasks in the newest orders with this verb, command and digest.
 
-    With `options`, the options of sbatch must be equal, because a test that passed on one partition
-    says nothing about another. If imgbuild was killed, an order has no job ID, and its job is found
-    by name.
+    With `options`, the options of sbatch must be equal, because a test result from one partition is
+    not valid for another partition. If imgbuild was killed, an order has no job ID, and its job is
+    found by name.
     """
     requested = set(tasks)
     latest: dict[ArrayTarget, ArrayTask] = {}

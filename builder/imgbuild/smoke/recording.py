@@ -88,7 +88,7 @@ def counted_runs(
 ) -> dict[Arch, tuple[RecordedRun, ...]]:
     """The valid runs for a target's images, by architecture.
 
-    Raises InputError like `read_records`.
+    Raises the same errors as `read_records`.
     """
     smoke_records = records.read_records(project.images, target_digests.target)
     return {

@@ -61,14 +61,15 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     `digest` is the digest of the manifest during the run, and `config` is the digest of the
     configuration. `gpu` contains the name of each GPU, and `driver` is the driver release
     ("580.159.04"). Both are empty for tiers without GPUs. `versions` contains the locked versions
-    of packages in LISTED_PACKAGES. `started` is `date` in the file. `seconds` is the wall-clock
-    time of container and tests. `passed`, `failed` and `skipped` are numbers of cases. `further`
-    contains the failed cases after `first`, and `skips` the skipped cases, with messages (empty in
-    records from before 2026-11-28). `notes` contains log lines about packages that run without an
-    optional part. `jobs` is the number of parallel cases, and `share` the number of parallel cases
-    on GPUs. `through` is the engine (PLACES). `sif` is the digest of the SIF file, if any. `caches`
-    is the content of the image's caches at the start, or "" if unknown. `arbitrary_user` is set if
-    the user was not in the image's /etc/passwd, and files of the image were read-only.
+    of packages in LISTED_PACKAGES. The field `started` is named `date` in the file. `seconds` is
+    the wall-clock time of container and tests. `passed`, `failed` and `skipped` are numbers of
+    cases. `further` contains the failed cases after `first`, and `skips` the skipped cases, with
+    messages (empty in records from before 2026-11-28). `notes` contains log lines about packages
+    that run without an optional part. `jobs` is the number of parallel cases, and `share` the
+    number of parallel cases on GPUs. `through` is the engine (PLACES). `sif` is the digest of the
+    SIF file, if any. `caches` is the content of the image's caches at the start, or "" if unknown.
+    `arbitrary_user` is set if the user was not in the image's /etc/passwd, and files of the image
+    were read-only.
     """
 
     started: RunTime = msgspec.field(name="date")
@@ -271,5 +272,5 @@ def equal_image(digest: Digest) -> str:
 
 
 def listed_versions(versions: Mapping[str, str]) -> dict[str, str]:
-    """The items of `versions` that a run lists."""
+    """The items of `versions` for packages in LISTED_PACKAGES."""
     return {name: versions[name] for name in LISTED_PACKAGES if name in versions}

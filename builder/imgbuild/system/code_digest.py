@@ -31,9 +31,10 @@ _DATA = (re.compile(r'"data/([\w./-]+)"'), re.compile(r'files\.data\(\s*"([\w./-
 def code_digest(*modules: str, alone: str | None = None) -> str:
     """The digest of `modules` (full names), as 64 hexadecimal digits.
 
-    The digest covers the source of `modules` and of all modules they import (also in functions and
-    for types), the data files they use, and the version of Python, because it determines the
-    syntax. Of the module `alone`, only the source is covered.
+    The digest covers the source of `modules` and of all modules that they import, including imports
+    in functions and for types. It also covers the data files that these modules use, and the
+    version of Python, which determines the syntax. Only the source of the module `alone` is
+    covered, not the modules and data files that it uses.
     """
     return digest_of_copy(resources.files(PACKAGE), modules, sys.version_info[:2], alone=alone)
 
@@ -53,7 +54,7 @@ def digest_of_copy(
 
 
 def source_closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes]:
-    """The files of `modules` and all files on which they depend: path below `root` → content."""
+    """The content of `modules` and of all files on which they depend, by path below `root`."""
     contents: dict[str, bytes] = {}
     waiting = list(modules)
     seen = set(waiting)

@@ -24,7 +24,7 @@ def pause_collector(*, freeze: bool = False) -> Iterator[None]:
 
     If `freeze` is set, later collections skip the objects that exist at the end of the block,
     because a collection of millions of objects takes seconds. All objects of the process are
-    frozen: cycles, and files that are open in cycles, remain. `freeze` has no effect unless
+    frozen, so cycles, and open files in cycles, are not collected. `freeze` has no effect unless
     `process_ends` was called.
     """
     collecting = gc.isenabled()

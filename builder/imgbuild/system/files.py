@@ -91,7 +91,7 @@ def convert_os_error(error: OSError, place: Path, *, hint: str | None = None) ->
 
 
 def free_bytes(place: Path) -> int | None:
-    """The free bytes of the file system of `place`, which need not exist, or None if unknown.
+    """The free bytes on the file system of `place`, or None if unknown. `place` can be missing.
 
     For root, reserved blocks are included. Some file systems do not report sizes.
     """
@@ -121,7 +121,7 @@ def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_full_disk(place: Path) -> Iterator[None]:
-    """Set `place` as the path of disk-full errors that have none, as after writes to open files."""
+    """Add the path `place` to disk-full errors without a path, as from writes to open files."""
     try:
         yield
     except OSError as error:
@@ -171,7 +171,7 @@ def is_own(folder: Path, *, hint: str) -> bool:
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """Whether `path` still refers to the open file, because it was not removed or replaced."""
+    """Whether `path` still refers to the open file, which could have been removed or replaced."""
     try:
         named = path.lstat()
     except FileNotFoundError:

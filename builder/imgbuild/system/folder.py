@@ -382,7 +382,7 @@ def _collect_error(
 
 
 def require_below(top: Path, path: Path) -> Path:
-    """Return `path`, a default output location below `top`, which need not exist.
+    """Return the default output location `path` below `top`. The location can be missing.
 
     Raises InputError if the path is a link or contains a link.
     """

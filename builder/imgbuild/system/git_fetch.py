@@ -64,7 +64,7 @@ class TreeEntry(msgspec.Struct, frozen=True):
 
 
 def remote_refs(url: str, *patterns: str) -> dict[str, str]:
-    """The refs of the repository at `url` and their objects. Given patterns select refs.
+    """The object ID of each ref of the repository at `url`, or of refs that match `patterns`.
 
     Raises FetchFailed if the server does not respond.
     """
@@ -77,7 +77,7 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
 
 
 def resolve_commit(url: str, revision: str, folder: Path) -> str:
-    """The commit of a branch, tag or short hash, by default of the default branch.
+    """The commit of a branch, tag or short hash. By default, it is the default branch's commit.
 
     To find a short hash, the repository is fetched into the new folder `folder`. Raises InputError
     if the repository has no such revision, and FetchFailed if the server does not respond.

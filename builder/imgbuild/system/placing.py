@@ -23,7 +23,7 @@ def place_file(
     The file is opened only once, so that the linked or copied file is the one that was hashed. It
     is copied if it is on another file system, or if another user owns it or can write to it,
     because this user could change a linked file later. The temporary name begins with `prefix`.
-    Raises IntegrityError unless its hash is `sha256`.
+    Raises IntegrityError unless the hash of `source` is `sha256`.
     """
     temporary = f"{prefix}{secrets.token_hex(16)}"
     hashes = known_hashes.user_known_hashes()

@@ -79,13 +79,13 @@ def valid_source(source: str | bytes) -> ast.Module | None:
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Parse an expression. Raises the errors of `parse_source`."""
+    """Parse an expression. Raises the same errors as `parse_source`."""
     with _LOCK:
         return ast.parse(text, mode="eval").body
 
 
 def parse_literal(text: str) -> object:
-    """Evaluate a literal. Raises the errors of `parse_source`."""
+    """Evaluate a literal. Raises the same errors as `parse_source`."""
     with _LOCK:
         value: object = ast.literal_eval(text)
         return value

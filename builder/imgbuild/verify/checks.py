@@ -48,7 +48,7 @@ class CheckFailed(Exception):
 
 
 class CheckImpossible(Exception):
-    """The check is not possible, which is not a failure."""
+    """The check could not be made. This does not count as a failure."""
 
 
 class SubjectMissing(CheckImpossible):

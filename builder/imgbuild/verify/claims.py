@@ -125,7 +125,10 @@ def predicate_type(statement: AttachedStatement) -> str:
 def signed_statements(
     attached_statements: Sequence[AttachedStatement], key: PublicKey | None
 ) -> Sequence[AttachedStatement]:
-    """Return the statements signed by `key`, or all without a key. SubjectMissing if none."""
+    """Return the statements signed by `key`, or all statements without a key.
+
+    Raises SubjectMissing if there are none.
+    """
     if not attached_statements:
         raise SubjectMissing(NONE_DETAIL)
     if key is None:

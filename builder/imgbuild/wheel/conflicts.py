@@ -25,7 +25,10 @@ class InstalledFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PathConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """A path with different contents in several packages, or (`folder`) a file and a folder."""
+    """A path with different contents in several packages.
+
+    If `folder` is set, the path is a file in some packages and a folder in others.
+    """
 
     path: str
     owners: tuple[str, ...]

@@ -200,7 +200,9 @@ def _check_sizes(name: str, method: int, compressed: int, size: int, label: str)
 def check_local(
     files: FileReader, path: Path, record: DirectoryEntry, limit: int, label: str
 ) -> int:
-    """The offset of the data of `record`. IntegrityError if the local header contradicts it.
+    """The offset of the data of `record`.
+
+    Raises IntegrityError if the local header contradicts `record`.
 
     The member must end exactly at `limit`, where the next member or the directory starts.
     """

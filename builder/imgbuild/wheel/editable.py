@@ -1,6 +1,6 @@
 """Creates the wheel of an editable package from metadata, scripts and code folders.
 
-The code is not in the wheel, but mounted when a container starts. The bytes of the wheel depend
+The code is not in the wheel. It is mounted when a container starts. The bytes of the wheel depend
 only on the arguments.
 """
 

@@ -53,7 +53,7 @@ class DirectoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse_wheel(file: str, member: str | None, what: str) -> NoReturn:
-    """Raise IntegrityError: `what` is wrong with `member`, or with all of `file` if it is None."""
+    """Raise IntegrityError with the problem `what` of `member`, or of `file` without `member`."""
     message = f"{file}: {member!r}: {what}" if member is not None else f"{file}: {what}"
     raise IntegrityError(message, hint=REMEDY)
 

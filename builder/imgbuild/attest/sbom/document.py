@@ -58,9 +58,9 @@ OUTSIDE_KINDS = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
 class Component(msgspec.Struct, frozen=True, kw_only=True):
     """A component. `id` is unique in the SBOM. `layer` is the layer that contains the component.
 
-    `index` is set unless it is the default index. `source` is the Debian source package, or the URL
-    of a package that is not from an index. `cpe` (CPE 2.3) identifies components without a package
-    URL for scanners.
+    `index` is empty for packages from the default index. `source` is the Debian source package, or
+    the URL of a package that is not from an index. `cpe` (CPE 2.3) identifies components without a
+    package URL for scanners.
     """
 
     id: str
@@ -325,7 +325,7 @@ class _ComponentFactory:
     def root_components(
         self, inside: list[str], edges: Mapping[str, tuple[str, ...]]
     ) -> tuple[str, ...]:
-        """The direct dependencies: requested packages, and packages that no other requires."""
+        """The direct dependencies: requested packages, and packages without dependents."""
         lock = self._lock
         added = lock.extends.packages if lock.extends else ()
         packages = (*lock.base.packages, *(lock.base.tools or ()), *added)

@@ -131,7 +131,7 @@ def copyright_licence(text: str) -> Licence:
 
 
 def licence_references(expression: str) -> Iterator[str]:
-    """The names in an expression that are not in the list of SPDX."""
+    """The names in an expression that are not on the SPDX License List."""
     yield from sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression)))
 
 
@@ -144,7 +144,7 @@ def _normalize_expression(text: str) -> str:
 
 
 def _conjuncts(text: str) -> Iterator[str]:
-    """Split the text after `License:` into expressions that apply together.
+    """Split the text after `License:` into expressions that must all be met.
 
     A comma has the lowest precedence.
     """

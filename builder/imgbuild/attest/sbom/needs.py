@@ -29,7 +29,7 @@ class AppliedRequirement(msgspec.Struct, frozen=True):
 def wheel_dependencies(
     packages: Mapping[str, Package], markers: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """The required packages by package, including requested extras."""
+    """Map each package to the packages that it requires, including those of requested extras."""
     lines = {
         package: record.needs if record.requires is None else record.requires
         for package, record in packages.items()
@@ -45,7 +45,7 @@ def wheel_dependencies(
 def applied_requirements(
     requires: Mapping[str, Iterable[str]], markers: Mapping[str, str]
 ) -> list[AppliedRequirement]:
-    """The requirements between packages of `requires`, including requested extras.
+    """The requirements between packages of `requires`, including those of requested extras.
 
     `requires` maps normalized package names to requirements.
     """
@@ -70,7 +70,10 @@ def applied_requirements(
 
 
 def deb_dependencies(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
-    """The required packages by package. For alternatives, the first installed one."""
+    """Map each package to the packages that it requires.
+
+    If a dependency has alternatives, the first installed package is used.
+    """
     giving = {
         given: package for package, record in sorted(packages.items()) for given in record.provides
     }

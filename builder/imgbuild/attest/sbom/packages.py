@@ -1,8 +1,9 @@
-"""Records licences, requirements and source packages of files in `images/packages.json`.
+"""Writes `images/packages.json`, which lists licences and requirements of input files.
 
-Each file is read once, while it is in the cache, and recorded by sha256. Records are added and
-never changed, as in `layers.json`. SBOMs are created from lock, digests and this file. Data of
-packages without a record is unknown. `imgbuild why` and `tree` read requirements from the file.
+Each wheel or Debian package is read once, while it is in the cache, and recorded by sha256. The
+source packages of Debian packages are recorded, too. Records are added and never changed, as in
+`layers.json`. SBOMs are created from lock, digests and this file. Data of packages without a record
+is unknown. `imgbuild why` and `tree` read requirements from the file.
 """
 
 from __future__ import annotations
@@ -86,7 +87,10 @@ def read_packages(images: Path) -> SbomPackages:
 
 
 def recorded_packages(folders: Iterable[Path]) -> dict[Sha256, Package]:
-    """The current records of all `folders`, which can lack `packages.json`."""
+    """The records in all `folders` that have the current format.
+
+    Folders without `packages.json` are ignored.
+    """
     return {
         key: package
         for images in dict.fromkeys(folders)
@@ -215,7 +219,7 @@ def _wheel_package(wheel: Wheel, store: Store) -> Package | None:
 
 
 def package_from_metadata(file: str, text: str) -> Package:
-    """Read the metadata of the wheel `file` from METADATA."""
+    """Parse the metadata of the wheel `file` from `text`, the content of METADATA."""
     stated = licences.metadata_licence(text)
     return Package(
         file=file,

@@ -119,7 +119,7 @@ def _licence_reference(words: str) -> str:
 
 
 def _texts(sbom: Sbom) -> list[dict[str, str]]:
-    """The texts of licences that are not in the list of SPDX, as declared by packages."""
+    """The texts of declared licences that are not on the SPDX License List."""
     words = {_licence_reference(part.licence.license_text): part.licence.license_text
              for part in sbom.components if part.licence.license_text}  # fmt: skip
     named: dict[str, list[str]] = {}

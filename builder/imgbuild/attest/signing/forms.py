@@ -41,7 +41,7 @@ class _Material(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Bundle(msgspec.Struct, frozen=True, rename="camel"):
-    """The parts of a bundle that concern keys. A bundle for a file signature has no envelope."""
+    """The envelope and the key of a bundle. A bundle for a file signature has no envelope."""
 
     media_type: str
     verification_material: _Material

@@ -41,7 +41,7 @@ _SCRYPT_LIMIT = 1 << 20  # cosign has N = 65536; a larger value would exhaust me
 class PublicKey:
     """A public key, which verifies signatures.
 
-    `hint` identifies the key in a bundle. It is the SHA-256 of the DER in base64.
+    `hint` identifies the key in a bundle. It is the base64-encoded SHA-256 of the key in DER.
     """
 
     def __init__(self, key: PublicKeyTypes) -> None:
@@ -143,7 +143,7 @@ def load_private(path: Path, password: Callable[[Path], bytes] | None = None) ->
 
 
 def key_password(path: Path) -> bytes:
-    """The password of the key at `path`, from $COSIGN_PASSWORD (can be empty) or a prompt."""
+    """The password of the key at `path`, from $COSIGN_PASSWORD if set, or else from a prompt."""
     if (password := os.environ.get(PASSWORD)) is not None:
         return password.encode()
     if not sys.stdin.isatty():

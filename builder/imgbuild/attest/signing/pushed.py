@@ -54,7 +54,8 @@ def sign_image(
 ) -> tuple[SignedSubject, ...]:
     """Sign the image of `lock_bundle` on `arches`, its SBOMs, and the provenance `statement`.
 
-    If the key has already signed a provenance with the same content, it replaces `statement`.
+    If the key has already signed an equivalent provenance, this provenance is used instead of
+    `statement`.
     """
     sign = partial(signer.sign_subject, client, repository, key=key)
 
@@ -71,7 +72,7 @@ def sign_manifests(
     provenances: Sequence[bytes],
     sign: SignFunction,
 ) -> tuple[SignedSubject, ...]:
-    """Call `sign` for the index and each manifest, with statements."""
+    """Call `sign` for the index and for each manifest, with the statements about it."""
     subjects = attachments.list_subjects(lock_bundle.lock, lock_bundle.target_digests, arches)
     manifests = dict(
         zip(
@@ -115,7 +116,10 @@ def _signed_provenance(
     statement: bytes,
     key: PrivateKey,
 ) -> bytes | None:
-    """A provenance of the image with equal comparable fields that is signed by the key."""
+    """Return a provenance that `key` has signed and whose comparable fields equal `statement`'s.
+
+    Return None if the image has no such provenance.
+    """
     for each in stored.read_signatures(client, repository, digest).signatures:
         about = each.kind == in_toto.PROVENANCE and digest in each.digests
         same = about and provenance.comparable_fields(each.payload) == provenance.comparable_fields(

@@ -30,8 +30,8 @@ from imgbuild.values import Digest
 class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
     """A signature: location, subject, and signed bytes.
 
-    `kind` is the predicate type, which for an image signature does not depend on the format.
-    `payload` is the statement, or empty for a signature in a collection.
+    `kind` is the predicate type, which is the same for image signatures in all formats. `payload`
+    is the statement, or empty for a signature in a collection.
     """
 
     place: str
