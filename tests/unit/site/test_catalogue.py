@@ -190,7 +190,7 @@ def test_all_pages_show_the_same_test_results(
 ) -> None:
     """The forms' data, chips of Images, cells of Matrix and groups of Tests agree."""
     data = browser_data.browser_data(sources, example_site)
-    forms = {
+    forms: dict[tuple[str, str], tuple[list[str], list[str]]] = {
         (data["targets"][each["target"]]["name"], each["arch"]): (each["tested"], each["failed"])
         for each in data["images"]
     }
