@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 from imgbuild.cli._help import create_command
@@ -75,10 +76,12 @@ def lock(
         )
         return
     drop = len(chosen) > 1 if keep is None else not keep
+    started = time.monotonic()
     done = targets.lock_all(session, chosen, drop=drop, again=again or not selection.everything)
+    took = time.monotonic() - started
     for item in done.target_digests:
         for arch in list(item.arch)[:1]:  # code is the same for all
-            cached_code_audit.warn_of_code_errors(session, item.target, arch)
+            cached_code_audit.warn_of_code_errors(session, item.target, arch, took)
     lines = [f"{item.target} {item.digest}" for item in done.target_digests]
     if done.failed and console.json:
         raise SomeFailed(done.failed)  # the error is the result

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from imgbuild.audit.code.model import CodeFinding
 
 SHOWN_FINDINGS = 3  # errors that are printed as warnings
-RUN_SECONDS, LOCK_SECONDS = 0.8, 20.0  # time limits of these
+RUN_SECONDS = 0.8  # time limit for `imgbuild run`, and the least for `imgbuild lock`
+LOCK_SECONDS = 20.0  # the longest time limit for `imgbuild lock`
+LOCK_SHARE = 0.1  # the time limit for `imgbuild lock`, as a share of the time that it took
 # Programs whose command lines are not read, except for `-m`.
 INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 
@@ -122,16 +124,18 @@ def warn_of_command_errors(
     )
 
 
-def warn_of_code_errors(session: Session, name: str, arch: Arch) -> None:
-    """Warn about errors in a project's code, if they are found within `LOCK_SECONDS`."""
+def warn_of_code_errors(session: Session, name: str, arch: Arch, took: float) -> None:
+    """Warn about errors in a project's code after a lock that `took` this many seconds.
+
+    The audit takes at most `LOCK_SHARE` of that time, or a second for a lock that is up to date.
+    """
     if published.project_row(session.matrix, name) is None:
         return
     from imgbuild.pipeline import audit_code
 
+    seconds = max(RUN_SECONDS, min(LOCK_SECONDS, LOCK_SHARE * took))
     with console.step(f"auditing the code of {name}"):
-        errors = audit_code.find_run_errors(
-            session, name, arch, "", project=True, seconds=LOCK_SECONDS
-        )
+        errors = audit_code.find_run_errors(session, name, arch, "", project=True, seconds=seconds)
     _print_errors(name, errors)
 
 

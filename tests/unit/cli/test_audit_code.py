@@ -326,15 +326,17 @@ def test_lock_warns_of_errors_in_project_code(
     project: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = open_session(None)
-    cached_code_audit.warn_of_code_errors(session, "ours", Arch.X86_64)
+    cached_code_audit.warn_of_code_errors(session, "ours", Arch.X86_64, 200)
     assert "warning" not in capsys.readouterr().err
     project("audit", "--select", "imports")
     Path("worker.py").write_text(f"{BAD}# {'x' * 1_000_000}\n")
-    cached_code_audit.warn_of_code_errors(session, "ours", Arch.X86_64)
+    cached_code_audit.warn_of_code_errors(session, "ours", Arch.X86_64, 200)
     warned = capsys.readouterr().err
     assert f"{PASSES}: use processing_class" in warned
     assert "(and in 1 other place)" in warned
     assert warned.count(PASSES) == 1
+    cached_code_audit.warn_of_code_errors(session, "ours", Arch.X86_64, 0)
+    assert PASSES not in capsys.readouterr().err  # a lock that is up to date ends within a second
     cached_code_audit.warn_of_command_errors(session, "ours", Arch.X86_64)
     assert capsys.readouterr().err == ""  # `run` starts without reading that much
 
