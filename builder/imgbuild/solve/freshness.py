@@ -102,7 +102,7 @@ def cutoff_rows(
 ) -> tuple[tuple[str, str, str], ...]:
     """Return package, chosen version and newest version.
 
-    A package is included only if the cut-off is the only limit on its version.
+    A package is included if only the cut-off excludes its newest version.
     """
     rules = catalogue.rules
     rows = []
