@@ -164,7 +164,7 @@ def called_by_name_reason(
 ) -> Reason | None:
     """Return the cause if an object lacks a method that `above` has `caller` call by name.
 
-    Both are packages.
+    `above` and `caller` are packages.
     """
     owner, name = _attribute(text) if caller and above and BY_NAME.search(code) else ("", "")
     if not owner[:1].isupper():

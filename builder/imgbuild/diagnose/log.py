@@ -103,7 +103,7 @@ class ParsedLog(msgspec.Struct, kw_only=True):
 
     @property
     def failed(self) -> bool:
-        """Whether the log shows that a process failed, by a traceback, a log level or its end."""
+        """Whether a traceback, a log level or the end of the log shows that a process failed."""
         return (
             any(
                 exception.traced

@@ -40,7 +40,10 @@ _RECORD = re.compile(
 
 
 class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A refused item, the target or request, and the reason. `source` is where it is recorded."""
+    """A refused item, its target or request, and the reason.
+
+    `source` is the place where the refusal is recorded.
+    """
 
     what: str
     reason: str

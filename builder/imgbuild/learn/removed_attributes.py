@@ -164,8 +164,8 @@ def _defines_attribute(package_set: PackageSet, package: str, name: str) -> bool
 def defines_name(source: bytes, name: str) -> bool:
     """Whether `source` defines, assigns or quotes `name`.
 
-    The name is searched as plain text, and only its context is matched with a regular expression.
-    For megabytes of text, this is much faster than a search with the expression.
+    The name is searched for as plain text, and only its context is matched with a regular
+    expression. For megabytes of text, this is much faster than a search with the expression.
     """
     plain = name.encode()
     word = re.escape(plain)

@@ -102,7 +102,7 @@ def cutoff_rows(
 ) -> tuple[tuple[str, str, str], ...]:
     """Return package, chosen version and newest version.
 
-    Only packages that nothing but the cut-off limits are included.
+    A package is included if only the cut-off excludes its newest version.
     """
     rules = catalogue.rules
     rows = []

@@ -236,7 +236,7 @@ def refuse_other_torch(
 
 
 def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> None:
-    """Raise IntegrityError for wheels whose hash is not among those in the project's files."""
+    """Raise IntegrityError for wheels whose hash is not in the project's files."""
     required = prepared.problem.requirements
     other = [
         f"{wheel.file} has sha256 {wheel.sha256}"

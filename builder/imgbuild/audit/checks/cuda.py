@@ -74,7 +74,7 @@ def unsupported_gpus(finding: Finding) -> tuple[str, ...]:
 def _families(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]]
 ) -> Iterator[Finding]:
-    """Yield files of one program that are linked to CUDA runtimes of two major versions."""
+    """Yield findings for files that are linked to another CUDA major version than torch."""
     choices = libraries.load_libraries()
     elsewhere = variants.find_skipped_variants(elf_facts)
     users: dict[str, list[tuple[str, ElfFacts]]] = {}

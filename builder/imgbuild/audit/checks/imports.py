@@ -47,7 +47,10 @@ def check_imports(package_set: ImportablePackages, path: MainPath) -> list[Findi
 
 
 class _ModuleUsers:
-    """Finds where packages refer to modules of other packages, including lazy imports."""
+    """Finds the places where packages refer to modules of other packages.
+
+    Lazy imports are included.
+    """
 
     def __init__(self, package_set: ImportablePackages, path: MainPath) -> None:
         self._package_set = package_set

@@ -297,7 +297,7 @@ class _RaisingDefinitions:
         self._known: dict[tuple[str, int, int], bool] = {}
 
     def may_raise(self, lookup: LookupResult, depth: int = 0) -> bool:
-        """Whether a definition, or a function that it calls, has a `raise` or an `assert`."""
+        """Whether a definition, or a function that it calls, contains a `raise` or an `assert`."""
         definition, home = lookup.definition, lookup.home
         if home is None or not isinstance(definition, (Class, Function)) or depth > _MAXIMUM_DEPTH:
             return False

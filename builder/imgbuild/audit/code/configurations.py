@@ -84,7 +84,7 @@ def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[P
 
 
 def _deepspeed_problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
-    """Yield keys that DeepSpeed's classes do not define, and "auto" where it is not replaced."""
+    """Yield keys that no class of DeepSpeed defines, and "auto" values that are not replaced."""
     version = f"deepspeed {sources.package_set.version('deepspeed')}"
     for path, (file, name) in load_deepspeed_sections().items():
         section: Any = content

@@ -30,7 +30,10 @@ _FLAG = re.compile(r"(?:--|(?:\+{1,2})?(?:[\w-]+\.)+)([A-Za-z_][\w-]*)(?:=(.*))?
 
 
 class OptionPackages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Values of an option that require one of `packages`; `instead` is a value that does not."""
+    """The values of an option that require one of `packages`.
+
+    `instead` is a value that requires none of them.
+    """
 
     name: str
     values: tuple[str, ...]
@@ -55,7 +58,7 @@ class OptionUse(NamedTuple):
 
 @lru_cache(maxsize=1)
 def load_options() -> Mapping[tuple[str, str], OptionPackages]:
-    """Name and value → the packages that the value requires."""
+    """Map each name and value of an option to the packages that the value requires."""
     table = yaml_data.load_yaml_data(files.data("audit/code_option_packages.yaml"), OptionTable)
     return {(each.name, value): each for each in table.options for value in each.values}
 
@@ -63,7 +66,7 @@ def load_options() -> Mapping[tuple[str, str], OptionPackages]:
 def check_option_packages(
     sources: PackageSources, texts: Sequence[CodeText]
 ) -> Iterator[CodeFinding]:
-    """The uses of values that require packages missing from the package set."""
+    """Yield findings for values that require packages missing from the package set."""
     lacking = {
         key: option
         for key, option in load_options().items()
@@ -148,5 +151,5 @@ def _shell_uses(source: str) -> Iterator[OptionUse]:
 
 
 def _normalize(value: str) -> str:
-    """The value as in the table: True, true and 1 are equal."""
+    """Return a value in the form of the table. True, true and 1 are equal."""
     return _TRUE if value in ("True", _TRUE, "1") else value.strip("\"'")

@@ -1,7 +1,7 @@
 """Reads the commands of shell scripts as words with positions.
 
-The parser is simple. It expands only variables that are words by themselves, such as `$ARGS` and
-`"${ARGS[@]}"`, to the words that the script assigns.
+The parser is simple. It expands a variable only if it is a whole word, such as `$ARGS` or
+`"${ARGS[@]}"`. The result is the words that the script assigns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opens the sources of packages that checks search, completely or in part."""
+"""Opens the sources of packages for checks that search them."""
 
 from __future__ import annotations
 

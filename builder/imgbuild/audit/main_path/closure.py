@@ -178,7 +178,7 @@ class _BaseClasses:
                 self._unread = True
 
     def may_call(self, name: str) -> bool:
-        """Whether a base class, or Python itself, may call a method of this name."""
+        """Whether a base class, or Python itself, may call a method with this name."""
         if name in self._methods or _is_private(name):
             return name in self._methods
         return self._unread or name.endswith("__") or name in self._others

@@ -96,7 +96,7 @@ class CertainImports:
     def _follow_import(
         self, module: str, name: str, entry: str, how: _Importer | None, depth: int = 0
     ) -> None:
-        """Follow the import of a name, a module or a lazy name, and of its parent packages."""
+        """Follow the import of a module or name, and of the parent packages. A name can be lazy."""
         if self._view.owner(module) not in self._packages or depth > _MAXIMUM_DEPTH:
             return
         at = ""

@@ -58,7 +58,7 @@ class WheelContent(Protocol):
         """Return the contents of the members `names`. Missing members are omitted."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Return the content of a member in pieces, checked while it is read."""
+        """Yield the content of a member in pieces. The content is checked while it is read."""
 
 
 class LocalContent:
@@ -95,7 +95,7 @@ class LocalContent:
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the content of a member in pieces, checked while it is read."""
+        """Yield the content of a member in pieces. The content is checked while it is read."""
         member = self.members()[name]
         with FileReader() as files:
 

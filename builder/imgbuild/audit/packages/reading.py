@@ -235,7 +235,7 @@ def module_name(file: str) -> str | None:
 class ReadRequest(msgspec.Struct, frozen=True):
     """A request to read modules from a wheel.
 
-    `files` maps modules to files, and `sizes` maps files to bytes.
+    `files` maps modules to files, and `sizes` maps files to sizes in bytes.
     """
 
     content: WheelContent

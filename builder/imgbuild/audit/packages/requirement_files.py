@@ -53,7 +53,7 @@ class RequirementText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotPinned(InputError):
-    """Raised if a package has no exact version, and for another type of file."""
+    """Raised for a package without an exact version, and for a file of another type."""
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):

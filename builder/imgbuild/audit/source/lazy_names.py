@@ -151,7 +151,7 @@ class LazyNames:
             self.dynamic = True
 
     def _read_structure(self, entries: dict[str, list[str] | None]) -> None:
-        """Read `_import_structure`: submodule → names in the submodule."""
+        """Read `_import_structure`, which maps each submodule to the names in it."""
         for key, names in entries.items():
             if not key or names is None:
                 # Dummy objects for an absent package may be computed: they cannot be used.
