@@ -214,7 +214,7 @@ class DockerContender:
         )
 
     def ensure_image(self, built: PreparedTarget) -> None:
-        """Ensure that the image of `built` is in Docker and its steps in the build cache."""
+        """Ensure that Docker has the image of `built`, and the build cache has the build steps."""
         self.prepare(built)
         _run_checked(
             "docker", "buildx", "build", "--provenance=false", f"--tag={TAG}", self._context

@@ -62,8 +62,8 @@ def measure_command(
 ) -> CommandMeasure:
     """Run `command`. Raises CalledProcessError if it fails.
 
-    `daemons` are processes that work for the command, such as dockerd. The growth of their memory
-    is added.
+    `daemons` are processes that work for the command, such as dockerd. The growth of the memory of
+    these processes is added.
     """
     shown = " ".join(str(word) for word in command)
     print(f"$ {shown}", file=sys.stderr, flush=True)

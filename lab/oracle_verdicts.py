@@ -140,7 +140,7 @@ def _names_both(evidence: Evidence, failure: Failure) -> bool:
 
 
 def same_reason(result: SetResult, package: str) -> bool:
-    """Whether the error that explains a failure has the same cause as in Python.
+    """Whether the error that explains a failure has the same cause as the failure in Python.
 
     The causes are the same if the error contains a file of the traceback or the missing name.
     """

@@ -7,7 +7,8 @@ size of a registry with all images to the sum of their sizes.
 
 With --registry HOST/REPOSITORY, the sizes of the tagged targets are compared with the registry: the
 layers in the manifests, and the size that the registry reports for each layer. --storage FOLDER
-also compares the files of the registry. The exit status is 1 if anything differs.
+also compares the sizes with the files in the registry's storage. The exit status is 1 if anything
+differs.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 
 tools/class_names.py    read all packages in PACKAGES
 
-Partially reads the newest and an earlier wheel of each package on uv's default index. Models of
-transformers and of inference engines are omitted, because several packages have classes with these
-names.
+Reads parts of the newest wheel and of an earlier wheel of each package on uv's default index.
+Models of transformers and of inference engines are omitted, because several packages have classes
+with these names.
 """
 
 from __future__ import annotations

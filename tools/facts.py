@@ -204,7 +204,7 @@ def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> FactsReader
 def audit_like_extension(
     lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
 ) -> None:
-    """Audit the main path of `lock` like that of an extension, without rare branches.
+    """Audit the main path of `lock` as if it were an extension, without rare branches.
 
     The facts are cached. The pinned packages are audited like packages that an extension adds.
     """

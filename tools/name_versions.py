@@ -302,7 +302,10 @@ def data_tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]
 def write_package(
     package: str, http: HttpClient, inner: Mapping[str, set[str]], *, names: bool
 ) -> Path:
-    """Read the versions of a package and write its file. With `names`, keep its arguments."""
+    """Read the versions of a package and write the data file of the package.
+
+    With `names`, arguments and members in the existing file are kept.
+    """
     every = published_wheels.default_indexes(http).files(package)
     key = published_wheels.minor_release if package in MINORS else _release
     wheels = published_wheels.first_wheels(every, Version(OLDEST[package]), key)

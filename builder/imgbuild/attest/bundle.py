@@ -169,7 +169,7 @@ def store_added_files(lock_bundle: LockBundle, store: Store) -> None:
 
 
 def single_target_matrix(lock_bundle: LockBundle, folder: Path) -> Matrix:
-    """Create a matrix with only this target. Folders of wheels are relative to `folder`."""
+    """Create a matrix with only the lock's target. Folders of wheels are relative to `folder`."""
     lock, sources = lock_bundle.lock, lock_bundle.sources
     target_matrix = matrix_from_locks(
         {lock.target: lock},

@@ -15,7 +15,7 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 def parse_size(text: str, place: str) -> int:
     """Parse a size, such as "500M", "20GB" (powers of 1000) or "20GiB" (of 1024), to bytes.
 
-    Raises InputError if it is invalid. `place` is the option or variable with the text.
+    Raises InputError if `text` is invalid. `place` is the option or variable that contains `text`.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
     if match is None or (match[3] and not match[2]):

@@ -180,7 +180,7 @@ def start_container(engine: Engine, container: str) -> process.ProcessResult:
 
 
 def remove_container(engine: Engine, container: str) -> None:
-    """Remove a container, if it exists, with its anonymous volumes, even if it is running."""
+    """Remove a container, even a running one, and its anonymous volumes. It can be missing."""
     process.run_command(engine.command("rm", "--force", "--volumes", container), check=False)
 
 

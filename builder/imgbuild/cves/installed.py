@@ -31,9 +31,9 @@ REBUILT = re.compile(r"\+b[0-9]+\Z")  # the suffix of a binary package that was 
 class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
     """A package of an image, by the name in advisories.
 
-    `ecosystem` is the OSV ecosystem: PyPI, Debian:12, or GIT for a standalone Python. `version` has
-    no local part such as `+cu124`, as in advisories. `files` are the wheel, debs or archive, with
-    package URLs `purls`. `binaries` are names and versions of debs.
+    `ecosystem` is the OSV ecosystem: PyPI, Debian:12, or GIT for a standalone Python. Like versions
+    in advisories, `version` has no local part such as `+cu124`. `files` are the wheel, debs or
+    archive, with package URLs `purls`. `binaries` are names and versions of debs.
     """
 
     ecosystem: str

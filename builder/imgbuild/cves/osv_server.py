@@ -259,8 +259,8 @@ class OsvServer:
     def _optional_record(self, named: _NamedAdvisory) -> OsvRecord | None:
         """The advisory, which is cached for a day.
 
-        None if the server does not have the advisory, or if it is not in the cache of an offline
-        context.
+        Returns None if the server does not have the advisory, or if the context is offline and the
+        advisory is not cached.
         """
         key = msgspec.json.encode((self._address, named.id, f"{self._now:%Y-%m-%d}")).decode()
         data = self._context.store.fact(RECORD, key)

@@ -145,7 +145,7 @@ class DebTree:
 
 
 def _hard_links(members: Iterable[LayerMember]) -> list[LayerMember]:
-    """Move each hard-linked file in `members` to its first path, and make the others links.
+    """Move each hard-linked file in `members` to its first path, and make other paths links.
 
     A program that unpacks the archive can only link to files that it has already created.
     """

@@ -15,7 +15,7 @@ def parse_integer(text: str) -> int | None:
 
 
 def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """The first byte and the total size in Content-Range, or None for a missing value."""
+    """The first byte and the total size in Content-Range. A missing value is None."""
     text = headers.get("Content-Range", "")
     match = re.fullmatch(r"\s*bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)\s*", text)
     if match is None:

@@ -1,7 +1,8 @@
 """Pulls an image from a registry into an OCI layout on disk, with its digest unchanged.
 
-Cached layers are linked, and other layers are downloaded into the cache. Interrupted downloads are
-resumed. The digests of all blobs and the diff IDs of all layers are verified.
+Cached layers are linked into the layout, and other layers are first downloaded into the cache.
+Interrupted downloads are resumed. The digests of all blobs and the diff IDs of all layers are
+verified.
 """
 
 from __future__ import annotations

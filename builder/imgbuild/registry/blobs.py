@@ -65,7 +65,8 @@ def _size(response: Response) -> int | None:
 def read_blob(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
     """Read a small blob.
 
-    Raises NotFound if it is missing, and IntegrityError if it is different.
+    Raises NotFound if the blob is missing, and IntegrityError if the content does not match the
+    descriptor.
     """
     if descriptor.size > SMALL_BLOB:
         message = f"{repository}@{descriptor.digest} has {descriptor.size} bytes"

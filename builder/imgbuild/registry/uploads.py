@@ -100,7 +100,7 @@ def upload_blob(
     """Upload `source`, unless `repository` has the blob.
 
     Raises FetchFailed if the registry does not accept the blob, and IntegrityError if the stored
-    blob is different.
+    blob differs from `source`.
     """
     there = blobs.blob_size(http, repository, source.digest, push=True)
     if there is not None:

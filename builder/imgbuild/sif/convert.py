@@ -40,7 +40,10 @@ class ConvertOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushedSif(msgspec.Struct, frozen=True, kw_only=True):
-    """A SIF in a registry. `image` is the image manifest, and `moved` the uploaded bytes."""
+    """A SIF in a registry.
+
+    `image` is the image manifest, and `moved` is the number of uploaded bytes.
+    """
 
     reference: str
     digest: Digest

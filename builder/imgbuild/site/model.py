@@ -111,7 +111,7 @@ class DebianList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target with all data of the page.
+    """A target, with all data for the page of the target.
 
     `lock` and `digests` are None for a target without a current lock. `needs` are requirements of
     the lock in addition to the default index. `stale` are the reasons if a lock is out of date.

@@ -51,7 +51,10 @@ def submit_script(script: str, folder: Path, options: Sequence[str] = ()) -> str
 
 
 def wait_for_job(number: str, reporter: Reporter = SILENT_REPORTER) -> str:
-    """Wait for a job, and return the final state. Ctrl-C cancels the job. Raises Interrupted."""
+    """Wait for a job, and return the final state.
+
+    Ctrl-C cancels the job and raises Interrupted.
+    """
     task = (number, 0)
     try:
         for task_states in poll_states(lambda: [task], reporter):

@@ -26,7 +26,7 @@ LOCK = bundle.LOCK
 
 
 class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock with its bundle, the sha256 of its file, and its place in messages.
+    """A lock with the bundle, the sha256 of the file, and the location to show in messages.
 
     Folders of wheels are relative to `root`. `project` is the checkout, or None for a lock without
     a project.

@@ -18,7 +18,7 @@ from imgbuild.values import normalize_package
 class AppliedRequirement(msgspec.Struct, frozen=True):
     """An applicable requirement of `package`.
 
-    `extra` is the extra of `package` that declares it.
+    `extra` is the extra of `package` that declares the requirement, if any.
     """
 
     package: str

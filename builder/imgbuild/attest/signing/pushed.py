@@ -35,7 +35,7 @@ def sign_pushed(
     arches: Collection[Arch],
     key: PrivateKey,
 ) -> tuple[SignedSubject, ...]:
-    """Sign the image of `lock_bundle`, a lock of `project`, pushed for `arches`."""
+    """Sign the pushed image of `lock_bundle`, a lock of `project`, on `arches`."""
     circumstances = provenance.build_details(project, lock_bundle.lock.target)
     statement = provenance.create_statement(
         lock_bundle.lock, lock_bundle.target_digests, sorted(arches), circumstances
@@ -52,7 +52,7 @@ def sign_image(
     statement: bytes,
     key: PrivateKey,
 ) -> tuple[SignedSubject, ...]:
-    """Sign the image of `lock_bundle` on `arches`, its SBOMs, and the provenance `statement`.
+    """Sign the image of `lock_bundle` on `arches`, the SBOMs, and the provenance `statement`.
 
     If the key has already signed an equivalent provenance, this provenance is used instead of
     `statement`.
