@@ -316,6 +316,11 @@ def test_version_comparison_on_the_site_matches_packaging(site: Path, window: Br
         ("SGLang>=0.5.20\nno_such.package", {}, "cu130-sglang0.5.23", "has 1 of 2"),
         ("vllm<0.1", {}, "cu130-sglang0.5.23", "has 0 of 1"),
         ("vllm<0.1\ntorch<1", {}, "cu130-sglang0.5.23", "1 conflict"),
+        ("torch==2.8.0+cu128\ntorchaudio==2.8.0+cu128", {}, "cu128-verl0.6", "has all"),
+        ("torch==2.8.0+cu129", {}, "cu128-verl0.6", "1 conflict"),
+        ("torch==2.8.0+cu12torch2.8", {}, "cu128-verl0.6", "has all"),
+        ("torch==2.8.0+cpu", {}, "cu130-vllm0.33.0", "1 conflict"),
+        ("vllm==0.8.5+cu124", {}, "cu124-vllm0.8.5", "fits with a change"),
         ("-r other.txt\ntorch==2.7.0 --hash=sha256:00", {}, "cu126-vllm", "has all"),
     ],
 )
@@ -327,6 +332,18 @@ def test_requirements_form_lists_images_that_meet_the_requirements(
     assert window.texts(".answer .chip")[0] == words
     skipped = [line for line in window.texts("#answer .notice") if line.startswith("Not compared")]
     assert bool(skipped) == text.startswith("-r")
+
+
+def test_proposed_specifier_has_no_local_version(site: Path, window: Browser) -> None:
+    open_form(window, site, "requirements.html", requirements="vllm==0.8.5+cu124")
+    (change,) = window.texts('[data-target="cu124-vllm0.8.5"] li')[:1]
+    assert change.endswith("Write vllm==0.8.5.post1 or vllm~=0.8.5")
+    assert SpecifierSet("~=0.8.5").contains("0.8.5.post1")
+    open_form(window, site, "requirements.html", requirements="torch==2.8.0+cu129")
+    (conflict,) = window.texts('[data-target="cu128-verl0.6"] li')[:1]
+    assert conflict == "CUDA 12.9 of torch==2.8.0+cu129: the image has 12.8"
+    open_form(window, site, "together.html", versions="torch==2.9.0+cu128")
+    assert window.texts("#answer pre") == ["imgbuild resolve 'torch==2.9.0' --cuda 12.8"]
 
 
 def test_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browser) -> None:

@@ -26,7 +26,8 @@
     return targets;
   }
 
-  function filterTable(form, data) {
+  function filterTable(form, plain) {
+    const data = versions.withFacts(plain);
     const packages = packagesOf(data);
     const rows = all(".targets tbody tr").map(row => {
       const name = row.querySelector("a").textContent;
@@ -300,13 +301,14 @@
       else if (!there) result.absent.push(request.line);
       else if (allows(request, there)) result.has.push(`${request.name} ${there}`);
       else if (versions.sameRelease(there, request.specifier)) {
-        result.near.push({ name: request.name, line: request.line, version: there });
+        result.near.push({ ...request, version: there });
       } else result.other.push(`${request.line}: the image has ${there}`);
     }
     return result;
   }
 
-  function answerRequirements(form, data) {
+  function answerRequirements(form, plain) {
+    const data = versions.withFacts(plain);
     const target = entry => data.targets[entry.image.target];
     const before = (left, right) =>
       target(left).retired - target(right).retired ||
@@ -366,7 +368,7 @@
     return card(target, image, state, words, [
       list([...other, ...near.map(each => `${each.line}: the image has ${each.version}, a post release` +
         ` of that version. Write ${each.name}==${each.version} or` +
-        ` ${each.line.replace("==", "~=")}`)]),
+        ` ${each.name}${each.specifier.replace(/===?/, "~=")}`)]),
       absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
       other.length ? paragraph("Remove or change these lines, or let imgbuild solve for a new image:" +
