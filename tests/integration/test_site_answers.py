@@ -50,6 +50,10 @@ SMI = """\
         ("GPU 0: NVIDIA GB10 (UUID: GPU-1)\nDriver Version: 580.95", "arm64", "580.95", "12.1"),
         ("DGX Spark 580.95.05", "arm64", "580.95.05", "12.1"),
         ("H100, driver 580.95.05, aarch64", "arm64", "580.95.05", "9.0"),
+        ("535.161, CUDA 12.2, A100-PCIE-40GB", "x86_64", "535.161", "8.0"),
+        ("CUDA Version: 12.2, NVIDIA A100-PCIE-40GB, 535.161", "x86_64", "535.161", "8.0"),
+        ("cuda 12.4 A100-PCIE-40GB driver 550.54.14", "x86_64", "550.54.14", "8.0"),
+        ("node-1, aarch64, NVIDIA GH200 480GB, 580.95.05", "arm64", "580.95.05", "9.0"),
     ],
 )  # fmt: skip
 def test_machine_form_lists_images_compatible_with_the_machine(
@@ -58,6 +62,7 @@ def test_machine_form_lists_images_compatible_with_the_machine(
     """The form shows the parsed text and the image that `imgbuild doctor` recommends."""
     open_form(window, site, "machine.html", machine=text)
     read = window.texts("#machine-read")[0]
+    assert "unknown" not in read
     for words in (f"(compute capability {capability})", f"driver {driver}", arch):
         assert words in read
     gpu = HostGpu(name="GPU", capability=capability)
