@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.binaries import gpu_models
 from imgbuild.doctor.host import Host, HostGpu
-from imgbuild.doctor.targets import diagnose_host, judge_target, target_needs
+from imgbuild.doctor.targets import diagnose_host, judge_target, shared_remarks, target_needs
 from imgbuild.lock import lock_file
 from imgbuild.values import Arch
 from tests.support.browser import Browser
@@ -75,14 +75,21 @@ def test_machine_form_lists_images_compatible_with_the_machine(
         for target in browser_data(site)["targets"]
         if not target["retired"]
     ]
-    verdicts = diagnose_host(Host(arch=Arch(arch), driver=driver, gpus=(gpu,)), current).verdicts
+    host = Host(arch=Arch(arch), driver=driver, gpus=(gpu,))
     groups: dict[tuple[str, ...], list[str]] = {}
-    for verdict in verdicts:
+    for verdict in diagnose_host(host, current).verdicts:
         if verdict.fits:
-            groups.setdefault(verdict.remarks, []).append(verdict.target)
+            remarks = shared_remarks(host, verdict, '"full driver"')
+            groups.setdefault(remarks, []).append(verdict.target)
     fits = [name for group in groups.values() for name in group]
     assert window.texts('.answer[data-state="fits"] h3') == fits
-    if "A100" in text:  # all have a restriction: one that is general is before cu128-unsloth2026.10
+    if next(iter(groups)) and len(groups) == 1:  # the driver restricts all images in the same way
+        assert fits == [each.target for each in diagnose_host(host, current).verdicts if each.fits]
+        (why,) = window.texts('.group:has([data-state="fits"]) .why')
+        assert why == f"{len(fits)} images: {next(iter(groups))[0]}."
+        facts = window.texts('[data-target="cu126-vllm"] p.muted')[0]
+        assert facts.startswith("full driver: 560.28.03; tested on")
+    if "driver 535" in text:
         assert fits[0] == "cu124-vllm0.8.5"
     assert len(window.texts('.group:has([data-state="fits"])')) == len(groups)
 

@@ -179,7 +179,7 @@
           ` the machine has ${machine.driver}`,
       );
     } else if (older(machine.driver, image.driverFull, data.branches)) {
-      remarks.push(data.remarks[image.olderDriver].replace("{}", machine.driver));
+      remarks.push(data.restriction.replace("{}", machine.driver));
     }
     if (!machine.gpus.length) unknown.push("no GPU is given");
     if (
@@ -210,8 +210,9 @@
     const state = reasons.length ? "no" : unknown.length ? "unknown" : "fits";
     return {
       state,
-      complete: state === "fits" && !older(machine.driver, image.driverFull, data.branches),
       limited: state === "fits" && limited,
+      unrestricted: state === "fits" && older(machine.driver, image.driverFull, data.branches)
+        ? image.driverFull : "",
       reasons: distinct(reasons.concat(unknown)),
       remarks: distinct(remarks),
     };

@@ -191,12 +191,13 @@
   function answerMachine(form, data) {
     const target = entry => data.targets[entry.image.target];
     const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 32 +
-      (target(entry).retired ? 16 : 0) + (entry.value.complete ? 0 : 8) +
+      (target(entry).retired ? 16 : 0) + (entry.value.state !== "fits" || entry.value.unrestricted ? 8 : 0) +
       (entry.value.limited ? 4 : 0) +
       (!target(entry).recommended ? 2 : target(entry).special ? 1 : 0);
     const shown = entry => card(
       target(entry), entry.image, entry.value.state, WORDS[entry.value.state],
-      [paragraph(testedOn(entry.image), "muted")], "facts-line",
+      [paragraph([entry.value.unrestricted && `full driver: ${entry.value.unrestricted}`,
+        testedOn(entry.image)].filter(Boolean).join("; "), "muted")], "facts-line",
     );
     // As `imgbuild doctor` groups them: by equal remarks, in the order of the first image of each.
     const grouped = entries => {
