@@ -270,7 +270,7 @@ def test_changed_published_lock_makes_the_lock_of_an_extension_stale(
     path.write_bytes(path.read_bytes().replace(b"small image", b"small  image"))
     path.write_bytes(path.read_bytes() + b"\n")
     result = other.run("build", OWN, status=5).stderr
-    assert "it extends small sha256:" in result
+    assert "the lock extends small sha256:" in result
     result = other.run("init", "--refresh").stdout
     assert result.startswith("small sha256:")
     assert other.run("lock", "--check", OWN).returncode == 0

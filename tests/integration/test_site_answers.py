@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.binaries import gpu_models
 from imgbuild.doctor.host import Host, HostGpu
-from imgbuild.doctor.targets import diagnose_host, judge_target, target_needs
+from imgbuild.doctor.targets import diagnose_host, judge_target, shared_remarks, target_needs
 from imgbuild.lock import lock_file
 from imgbuild.values import Arch
 from tests.support.browser import Browser
@@ -50,6 +50,10 @@ SMI = """\
         ("GPU 0: NVIDIA GB10 (UUID: GPU-1)\nDriver Version: 580.95", "arm64", "580.95", "12.1"),
         ("DGX Spark 580.95.05", "arm64", "580.95.05", "12.1"),
         ("H100, driver 580.95.05, aarch64", "arm64", "580.95.05", "9.0"),
+        ("535.161, CUDA 12.2, A100-PCIE-40GB", "x86_64", "535.161", "8.0"),
+        ("CUDA Version: 12.2, NVIDIA A100-PCIE-40GB, 535.161", "x86_64", "535.161", "8.0"),
+        ("cuda 12.4 A100-PCIE-40GB driver 550.54.14", "x86_64", "550.54.14", "8.0"),
+        ("node-1, aarch64, NVIDIA GH200 480GB, 580.95.05", "arm64", "580.95.05", "9.0"),
     ],
 )  # fmt: skip
 def test_machine_form_lists_images_compatible_with_the_machine(
@@ -58,6 +62,7 @@ def test_machine_form_lists_images_compatible_with_the_machine(
     """The form shows the parsed text and the image that `imgbuild doctor` recommends."""
     open_form(window, site, "machine.html", machine=text)
     read = window.texts("#machine-read")[0]
+    assert "unknown" not in read
     for words in (f"(compute capability {capability})", f"driver {driver}", arch):
         assert words in read
     gpu = HostGpu(name="GPU", capability=capability)
@@ -70,14 +75,21 @@ def test_machine_form_lists_images_compatible_with_the_machine(
         for target in browser_data(site)["targets"]
         if not target["retired"]
     ]
-    verdicts = diagnose_host(Host(arch=Arch(arch), driver=driver, gpus=(gpu,)), current).verdicts
+    host = Host(arch=Arch(arch), driver=driver, gpus=(gpu,))
     groups: dict[tuple[str, ...], list[str]] = {}
-    for verdict in verdicts:
+    for verdict in diagnose_host(host, current).verdicts:
         if verdict.fits:
-            groups.setdefault(verdict.remarks, []).append(verdict.target)
+            remarks = shared_remarks(host, verdict, '"full driver"')
+            groups.setdefault(remarks, []).append(verdict.target)
     fits = [name for group in groups.values() for name in group]
     assert window.texts('.answer[data-state="fits"] h3') == fits
-    if "A100" in text:  # all have a restriction: one that is general is before cu128-unsloth2026.10
+    if next(iter(groups)) and len(groups) == 1:  # the driver restricts all images in the same way
+        assert fits == [each.target for each in diagnose_host(host, current).verdicts if each.fits]
+        (why,) = window.texts('.group:has([data-state="fits"]) .why')
+        assert why == f"{len(fits)} images: {next(iter(groups))[0]}."
+        facts = window.texts('[data-target="cu126-vllm"] p.muted')[0]
+        assert facts.startswith("full driver: 560.28.03; tested on")
+    if "driver 535" in text:
         assert fits[0] == "cu124-vllm0.8.5"
     assert len(window.texts('.group:has([data-state="fits"])')) == len(groups)
 
@@ -316,6 +328,11 @@ def test_version_comparison_on_the_site_matches_packaging(site: Path, window: Br
         ("SGLang>=0.5.20\nno_such.package", {}, "cu130-sglang0.5.23", "has 1 of 2"),
         ("vllm<0.1", {}, "cu130-sglang0.5.23", "has 0 of 1"),
         ("vllm<0.1\ntorch<1", {}, "cu130-sglang0.5.23", "1 conflict"),
+        ("torch==2.8.0+cu128\ntorchaudio==2.8.0+cu128", {}, "cu128-verl0.6", "has all"),
+        ("torch==2.8.0+cu129", {}, "cu128-verl0.6", "1 conflict"),
+        ("torch==2.8.0+cu12torch2.8", {}, "cu128-verl0.6", "has all"),
+        ("torch==2.8.0+cpu", {}, "cu130-vllm0.33.0", "1 conflict"),
+        ("vllm==0.8.5+cu124", {}, "cu124-vllm0.8.5", "fits with a change"),
         ("-r other.txt\ntorch==2.7.0 --hash=sha256:00", {}, "cu126-vllm", "has all"),
     ],
 )
@@ -327,6 +344,18 @@ def test_requirements_form_lists_images_that_meet_the_requirements(
     assert window.texts(".answer .chip")[0] == words
     skipped = [line for line in window.texts("#answer .notice") if line.startswith("Not compared")]
     assert bool(skipped) == text.startswith("-r")
+
+
+def test_proposed_specifier_has_no_local_version(site: Path, window: Browser) -> None:
+    open_form(window, site, "requirements.html", requirements="vllm==0.8.5+cu124")
+    (change,) = window.texts('[data-target="cu124-vllm0.8.5"] li')[:1]
+    assert change.endswith("Write vllm==0.8.5.post1 or vllm~=0.8.5")
+    assert SpecifierSet("~=0.8.5").contains("0.8.5.post1")
+    open_form(window, site, "requirements.html", requirements="torch==2.8.0+cu129")
+    (conflict,) = window.texts('[data-target="cu128-verl0.6"] li')[:1]
+    assert conflict == "CUDA 12.9 of torch==2.8.0+cu129: the image has 12.8"
+    open_form(window, site, "together.html", versions="torch==2.9.0+cu128")
+    assert window.texts("#answer pre") == ["imgbuild resolve 'torch==2.9.0' --cuda 12.8"]
 
 
 def test_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browser) -> None:

@@ -143,6 +143,8 @@ def test_pages_work_without_javascript(site: Path, window: Browser) -> None:
         ({"tested": "H100", "arch": "x86_64"}, "cu130-ray", "cu130-vllm"),
         ({"packages": "transformers>=5.20"}, "cu130-vllm0.33.0", "cu130-verl0.9"),
         ({"packages": "llguidance, tilelang"}, "cu130-verl0.9", "cu124-vllm"),
+        ({"packages": "vllm, cuda 12.6"}, "cu126-vllm", "cu128-vllm"),
+        ({"packages": "torch==2.8.0+cu128"}, "cu128-verl0.6", "cu126-vllm"),
         ({"stack": "sglang"}, "cu130-sglang0.5.23", "cu130-vllm"),
         ({"cuda": "12.6"}, "cu126-vllm", "cu128-vllm"),
         ({"python": "3.13"}, "cu130-vllm0.33.0", "cu130-vllm"),

@@ -10,7 +10,7 @@ from packaging.version import Version
 from imgbuild.audit.binaries import gpu_models
 from imgbuild.cli._output import GAP, align_columns, format_count, terminal_width
 from imgbuild.doctor.host import Host
-from imgbuild.doctor.targets import COMPATIBILITY, HostDiagnosis, TargetFit, is_comparable
+from imgbuild.doctor.targets import HostDiagnosis, TargetFit, is_comparable, shared_remarks
 from imgbuild.show import table
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun
@@ -18,6 +18,7 @@ from imgbuild.smoke.records import RecordedRun
 FRAMEWORKS = ("vllm", "sglang", "verl", "unsloth", "deepspeed", "trl")
 HEAD = ("target", "as of", "Python", "has", "tested")
 FULL_DRIVER = "full driver"  # the column of targets that run with a restriction
+COLUMN = f'the column "{FULL_DRIVER}"'
 SHOWN_TARGETS = 2  # frameworks of a target
 ORDER = (
     "in order of preference: fewest restrictions, recommended, general, newest CUDA release, "
@@ -62,23 +63,9 @@ def _groups(diagnosis: HostDiagnosis) -> TargetGroups:
     groups: TargetGroups = {}
     for verdict in diagnosis.verdicts:
         judged = fits if verdict.fits else "does not fit"
-        texts = (*verdict.reasons, *_remarks(diagnosis.host, verdict))
+        texts = (*verdict.reasons, *shared_remarks(diagnosis.host, verdict, COLUMN))
         groups.setdefault((judged, texts), []).append(_name(verdict))
     return groups
-
-
-def _remarks(host: Host, verdict: TargetFit) -> Iterator[str]:
-    """Yield remarks on a target. The text on an older driver is the same for all targets."""
-    for remark in verdict.remarks:
-        if verdict.unrestricted and COMPATIBILITY in remark:
-            yield (
-                f"runs on driver {host.driver} {COMPATIBILITY}, with one restriction: code that"
-                " relies on the driver to compile PTX, or that calls functions added in a newer"
-                f' CUDA 12 release than the driver\'s, fails; the column "{FULL_DRIVER}" shows the'
-                " oldest driver without this restriction"
-            )
-        else:
-            yield remark
 
 
 def _table(names: Sequence[str], rows: RowsByTarget, full: Mapping[str, str]) -> list[str]:

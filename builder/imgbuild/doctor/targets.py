@@ -263,6 +263,29 @@ def driver_text(driver: str, floors: Floors) -> str:
     return f"{runs}; {own} or newer has all functions, and {full} or newer compiles all PTX"
 
 
+def restriction_text(driver: str, place: str) -> str:
+    """The same remark as in `driver_text` for images with different requirements.
+
+    `place` is where the oldest driver without the restriction is shown.
+    """
+    return (
+        f"runs on driver {driver} {COMPATIBILITY}, with one restriction: code that"
+        " relies on the driver to compile PTX, or that calls functions added in a newer"
+        f" CUDA 12 release than the driver's, fails; {place} shows the"
+        " oldest driver without this restriction"
+    )
+
+
+def shared_remarks(host: Host, fit: TargetFit, place: str) -> tuple[str, ...]:
+    """The remarks on a target, with `restriction_text` in place of `driver_text`."""
+    return tuple(
+        restriction_text(host.driver, place)
+        if fit.unrestricted and COMPATIBILITY in remark
+        else remark
+        for remark in fit.remarks
+    )
+
+
 def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
     able = {*floors.gpu, *floors.gpu_ptx}
     if not able:

@@ -19,10 +19,10 @@ from imgbuild.doctor.host import Host, HostGpu
 from imgbuild.doctor.targets import (
     TargetNeeds,
     diagnose_host,
-    driver_text,
     is_compiled,
     is_special,
     judge_target,
+    restriction_text,
     target_needs,
 )
 from imgbuild.plan.image_digests import LayerDigests
@@ -37,6 +37,7 @@ from imgbuild.values import Arch, Bytes, Digest, normalize_package
 DATA_FORMAT = 1
 FILE = "data.js"
 VARIABLE = "imgbuildData"
+FULL_DRIVER = '"full driver"'  # the label in machine.js
 COMPARED_FILE = "compared.js"
 COMPARED_VARIABLE = "imgbuildCompared"
 
@@ -56,21 +57,18 @@ def _script(variable: str, data: Mapping[str, Any]) -> bytes:
 def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, Any]:
     """The data of targets, images (in the order of doctor), GPUs, drivers, versions and reasons.
 
-    Shared texts are referenced by index: `requires` contains indexes into `lines`, and
-    `olderDriver` contains indexes into `remarks`.
+    Shared texts are referenced by index: `requires` contains indexes into `lines`. `restriction` is
+    the remark for drivers between `driver` and `driverFull`, with {} in place of the driver.
     """
     locked = _locked_targets(catalogue)
     numbers = {target.name: number for number, target in enumerate(locked)}
     images = _images(sources, locked, numbers)
-    remarks = [*dict.fromkeys(image["olderDriver"] for image in images)]
     return {
         "format": DATA_FORMAT,
         "registry": catalogue.registry,
         "targets": [_target(target) for target in locked],
-        "images": [
-            image | {"olderDriver": remarks.index(image["olderDriver"])} for image in images
-        ],
-        "remarks": remarks,
+        "images": images,
+        "restriction": restriction_text("{}", FULL_DRIVER),
         "gpus": gpu_names.gpu_name_table(),
         "capabilities": gpu_names.computed_capabilities(),
         "branches": whole_branches(),
@@ -265,11 +263,7 @@ def _images(
 
 
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:
-    """The image of target `number` on `arch`. `gpus` is None if they are unknown.
-
-    `olderDriver` is the remark for drivers between `driver` and `driverFull`. The browser replaces
-    {} in it with the driver.
-    """
+    """The image of target `number` on `arch`. `gpus` is None if they are unknown."""
     floors = target_needs.floors[arch]
     known = bool(floors.gpu or floors.gpu_ptx)
     able, later = _accepted_capabilities(target_needs, arch) if known else ([], [])
@@ -279,7 +273,6 @@ def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) 
         "cuda": floors.cuda,
         "driver": floors.driver,
         "driverFull": floors.driver_full,
-        "olderDriver": driver_text("{}", floors),
         "gpus": able if known else None,
         "later": later,
         "size": size,

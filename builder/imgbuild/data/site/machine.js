@@ -6,6 +6,10 @@
   // What looks like the name of a GPU, whether or not the table has it.
   const UNKNOWN = /\b(?:GTX|RTX|Quadro|Tesla|Titan|GeForce|NVIDIA)(?: (?:GTX|RTX))? [A-Z]{0,3}\d{2,4}\w*/gi;
 
+  // The CUDA release that nvidia-smi or a person names next to the driver.
+  const CUDA = /\bCUDA(?:[ _]version)?\s*[:=]?\s*\d+(?:\.\d+)*/gi;
+  const ARCH = /^(?:x86[_-]64|amd64|arm64|aarch64)$/i;
+
   /** The numbers of a version, as imgbuild compares drivers. */
   function numbers(version) {
     return (String(version).match(/\d+/g) || []).map(Number);
@@ -76,9 +80,10 @@
   }
 
   /** A machine from what `nvidia-smi` or `imgbuild doctor --json` writes, or from "A100 535". */
-  function read(text, table) {
+  function read(written, table) {
+    const text = written.replace(CUDA, "");
     try {
-      const value = ofDoctor(JSON.parse(text), table);
+      const value = ofDoctor(JSON.parse(written), table);
       if (value) return value;
     } catch (error) {
       /* not JSON */
@@ -101,9 +106,10 @@
       if (cells.length > 1 && version) {
         driver = driver || version;
         const named = cells.filter(
-          cell => /[A-Za-z]{1,}.*\d|[A-Z]{2}/.test(cell) && !/^\d/.test(cell),
-        )[0];
-        if (named) names.push(named);
+          cell => /[A-Za-z]{1,}.*\d|[A-Z]{2}/.test(cell) && !/^\d/.test(cell) && !ARCH.test(cell),
+        );
+        const known = named.filter(cell => find(cell, table));
+        names.push(...(known.length ? known : named.slice(0, 1)));
       }
     });
     if (!names.length) names = inWords(text, table);
@@ -173,7 +179,7 @@
           ` the machine has ${machine.driver}`,
       );
     } else if (older(machine.driver, image.driverFull, data.branches)) {
-      remarks.push(data.remarks[image.olderDriver].replace("{}", machine.driver));
+      remarks.push(data.restriction.replace("{}", machine.driver));
     }
     if (!machine.gpus.length) unknown.push("no GPU is given");
     if (
@@ -204,8 +210,9 @@
     const state = reasons.length ? "no" : unknown.length ? "unknown" : "fits";
     return {
       state,
-      complete: state === "fits" && !older(machine.driver, image.driverFull, data.branches),
       limited: state === "fits" && limited,
+      unrestricted: state === "fits" && older(machine.driver, image.driverFull, data.branches)
+        ? image.driverFull : "",
       reasons: distinct(reasons.concat(unknown)),
       remarks: distinct(remarks),
     };

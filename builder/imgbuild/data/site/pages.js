@@ -26,7 +26,8 @@
     return targets;
   }
 
-  function filterTable(form, data) {
+  function filterTable(form, plain) {
+    const data = versions.withFacts(plain);
     const packages = packagesOf(data);
     const rows = all(".targets tbody tr").map(row => {
       const name = row.querySelector("a").textContent;
@@ -190,12 +191,13 @@
   function answerMachine(form, data) {
     const target = entry => data.targets[entry.image.target];
     const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 32 +
-      (target(entry).retired ? 16 : 0) + (entry.value.complete ? 0 : 8) +
+      (target(entry).retired ? 16 : 0) + (entry.value.state !== "fits" || entry.value.unrestricted ? 8 : 0) +
       (entry.value.limited ? 4 : 0) +
       (!target(entry).recommended ? 2 : target(entry).special ? 1 : 0);
     const shown = entry => card(
       target(entry), entry.image, entry.value.state, WORDS[entry.value.state],
-      [paragraph(testedOn(entry.image), "muted")], "facts-line",
+      [paragraph([entry.value.unrestricted && `full driver: ${entry.value.unrestricted}`,
+        testedOn(entry.image)].filter(Boolean).join("; "), "muted")], "facts-line",
     );
     // As `imgbuild doctor` groups them: by equal remarks, in the order of the first image of each.
     const grouped = entries => {
@@ -300,13 +302,14 @@
       else if (!there) result.absent.push(request.line);
       else if (allows(request, there)) result.has.push(`${request.name} ${there}`);
       else if (versions.sameRelease(there, request.specifier)) {
-        result.near.push({ name: request.name, line: request.line, version: there });
+        result.near.push({ ...request, version: there });
       } else result.other.push(`${request.line}: the image has ${there}`);
     }
     return result;
   }
 
-  function answerRequirements(form, data) {
+  function answerRequirements(form, plain) {
+    const data = versions.withFacts(plain);
     const target = entry => data.targets[entry.image.target];
     const before = (left, right) =>
       target(left).retired - target(right).retired ||
@@ -366,7 +369,7 @@
     return card(target, image, state, words, [
       list([...other, ...near.map(each => `${each.line}: the image has ${each.version}, a post release` +
         ` of that version. Write ${each.name}==${each.version} or` +
-        ` ${each.line.replace("==", "~=")}`)]),
+        ` ${each.name}${each.specifier.replace(/===?/, "~=")}`)]),
       absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
       other.length ? paragraph("Remove or change these lines, or let imgbuild solve for a new image:" +

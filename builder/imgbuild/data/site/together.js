@@ -6,23 +6,8 @@
   const {
     commands, count, distinct, element, link, list, mark, paragraph, show, skipped, whenChanged,
   } = window.imgbuildElements;
-  const { allows, separated } = versions;
-
-  const ARCHES = { "arm64": "arm64", "aarch64": "arm64", "x86-64": "x86_64", "amd64": "x86_64" };
-  const FACTS = ["cuda", "python", ...Object.keys(ARCHES)]; // which people name with packages
-
-  /** The data, with CUDA release, Python and architecture of each image as if they were packages. */
-  function withFacts(data) {
-    const facts = { cuda: {}, python: {} };
-    data.images.forEach(({ arch, cuda, target }, number) => {
-      (facts.cuda[cuda] ||= []).push(number);
-      (facts.python[data.targets[target].python] ||= []).push(number);
-      for (const name of Object.keys(ARCHES).filter(each => ARCHES[each] === arch)) {
-        ((facts[name] ||= {})[""] ||= []).push(number);
-      }
-    });
-    return { ...data, versions: { ...data.versions, ...facts } };
-  }
+  const { allows, ARCHES, separated } = versions;
+  const FACTS = ["cuda", "python", ...Object.keys(ARCHES)];
 
   const having = (data, { name, specifier }) => distinct(
     Object.entries(data.versions[name] || {})
@@ -65,7 +50,7 @@
   }
 
   function answerTogether(form, plain) {
-    const data = withFacts(plain);
+    const data = versions.withFacts(plain);
     whenChanged(form, value => {
       const given = versions.requirements(separated(value.versions), true);
       const unread = skipped("Not understood", given.skipped);

@@ -189,10 +189,39 @@
     return name.toLowerCase().replace(/[-_.]+/g, "-");
   }
 
+  // Which people name with packages.
+  const ARCHES = { "arm64": "arm64", "aarch64": "arm64", "x86-64": "x86_64", "amd64": "x86_64" };
+
+  /** The data, with CUDA release, Python and architecture of each image as if they were packages. */
+  function withFacts(data) {
+    const facts = { cuda: {}, python: {} };
+    data.images.forEach(({ arch, cuda, target }, number) => {
+      (facts.cuda[cuda] ||= []).push(number);
+      (facts.python[data.targets[target].python] ||= []).push(number);
+      for (const name of Object.keys(ARCHES).filter(each => ARCHES[each] === arch)) {
+        ((facts[name] ||= {})[""] ||= []).push(number);
+      }
+    });
+    return { ...data, versions: { ...data.versions, ...facts } };
+  }
+
+  // A build for a CUDA release: +cu128, +cu12torch2.8, +cu.13.0.torch.2.11.
+  const BUILD = /^([^!]*)\+cu\.?(\d{2})\.?(\d)?(?!\d)[\w.]*$/i;
+
+  /** A specifier without builds for CUDA releases, and a specifier of each of these releases. */
+  function withoutBuilds(specifier) {
+    const releases = [];
+    const texts = specifier.split(",").map(text => text.trim().replace(BUILD, (_, rest, major, minor) => {
+      releases.push(`==${major}.${minor || "*"}`);
+      return rest;
+    }));
+    return [releases.length ? texts.join(",") : specifier, releases];
+  }
+
   /**
    * The requirements of a text, one a line: name, specifier, and the line. `loose`: "torch 2.7" and
    * "torch==2.7" mean 2.7 with all its patch releases, as does "torch 2.7.x". `skipped` are lines
-   * that are not compared.
+   * that are not compared. "torch==2.8.0+cu128" means 2.8.0 and CUDA 12.8, see `withFacts`.
    */
   function requirements(text, loose) {
     const read = [],
@@ -211,13 +240,22 @@
         );
         let specifier = match ? match[3].trim() : "";
         if (match && loose && /^v?\d[\w.!+]*$/.test(specifier)) specifier = `==${specifier}`;
+        let releases = [];
+        [specifier, releases] = withoutBuilds(specifier);
         if (match && loose) specifier = specifier.replace(/^(==\s*\d[\d.]*)\.x$/i, "$1.*");
         if (match && loose)
           specifier = specifier.replace(/^==\s*(\d+(?:\.\d+)*(?:\.?post\d+)?)$/, (_, version) =>
             /post/.test(version) ? `==${version}` : `==${version}.*`,
           );
         if (!match || (specifier && !clauses(specifier))) skipped.push(line);
-        else read.push({ name: normalize(match[1]), specifier, line, marker: Boolean(match[4]) });
+        else {
+          const marker = Boolean(match[4]);
+          const asked = one => read.some(({ name, specifier: other }) => name === "cuda" && other === one);
+          read.push({ name: normalize(match[1]), specifier, line, marker });
+          releases.filter(one => !asked(one)).forEach(one => read.push({
+            name: "cuda", specifier: one, line: `CUDA ${one.slice(2)} of ${line}`, marker,
+          }));
+        }
       });
     return { read, skipped };
   }
@@ -229,12 +267,12 @@
       .replace(/([\d*])[^\S\n]+(?=[A-Za-z])/g, "$1\n");
   }
 
-  /** The exact version of `==VERSION` if `text` is a post release or a local build of it. */
+  /** Whether `text` is the version of `==VERSION`, a post release or a local build of it. */
   function sameRelease(text, specifier) {
     const [clause] = clauses(specifier) || [];
     const wanted = clause && clause[1] === "==" ? parse(clause[2]) : ABSENT;
     const version = parse(text);
-    return Boolean(wanted && version && wanted.post === ABSENT && wanted.pre === ABSENT &&
+    return Boolean(wanted && version && !wanted.local && wanted.post === ABSENT && wanted.pre === ABSENT &&
       !version.pre && version.dev === ABSENT && sameBase(version, wanted));
   }
 
@@ -271,6 +309,7 @@
 
   window.imgbuildVersions = {
     allows: permits,
+    ARCHES,
     compare(left, right) {
       return compare(parse(left), parse(right));
     },
@@ -282,5 +321,6 @@
     separated,
     unfit,
     versionOf,
+    withFacts,
   };
 })();
