@@ -200,7 +200,7 @@ def test_project_update_copies_a_newer_lock_of_the_same_target(
     project = copy(locked, tmp_path / "project")
     published = project.folder / ".imgbuild/published/small/lock.json"
     published.write_bytes(published.read_bytes() + b"\n")
-    assert "it extends small" in project.run("lock", "--check", status=5).stderr
+    assert "the lock extends small" in project.run("lock", "--check", status=5).stderr
     assert "trainer: small, newest lock" in project.run("update").stdout
     assert content(project) == content(locked)
 

@@ -1,4 +1,4 @@
-"""Computes `data.js`, the data for the forms of the site.
+"""Computes `data.js`, the data of the site's forms (separate: another format than the pages).
 
 The GPUs of an image, the order of images, and other results of imgbuild's rules are computed here.
 The browser only compares versions.
