@@ -519,6 +519,20 @@ def test_image_comparison_matches_the_locks(site: Path, window: Browser) -> None
     assert "left=cu130-verl0.9" in window.run("return location.hash")
 
 
+def test_image_comparison_begins_with_the_download(site: Path, window: Browser) -> None:
+    images = {"left": "cu124-vllm x86_64", "right": "cu130-vllm0.33.0 x86_64"}
+    open_form(window, site, "compare.html", **images)
+    first = window.texts("#answer > :first-child")
+    (end,) = window.texts(".verdict")
+    assert first == [end]
+    assert end.startswith("Who has cu124-vllm downloads ")
+    assert "Another version: " in " ".join(window.texts("#answer h3"))
+    window.run("document.querySelectorAll('details').forEach(each => each.open = true)")
+    for width in (360, 800):
+        window.view(width)
+        assert window.run("return document.documentElement.scrollWidth") <= width
+
+
 def test_commands_on_an_image_page_use_the_selected_values(site: Path, window: Browser) -> None:
     open_form(window, site, "kubernetes.html")
     window.type("#choices input", "registry.example/a@sha256:0")

@@ -20,7 +20,7 @@ from tests.support.browser import Browser, axe
 from tests.support.site_window import ROOT, open_form, site, window
 
 __all__ = ["site", "window"]  # fixtures
-VIEWS = ((360, False), (800, True), (1600, False))  # width, dark
+VIEWS = ((360, False), (800, True), (1200, False), (1600, False))  # width, dark
 SAMPLE = (
     "targets/cu130-verl0.9.html", "index.html", "matrix.html", "machine.html", "together.html",
     "tests.html", "compare.html", "terms.html", "requirements.html",
@@ -83,6 +83,44 @@ class Links(html.parser.HTMLParser):
         self.links += [value for key in ("href", "src") if (value := values.get(key))]
         self.ids |= {value for key in ("id",) if (value := values.get(key))}
         self.values |= {value for key in ("value",) if (value := values.get(key))}
+
+
+def test_states_in_the_matrix_differ_and_empty_cells_are_visible(
+    site: Path, window: Browser
+) -> None:
+    for dark in (False, True):
+        window.view(1200, dark=dark)
+        window.open(site / "matrix.html")
+        for kind in ("chip", "cell"):
+            looks = window.run(
+                "return ['gpu', 'failed', 'untested', 'unlocked', 'retired'].map(state => {"
+                " const style = getComputedStyle("
+                "  document.querySelector(`.${arguments[0]}.${state}`));"
+                " return [style.backgroundColor, style.borderTopStyle].join() })",
+                kind,
+            )
+            assert len({*looks}) == len(looks), looks
+        text, page = window.run(
+            "return [getComputedStyle(document.querySelector('.empty')).color,"
+            " getComputedStyle(document.body).backgroundColor]"
+        )
+        assert contrast(text, page) >= 4.5
+
+
+def contrast(*colours: str) -> float:
+    """The contrast of two colours such as "rgb(1, 2, 3)", as defined in WCAG 2."""
+    dark, light = sorted(
+        sum(
+            weight * (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4)
+            for weight, value in zip(
+                (0.2126, 0.7152, 0.0722),
+                (int(each) / 255 for each in colour[4:-1].split(",")),
+                strict=True,
+            )
+        )
+        for colour in colours
+    )
+    return (light + 0.05) / (dark + 0.05)
 
 
 def test_links_of_the_site_are_valid(site: Path) -> None:

@@ -48,9 +48,8 @@
     const fresh = compared.stacks[right].filter(number => !there.has(content(number)));
     const same = compared.stacks[right].filter(number => there.has(content(number)));
     return [
-      element("h2", { text: "Layers" }),
       paragraph(`Who has ${names[0]} downloads ${size(sum(fresh))} in ${fresh.length} layers for` +
-        ` ${names[1]}; ${same.length} layers, ${size(sum(same))}, are equal.`),
+        ` ${names[1]}; ${same.length} layers, ${size(sum(same))}, are equal.`, "verdict"),
       details("The layers to download", fresh.length ? [table(["Layer", "Size"], fresh.map(number => [
         compared.layers[number].name, size(compared.layers[number].size),
       ]))] : []),
@@ -98,12 +97,12 @@
       ];
       const lists = numbers.map(number => compared.lists[number]);
       show([
+        ...layerSection(compared, ...numbers, names),
         table(["", ...images.map((image, side) =>
           element("span", {}, [link(targets[side]), ` ${image.arch}`]))], facts),
         ...packageSection("Python packages", ...python, names),
         ...lists[0] === lists[1] ? [element("h2", { text: "Debian packages: all are equal" })]
           : packageSection("Debian packages", ...lists.map(list => versionsOf(debian, list)), names),
-        ...layerSection(compared, ...numbers, names),
       ]);
     });
   }
