@@ -64,7 +64,7 @@ def plan_downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> D
 
 
 def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> RecordedLayers:
-    """The layer records of the project, and cached records for the base image of `lock`.
+    """Return the layer records of the project, and the cached record of the base of `lock`.
 
     The records of a published target are part of its lock.
     """

@@ -85,7 +85,7 @@ def find_run_target(session: Session, name: str, folder: Path | None) -> RunTarg
     """Find the image of `name` in the layout `folder`, or in the default layout.
 
     If the lock is out of date or missing, an existing image is used unchanged. Raises LockStale if
-    there is no image either.
+    the image is also missing.
     """
     if folder is not None:
         built = find_built_layout(session, name, folder)
@@ -192,11 +192,11 @@ def run_target(
 def _mount_kernel_cache(
     target: RunTarget, arch: Arch, request: ContainerRequest, store: Store, *, make: bool
 ) -> ContainerRequest:
-    """Add to `request` a mount of the kernel cache at the cache path of the image.
+    """Mount the kernel cache at the cache path of the image, and return the changed request.
 
     Nothing is mounted if the path has another mount, if neither the lock nor the image sets the
     path, or if the command runs as another user. If `make` is set, a missing folder is created.
-    Otherwise, it is reported.
+    Otherwise, a missing folder is reported.
     """
     if request.user is not None:
         return request
@@ -229,7 +229,7 @@ def engine_command(
     through: str | None,
     kernel_cache: bool,
 ) -> EngineCommand:
-    """The command line for the engine `through`, by default the running engine, else Docker.
+    """Return the command line for the engine `through` (default: the running engine, or Docker).
 
     Raises InputError for a root folder, because a root folder needs more than one command.
     """

@@ -24,7 +24,7 @@ class LayerBar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bar_lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) -> list[str]:
-    """A line for each layer: number, name, size, bar, share of the image, and contents.
+    """Format a line for each layer: number, name, size, bar, share of the image, and contents.
 
     Names and contents are cut to fit `width` columns (at least 60). Without `blocks`, bars consist
     of "#", for terminals without UTF-8.

@@ -34,8 +34,8 @@ SHOWN_REASONS = 4  # reasons and findings
 class SolvedVersion(msgspec.Struct, frozen=True, kw_only=True):
     """The solution with a newer version, or the reasons why no solution exists.
 
-    `changes` maps other changed packages to texts such as "2.6.0 -> 2.9.1". `audit` is a text that
-    tells whether the set was audited. `findings` are errors found by the audit.
+    `changes` maps other changed packages to texts such as "2.6.0 -> 2.9.1". `audit` describes
+    whether the set was audited. `findings` are the errors that the audit found.
     """
 
     package: str

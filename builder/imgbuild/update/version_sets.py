@@ -51,7 +51,7 @@ def version_set_of_lock(
     known: Sequence[Constraint],
     others: Sequence[LockedElsewhere] = (),
 ) -> VersionSet:
-    """Create a set of the packages of `lock` that are from indexes, for `arches`.
+    """Create a set for `arches` of the packages in `lock` that are from indexes.
 
     `requires` maps packages to the requirements of locked versions. `others` are published targets
     that a row with `extends` could extend instead.
@@ -89,7 +89,7 @@ def version_set_of_lock(
 def open_indexes(matrix: Matrix, name: str, context: Context) -> IndexLookup:
     """Open the indexes of target `name`.
 
-    Upload times are not read, because they need other pages.
+    Upload times are not read, because they would require other pages of the index.
     """
     target = matrix.targets[name]
     addresses = index_addresses(matrix, target, uv.default_index)
