@@ -39,7 +39,7 @@ WORK_MODE = 0o1777  # modes of the working folder, as in the image: any user may
 
 
 class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder at HEAD: the git directory, and the hashes of the commit and the folder's tree."""
+    """A folder at HEAD: the git directory, the commit, and the tree of the folder."""
 
     folder: Path
     git_folder: Path
@@ -207,7 +207,7 @@ def _is_committed(path: Path, entry: TreeEntry) -> bool:
 
 
 def _object_name(entry: TreeEntry, size: int, pieces: Iterable[bytes]) -> str:
-    """The git object ID of a file with this content, in the repository's hash algorithm."""
+    """Compute the git object ID of a file, with the hash algorithm of the repository."""
     form = "sha256" if len(entry.object) == 64 else "sha1"
     hasher = hashlib.new(form, b"blob %d\0" % size, usedforsecurity=False)
     for piece in pieces:

@@ -36,7 +36,7 @@ DIGITS = 12  # of the artifact's digest in the permanent tag
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a build from a lock reads. If `layer` is set, the store keeps it as a blob."""
+    """A file that a build from a lock reads. With `layer`, the file is stored as a blob."""
 
     file: str
     digest: Digest

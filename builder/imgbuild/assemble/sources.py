@@ -165,7 +165,7 @@ def host_python(lock: Lock) -> PythonArchive | None:
 
 
 def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[str]]]:
-    """The Python archives of `lock`, each with the URLs in the matrix and the lock."""
+    """Return each Python archive of `lock` with its URLs in the matrix and the lock."""
     source = base.standalone_python if isinstance(base, DebianBase) else None
     named = source.archives if source is not None else {}
     archives = ((arch, resolution.python) for arch, resolution in lock.arch.items())

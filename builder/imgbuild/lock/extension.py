@@ -193,7 +193,7 @@ def added_contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
 
 def extension_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
-    """The differences between `lock` and the matrix, the user's files and the published locks."""
+    """List differences of `lock` from the matrix, the user's files and the published lock."""
     row = project_row(matrix, lock.target)
     if row is None:
         return lock_file.matrix_differences(lock, matrix)

@@ -479,7 +479,7 @@ def _required_packages(required: ProjectRequirements) -> dict[str, RequiredPacka
 def _similar_target(
     item: TargetOverlay, below: Matrix, of_all: Mapping[str, RequiredPackage]
 ) -> Target:
-    """Create a target with the base and settings of a published target, but without packages.
+    """Create a target from the base and settings, but not the packages, of a published target.
 
     `of_all` are the requirements that apply to every image.
     """

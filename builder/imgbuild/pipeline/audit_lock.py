@@ -230,7 +230,7 @@ class _LockAudit:
         return self._store.file(wheel.sha256) or f"{LOCKED_PREFIX}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
-        """Download wheels with unread shared objects, and read the shared objects."""
+        """Read shared objects that were not read before. Downloads their wheels."""
         unread = [
             wheel
             for wheel in self._wheels.values()

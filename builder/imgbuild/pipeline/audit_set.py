@@ -1,7 +1,7 @@
 """Audits packages without a lock: pins of packages on an index, or an installed environment.
 
-Reports are cached. A report on pins is valid for a day, because files on an index can change. A
-report on an environment is valid until a file in the environment changes.
+Reports are cached. A report on pins is valid until the end of the day, because files on an index
+can change. A report on an environment is valid until a file in the environment changes.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def open_indexes(
 def _wheels_by_address(
     listed: PinList, local: Mapping[str, object], request: SetRequest
 ) -> tuple[dict[str, tuple[IndexFile, ...]], dict[str, str]]:
-    """Read the wheels that are required by URL. Returns files and errors by package."""
+    """Find the wheels that are required by URL. Returns files and errors by package."""
     files: dict[str, tuple[IndexFile, ...]] = {}
     failed: dict[str, str] = {}
     for package, pin in listed.pins.items():
@@ -299,7 +299,7 @@ def _wheels_by_address(
 
 
 def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[IndexLookup]:
-    """The indexes of the matrix that have builds for the CUDA release `tag` ("cu130")."""
+    """Open the indexes of the matrix that have builds for the CUDA release `tag` ("cu130")."""
     cuda = releases.cuda_of_tag(tag)
     if cuda is None or matrix is None:
         return []

@@ -239,7 +239,7 @@ class TargetChooser:
     def _find_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[UnmetDemand]:
-        """All reasons why no image can be based on `chosen`."""
+        """Find all reasons why no image can be based on `chosen`."""
         pages, tags = self.pages, self._tags(facts.python)
         required = self._missing_pins(facts, asked)
         blocked = [
@@ -323,7 +323,7 @@ class TargetChooser:
         return cuda if cuda != chosen.cuda else ""
 
     def _usable_cuda(self, facts: LockedFacts) -> list[str]:
-        """The CUDA releases of the files in order, without image releases that torch lacks."""
+        """Return the CUDA releases in the files, oldest first, without those that torch lacks."""
         required = required_cuda(self._declared)
         return [
             release
@@ -357,7 +357,7 @@ class TargetChooser:
         return {r.package for r in self._declared.requirements if r.kind == "override"}
 
     def _excluded_packages(self) -> dict[str, str]:
-        """Packages that the user excluded, or that exist only as CUDA source code."""
+        """Return packages that the user excluded, or that exist only as CUDA source code."""
         named = sorted(self._request.exclude)
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
@@ -393,7 +393,7 @@ class TargetChooser:
     def _conflicts(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> Sequence[TargetChange]:
-        """Conflicts between versions of the target and requirements of packages that it lacks."""
+        """Find conflicts of the target's versions with requirements of packages it lacks."""
         changes: dict[str, TargetChange] = {}
         overrides = self._overridden_packages()
         for demand, requirements in self._missing_pins(facts, asked):
@@ -530,7 +530,7 @@ class TargetChooser:
 
 
 def _weight(package: str) -> tuple[bool, int, str]:
-    """A sort key: packages that probably lack wheels first, then those with most dependents."""
+    """Return a sort key: packages that probably lack wheels first, then by most dependents."""
     known = source_only.is_source_project(package)
     return (not known, -choose.WEIGHTS.get(package, 1), package)
 

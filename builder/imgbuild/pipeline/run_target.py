@@ -66,7 +66,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
         return self.layout if self.layout is not None and arch in self.layout.images else None
 
     def config(self, arch: Arch) -> CommandConfig:
-        """The configuration for commands in the image for `arch`, even if it is not built."""
+        """Return the configuration for commands in the image for `arch`, which may not exist yet."""
         built_layout = self.built(arch)
         if built_layout is not None or self.locked is None:
             return run_in_image.command_config(built_layout or layout.read_layout(self.place), arch)
@@ -109,7 +109,7 @@ def find_run_target(session: Session, name: str, folder: Path | None) -> RunTarg
 
 
 def build_if_missing(session: Session, target: RunTarget, arch: Arch) -> Layout:
-    """The layout with the image for `arch`. A missing or outdated image is built."""
+    """Return the layout with the image for `arch`. Builds a missing or outdated image."""
     there = target.built(arch)
     if there is not None or target.locked is None:
         return there or find_built_layout(session, target.name, target.place)
@@ -280,7 +280,7 @@ def _sif_path(target: RunTarget) -> Path:
 
 
 def _sif(session: Session, target: RunTarget, arch: Arch) -> Path:
-    """The path of the SIF file next to the layout. A missing or outdated file is created."""
+    """Return the path of the SIF file next to the layout. Creates a missing or outdated file."""
     from imgbuild.sif import convert, files
 
     source, path = build_if_missing(session, target, arch), _sif_path(target)

@@ -244,11 +244,9 @@ def layer_members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequen
 
 
 def added_members(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[LayerMember, ...]:
-    """Return the files and links that a user adds. Their parent folders already exist.
+    """Return the files and links that a user adds, without parent folders.
 
-    Raises InputError for a file that is not text.
-
-    Raises IntegrityError if a file has changed.
+    Raises InputError for a file that is not text, and IntegrityError if a file has changed.
     """
     additions: list[LayerMember] = []
     for layer in planned.layers:

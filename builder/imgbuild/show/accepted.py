@@ -118,7 +118,7 @@ class DifferenceMatcher:
         self._used: set[int] = set()
 
     def watch_side(self, side: int) -> Callable[[str], Callable[[bytes], object] | None]:
-        """A callback for `Merged.add` of `side` (0 or 1) that stores the contents to compare."""
+        """Return a callback for `Merged.add` that stores the contents of `side` (0 or 1) to compare."""
         limits = [
             (path, LIMITS[entry.like])
             for path, entry in zip(self._paths, self._accepted, strict=True)
@@ -156,7 +156,7 @@ class DifferenceMatcher:
         return tuple(judged)
 
     def unused_entries(self) -> tuple[AcceptedDifference, ...]:
-        """The entries without an accepted difference, except entries for other builders."""
+        """Return the entries that match no difference, except entries for other builders."""
         return tuple(
             entry
             for place, entry in enumerate(self._accepted)

@@ -303,7 +303,7 @@ def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:
 
 
 def bounds_summary(reason: VersionReason) -> str:
-    """The bounds with their origins, such as ">=1.25 (mistral-common), <2.3,!=2.1 (numba)"."""
+    """Format bounds with origins, such as ">=1.25 (mistral-common), <2.3,!=2.1 (numba)"."""
     sources = [("target", SpecifierSet(reason.target_spec or ""))]
     sources += [
         (dependent.package, SpecifierSet(dependent.spec)) for dependent in reason.dependents

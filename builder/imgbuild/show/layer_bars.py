@@ -54,7 +54,7 @@ def bar_lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) ->
 
 
 def _bar(share: float, width: int, *, blocks: bool) -> str:
-    """A bar that fills `share` (0 to 1) of `width` columns, but at least an eighth of a column."""
+    """Draw a bar over `share` (0 to 1) of `width` columns, but at least an eighth of a column."""
     if not blocks:
         return "#" * (round(share * width) or (share > 0))
     eighths = round(share * width * 8) or int(share > 0)

@@ -96,7 +96,7 @@ def _stored_hashes(store: Store | None, place: str) -> dict[str, Sha256]:
 
 
 def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
-    """A hash of all inputs that determine whether the lock of `name` is current.
+    """Hash all inputs that determine whether the lock of `name` is current.
 
     Returns None if a file cannot be read, and for extensions, because they also depend on published
     files.

@@ -123,7 +123,7 @@ def _lock_hashes(lock: Lock) -> set[Sha256]:
 def _learned_constraints(
     project: Project, scratch: Project, tried: TriedRow
 ) -> tuple[list[Constraint], tuple[Constraint, ...]]:
-    """Return learned constraints on packages of the row, and those that other locks violate."""
+    """Split learned constraints on packages of the row into valid and violated constraints."""
     known = set(constraints.read_constraints(project.images))
     versions = [resolution.versions for resolution in tried.lock.arch.values()]
     learned = [

@@ -57,7 +57,7 @@ class SolveAttempt(msgspec.Struct, frozen=True, kw_only=True):
 def target_attempts(
     matrix: Matrix, name: str, arch: Arch, package: str, version: str
 ) -> list[SolveAttempt]:
-    """Two attempts for target `name` with a newer version: other pins are kept, or can be newer."""
+    """Return two attempts with a newer version. The second attempt also allows newer other pins."""
     target = matrix.targets[name]
     held = msgspec.structs.replace(
         target, pins={**target.pins, package: version}, as_of=max(today_utc(), target.as_of)
