@@ -118,7 +118,7 @@ class DifferenceMatcher:
         self._used: set[int] = set()
 
     def watch_side(self, side: int) -> Callable[[str], Callable[[bytes], object] | None]:
-        """Return a callback for `Merged.add` that stores the contents of `side` (0 or 1) to compare."""
+        """Return a callback for `Merged.add` that stores contents of `side` (0 or 1) to compare."""
         limits = [
             (path, LIMITS[entry.like])
             for path, entry in zip(self._paths, self._accepted, strict=True)
