@@ -66,7 +66,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
         return self.layout if self.layout is not None and arch in self.layout.images else None
 
     def config(self, arch: Arch) -> CommandConfig:
-        """Return the configuration for commands in the image for `arch`, even if it is not built."""
+        """Return the configuration for commands in the (possibly missing) image for `arch`."""
         built_layout = self.built(arch)
         if built_layout is not None or self.locked is None:
             return run_in_image.command_config(built_layout or layout.read_layout(self.place), arch)
