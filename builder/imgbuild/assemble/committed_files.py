@@ -39,7 +39,7 @@ WORK_MODE = 0o1777  # modes of the working folder, as in the image: any user may
 
 
 class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder at HEAD: the git directory, and the hashes of the commit and the folder's tree."""
+    """A folder at HEAD: the git directory, the commit, and the tree of the folder."""
 
     folder: Path
     git_folder: Path
@@ -50,9 +50,9 @@ class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a `CommittedFolder` as members, and paths with missing content.
 
-    The names of paths in `left_out` are invalid in a layer. `submodules` are other repositories.
-    The content of `pointers` is stored by git-lfs. `entries` are the files that the folder should
-    contain.
+    `left_out` lists paths with names that a layer cannot contain. `submodules` lists folders of
+    other repositories. `pointers` lists files whose content is stored by git-lfs. `entries` are the
+    files that the folder should contain.
     """
 
     members: tuple[LayerMember, ...]
@@ -63,9 +63,9 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_committed_folder(folder: Path) -> CommittedFolder:
-    """The state of `folder` at HEAD.
+    """Find the commit and the tree of `folder` at HEAD.
 
-    Raises InputError if the folder is not in a repository, or has no committed file.
+    Raises InputError if the folder is not in a repository or has no committed file.
     """
     hint = "commit the project's files with git init, git add and git commit"
     inside = git.run_git(folder, "rev-parse", "--absolute-git-dir", "--show-prefix")
@@ -138,7 +138,7 @@ def read_committed_files(
 def _append_content(
     entry: TreeEntry, reader: ObjectReader, file: BinaryIO
 ) -> tuple[FileSlice, bytes]:
-    """Append the content of a file to `file`. Returns the slice of `file`, and the first piece."""
+    """Append the content of `entry` to `file`. Returns the slice of `file`, and the first bytes."""
     offset, crc, first = file.tell(), 0, b""
     for piece in reader.read_pieces(entry.object):
         first = first or piece
@@ -150,7 +150,7 @@ def _append_content(
 
 
 def find_differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str, ...]:
-    """The paths that differ from the commit, and the uncommitted paths.
+    """List paths that are not committed or differ from the commit.
 
     Ignored paths and files whose content is stored by git-lfs are excluded.
     """
@@ -184,7 +184,8 @@ def _changed_paths(folder: Path, entries: Sequence[TreeEntry]) -> Iterable[str]:
 def _is_committed(path: Path, entry: TreeEntry) -> bool:
     """Whether the file has the content and the type of `entry`.
 
-    Line endings that git converted on checkout are ignored. Raises OSError if it cannot be read.
+    Line endings that git converted on checkout are ignored. Raises OSError if the file is
+    unreadable.
     """
     status = path.lstat()
     if entry.mode == LINK:
@@ -206,7 +207,7 @@ def _is_committed(path: Path, entry: TreeEntry) -> bool:
 
 
 def _object_name(entry: TreeEntry, size: int, pieces: Iterable[bytes]) -> str:
-    """The git object ID of a file with this content, in the repository's hash algorithm."""
+    """Compute the git object ID of a file, with the hash algorithm of the repository."""
     form = "sha256" if len(entry.object) == 64 else "sha1"
     hasher = hashlib.new(form, b"blob %d\0" % size, usedforsecurity=False)
     for piece in pieces:

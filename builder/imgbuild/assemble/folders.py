@@ -1,6 +1,6 @@
-"""Finds modes and owners of the base image's folders to which files are added.
+"""Finds the modes and owners of folders in the base image that get additional files.
 
-The lock records modes and owners that are not the default. Otherwise, the layer of a file below
+The lock records modes and owners that are not the default. Without them, a layer with a file below
 /root would make /root readable by every user.
 """
 
@@ -49,8 +49,8 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
 def complete_lock(lock: Lock, inputs: Inputs) -> Lock:
     """Add the base folders of added files that have a non-default mode or owner to `lock`.
 
-    Inputs of the base are fetched if no facts about them are stored. Raises InputError if a file or
-    link would replace a folder, or if a parent is not a folder or is a setgid folder.
+    Inputs of the base are fetched unless facts about the inputs are stored. Raises InputError if a
+    file or link would replace a folder, or if a parent is not a folder or is a setgid folder.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):
         return lock
@@ -97,7 +97,7 @@ def find_unread_layers(lock: Lock, store: Store) -> list[Layer]:
 
 
 def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
-    """All paths of a base whose inputs are in the store, from the facts that imgbuild stored."""
+    """Return all paths of a base, as facts to publish. The inputs must be in the store."""
     paths = [
         path if path.kind == FOLDER else msgspec.structs.replace(path, folder=DEFAULT_FOLDER)
         for path in _base_paths(layers, store)
@@ -143,7 +143,7 @@ def _base_folders(
 ) -> tuple[BasePath, ...]:
     """The folders of the base image that contain an added path or are an added path.
 
-    A folder that no package lists is inferred from paths below the folder.
+    If no package lists a folder, the folder is inferred from the paths below it.
     """
     base_folders: dict[str, BasePath] = {}
     for seen in every:

@@ -51,8 +51,8 @@ def build_layout(
 ) -> BuiltImage:
     """Write the image of `lock` on `arches` to the OCI layout `output`, with the locked digest.
 
-    If `only_base` is set, the image has only the layers of the base, and its digest is not in
-    digests.json.
+    If `only_base` is set, the image has only the layers of the base. digests.json does not contain
+    the digest of this image.
     """
     plans, documents = image_digests.plan_documents(
         lock, target_digests, arches, only_base=only_base
@@ -128,7 +128,7 @@ def _images(documents: dict[Arch, ImageDocuments], store: Store) -> dict[Arch, l
 
 
 def layer_blob(store: Store, digest: Digest) -> Path:
-    """The blob of a layer that this process built.
+    """Return the path of the blob of a layer that this process built.
 
     Raises IntegrityError if the blob was removed.
     """

@@ -53,7 +53,7 @@ class Inputs:
         self._kept_files = kept_files
 
     def with_transfer(self, transfer: Transfer, *, kept_files: Collection[Sha256]) -> Inputs:
-        """A copy that counts downloads in `transfer`, and does not drop `kept_files`."""
+        """Return a copy that counts downloads in `transfer` and does not drop `kept_files`."""
         context = msgspec.structs.replace(self.context, transfer=transfer)
         return Inputs(self.matrix, context, mirror=self.mirror, kept_files=kept_files)
 
@@ -73,10 +73,10 @@ class Inputs:
         return [item.sha256 for item in self.fetch_missing(lock, hashes) if not item.layer]
 
     def fetch_missing(self, lock: Lock, hashes: Collection[Sha256]) -> list[Input]:
-        """Fetch the inputs of `lock` with these hashes into the store.
+        """Fetch the inputs of `lock` with the given hashes into the store.
 
-        Returns the hashes of fetched files. Raises FetchFailed if an input is not available, and
-        offline before the first request if an input needs a server.
+        Returns the fetched inputs. Raises FetchFailed if an input is not available. Offline, inputs
+        that need a server are rejected before anything is fetched.
         """
         named = inputs_by_hash(lock)
         lacked = missing_inputs((named[key] for key in sorted(hashes) if key in named), self.store)
@@ -86,9 +86,10 @@ class Inputs:
     def link_published_layers(self, lock: Lock, records: Mapping[Digest, LayerRecord]) -> None:
         """Fetch the published layers `records` (by id) that `lock` extends into the store.
 
-        Layers are built from their inputs instead if the matrix defines no location, or if a mirror
-        that is the only source does not have them. Raises FetchFailed if a layer is missing at its
-        origin, and IntegrityError if it has other content.
+        Does nothing if the matrix defines no location of layers, or if the mirror is the only
+        source and lacks the layers. The layers are then built from their inputs. Raises FetchFailed
+        if a layer is missing at its origin, and IntegrityError if its content does not match the
+        digest.
         """
         overlay = published.find_overlay(self.matrix, lock.target)
         ids = published_layers(lock) & records.keys()
@@ -113,7 +114,7 @@ class Inputs:
     def file_tables(
         self, lock: Lock, layers: Sequence[Layer]
     ) -> dict[str, tuple[conflicts.InstalledFile, ...]]:
-        """The installed files of each package with CRC and size.
+        """Return the installed files of each package, with CRC and size.
 
         Cached by the hash of the wheel.
         """
@@ -181,7 +182,7 @@ class Inputs:
 def split_into_batches(
     items: Iterable[T], size: Callable[[T], int], *, bounded: bool
 ) -> Iterator[list[T]]:
-    """Split items into batches of at most BATCH_BYTES (larger items alone), or return one batch."""
+    """Yield batches of at most BATCH_BYTES, or a larger single item. Unbounded: one batch."""
     batch: list[T] = []
     total = 0
     for item in items:

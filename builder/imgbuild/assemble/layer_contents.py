@@ -1,6 +1,7 @@
 """Builds one layer of a plan, and writes it as a blob to the cache.
 
-The record of a layer can also be computed without a blob. `workers` builds layers in parallel.
+The digests of a layer can also be computed without writing a blob. `workers` builds layers in
+parallel.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
     """One layer to build.
 
     If `record` is set, the bytes of the layer must match the record. If `keep` is set, the blob is
-    added to the store. Otherwise, only the digests are computed. If `verify` is set, content is
-    decompressed and checked even if a record makes this unnecessary.
+    added to the store. Otherwise, only the digests are computed. If `verify` is set, the contents
+    of inputs are decompressed and checked even if `record` is set.
     """
 
     layer: Layer
@@ -65,7 +66,7 @@ class BuiltLayer(msgspec.Struct, frozen=True, kw_only=True):
 def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> BuiltLayer:
     """Build one layer in this process.
 
-    `advance` is called with the numbers of bytes that are read.
+    `advance` is called with the number of bytes after each read.
     """
     recipe = job.layer.recipe
     if isinstance(recipe, RegistryRecipe):
@@ -104,9 +105,9 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> B
 
 
 def base_record(layer: Layer, store: Store) -> LayerRecord | None:
-    """The record that `make_layer` cached for a Debian base, or None for other layers.
+    """Return the record that `make_layer` cached for a Debian base. None for other layers.
 
-    Building the base takes longest, and the base is the same in every project.
+    The record is cached because a base takes longest to build and is the same in all projects.
     """
     stored = store.fact(FACT, layer.id) if isinstance(layer.recipe, DebianRecipe) else None
     return None if stored is None else msgspec.json.decode(stored, type=LayerRecord)

@@ -1,4 +1,4 @@
-"""Finds the mirror of inputs in a private registry (IMGBUILD_MIRROR), and downloads inputs.
+"""Finds the mirror (IMGBUILD_MIRROR), a private registry with inputs, and downloads inputs.
 
 Files from a mirror are checked against the hashes in the lock. A mirror changes where files are
 downloaded from, but does not change the files, locks or digests.
@@ -69,12 +69,12 @@ class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def user_file() -> Path:
-    """The file with the user's setting: $XDG_CONFIG_HOME/imgbuild, else ~/.config/imgbuild."""
+    """Return the file with the user's setting in $XDG_CONFIG_HOME (default: ~/.config)."""
     return files.xdg_folder("XDG_CONFIG_HOME", ".config") / "imgbuild" / FILE
 
 
 def find_mirror(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:
-    """The mirror setting for the project in `root`, or None if no mirror is used.
+    """Find the mirror setting for the project in `root`. Returns None if no mirror is used.
 
     `text` and `only` are values of command-line options. Raises InputError if a setting cannot be
     read, or if `only` is set without a mirror.
@@ -166,7 +166,7 @@ class Mirror:
         any_source: bool = False,
         plain_http: Collection[str] = (),
     ) -> Mirror | None:
-        """The mirror of a setting, if any.
+        """Return the mirror of a setting, if any.
 
         If `any_source` is set, other sources are always allowed.
         """
@@ -193,9 +193,9 @@ class Mirror:
     ) -> set[Digest]:
         """Fetch the `requested` files that exist in the mirror into the store.
 
-        Returns their digests. If the mirror does not respond, or a file has the wrong hash, the
-        mirror is skipped with a warning and not used again. If the mirror is the only source,
-        FetchFailed or IntegrityError is raised instead.
+        Returns the digests of fetched files. If the mirror does not respond, or a file has the
+        wrong hash, a warning is printed and the mirror is not used again. If the mirror is the only
+        source, FetchFailed or IntegrityError is raised instead.
         """
         store, reporter = context.store, context.reporter
         if not requested or self._given_up:

@@ -36,7 +36,7 @@ DIGITS = 12  # of the artifact's digest in the permanent tag
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a build from a lock reads. If `layer` is set, the store keeps it as a blob."""
+    """A file that a build from a lock reads. With `layer`, the file is stored as a blob."""
 
     file: str
     digest: Digest
@@ -63,8 +63,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 def collect_inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
     """Every input of `lock` on `arch`, without duplicates, sorted by name.
 
-    A wheel built from an sdist, its sdist and its build requirements are all included: a build uses
-    the wheel, and the other files allow to build the wheel again.
+    For a wheel built from an sdist, the wheel, the sdist and the build requirements are included. A
+    build uses the wheel. The other files are required to build the wheel again.
     """
     by_digest: dict[Digest, Input] = {}
     for item in _iterate_inputs(lock, arch):
@@ -139,7 +139,7 @@ def artifact_manifest(lock: Lock, arch: Arch) -> bytes:
 
 
 def artifact_tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
-    """The tags of the artifact `data`: a permanent tag, and the tag for the latest inputs."""
+    """Return the permanent tag of the artifact `data`, and the tag for the latest inputs."""
     moved = latest_tag(lock.target, arch)
     return f"{moved}-{sha256(data)[:DIGITS]}", moved
 

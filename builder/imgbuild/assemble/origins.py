@@ -35,7 +35,7 @@ Origin = Callable[[Sequence[Input]], object]
 
 
 def fetch_from(items: Sequence[Input], origins: Iterable[Origin], store: Store) -> None:
-    """Fetch the `items` that `store` lacks from `origins` in turn, until none is missing."""
+    """Fetch missing `items` into `store`, from each of `origins` in turn until none is missing."""
     for origin in origins:
         items = missing_inputs(items, store)
         if not items:
@@ -101,7 +101,7 @@ class Origins:
     ) -> None:
         """Fetch `items` from the mirror, and the inputs of wheels that must be built.
 
-        Files in folders of the user are included, because other machines may not have the folders.
+        Files in the user's folders are included, because other machines may not have these folders.
         """
         mirror.fetch_missing(items, self._context, title=lock.target)
         left = missing_inputs(items, self._store)

@@ -1,4 +1,4 @@
-"""Creates the layers without packages: the virtual environment, imgbuild's files, user files."""
+"""Creates layers without packages: the virtual environment, imgbuild's files and users' files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def venv_members(recipe: VenvRecipe) -> tuple[LayerMember, ...]:
 
 
 def files_members(recipe: FilesRecipe) -> tuple[LayerMember, ...]:
-    """The entry point, the home, work and cache folders, and on a registry base the accounts."""
+    """Return the entry point, the home, work and cache folders, and accounts on a registry base."""
     user = recipe.user
     private = recipe.private is True
     words = {
@@ -104,7 +104,7 @@ def files_members(recipe: FilesRecipe) -> tuple[LayerMember, ...]:
 
 
 def _user_packages(recipe: UserPackages) -> Iterator[LayerMember]:
-    """The files that let users without write access to the environment add packages.
+    """Yield files that allow users without write access to the environment to add packages.
 
     `pip.conf` also applies to root. Virtual environments with system site packages include the
     packages of the image.

@@ -1,7 +1,8 @@
-"""Locates the files of a lock. URLs are looked up for each fetch and not stored in the lock.
+"""Locates the files of a lock. URLs are looked up when files are fetched.
 
-Wheels are looked up by name and SHA-256 on the page of the package on the locked index, and Debian
-packages on the mirrors. Wheels that were built from an sdist are built again.
+The lock contains no URLs. Wheels are looked up by name and SHA-256 on the page of the package on
+the locked index, and Debian packages on mirrors. Wheels that were built from an sdist are built
+again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def is_near(file: IndexFile) -> bool:
 
 
 class LocatedFiles(msgspec.Struct, frozen=True):
-    """The sources of a lock's files according to the lock and the matrix.
+    """The sources of a lock's files, as defined by the lock and the matrix.
 
     `remote` are downloaded from a server. `ingredients` are the sdists and build requirements of
     wheels to build.
@@ -61,12 +62,12 @@ class LockSources:
         return open_indexes(self._lock, self._matrix, self._context.http)
 
     def locate(self, requested: Collection[Sha256]) -> LocatedFiles:
-        """The sources of the files with the hashes `requested`. No request is sent.
+        """Locate the files with the hashes `requested`, without sending a request.
 
-        A wheel needs no server if it is in a folder of the matrix, or if its sdist, its build
-        requirements and the packages of the root folder are in such a folder or in the cache. An
-        index whose URL is configured in uv counts as a server. Raises LockStale like
-        `indexes`.
+        A wheel needs no server if it is in a folder that the matrix defines as an index. A wheel to
+        build needs no server if the sdist, the build requirements and the packages of the root
+        folder are in such a folder or in the cache. An index whose URL is configured in uv is
+        treated as a server. Raises LockStale like `indexes`.
         """
         if not requested:
             return LocatedFiles()
@@ -164,7 +165,7 @@ def host_python(lock: Lock) -> PythonArchive | None:
 
 
 def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[str]]]:
-    """The Python archives of `lock`, each with the URLs in the matrix and the lock."""
+    """Return each Python archive of `lock` with its URLs in the matrix and the lock."""
     source = base.standalone_python if isinstance(base, DebianBase) else None
     named = source.archives if source is not None else {}
     archives = ((arch, resolution.python) for arch, resolution in lock.arch.items())

@@ -127,7 +127,7 @@ def _rows(planned: Plan, image: ImageDigests) -> list[tuple[str, ...]]:
 
 
 def _contents(name: str, recipe: Recipe) -> str:
-    """Describe the contents of the layer `name` in one or two words."""
+    """Summarize the contents of the layer `name` in one or two words."""
     match recipe:
         case DebianRecipe() | AddedDebsRecipe():
             return format_count(len(recipe.debs), "package")

@@ -1,4 +1,4 @@
-"""Parses URLs of packages that do not come from an index: wheels, and folders of git commits.
+"""Parses URLs of packages that are not from an index: wheels, and folders of git commits.
 
 The URLs are written as in requirements: `https://…/NAME-VERSION-….whl`, `wheels/NAME-VERSION-….whl`
 (relative to the project), `git+https://…@REV#subdirectory=FOLDER`.
@@ -52,7 +52,7 @@ class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GitAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of a git repository at `rev`: a branch, tag or commit; "" for the default branch."""
+    """A folder of a git repository at `rev` (branch, tag or commit; default: default branch)."""
 
     url: str
     rev: str = ""
@@ -73,7 +73,7 @@ def is_commit(text: str) -> bool:
 
 
 def strip_secrets(text: str) -> str:
-    """`text` without credentials, query and fragment."""
+    """Remove credentials, query and fragment from the URL `text`."""
     return re.sub(r"[?#].*", "", re.sub(r"://[^/]*@", "://", text))
 
 

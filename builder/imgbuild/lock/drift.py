@@ -1,4 +1,4 @@
-"""Describes differences between matrix and lock, one line per key (separate: only messages)."""
+"""Describes differences between matrix and lock in one line per key (separate: only messages)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTEXT_BEFORE = 20  # of them before the first difference, where a value is cut
 
 
 def difference_lines(field: str, expected: object, locked: object) -> list[str]:
-    """One line for each key of `field` that differs: `expected` is from the matrix."""
+    """Yield a line for each key of `field` that differs. `expected` is from the matrix."""
     differences = list(_differences(field, codec.to_builtins(expected), codec.to_builtins(locked)))
     if len(differences) <= LINES:
         return differences

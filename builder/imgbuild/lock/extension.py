@@ -1,6 +1,6 @@
-"""Creates the lock of an extension: the unchanged published target, and the additions of a row.
+"""Creates the lock of an extension, which adds a row's packages and files to a published target.
 
-Also finds differences between a lock and the matrix, the published lock and the user's files.
+This module also compares such a lock with the matrix, the published lock and the user's files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def make_lock(
 
 
 def _project(item: TargetOverlay, sources: LockedProject) -> LockedProject | None:
-    """The project requirements of `item`, or None for a row without files and requirements."""
+    """Return the project requirements of `item`. None for a row without files and requirements."""
     if not (item.row.requirements or item.row.add or item.row.like):
         return None
     return msgspec.structs.replace(
@@ -69,7 +69,7 @@ def _project(item: TargetOverlay, sources: LockedProject) -> LockedProject | Non
 
 
 def _drop_kernels(lock: Lock) -> Lock:
-    """Unset the FlashInfer mode of `lock` if FlashInfer is installed on no architecture."""
+    """Set the FlashInfer mode of `lock` to `off` if no architecture has FlashInfer."""
     versions = {name for resolution in lock.arch.values() for name in resolution.versions}
     if not flashinfer.is_contradicted(lock.flashinfer, versions):
         return lock
@@ -156,7 +156,7 @@ def _locked_file(item: TargetOverlay, file: AddedRow) -> AddedFile:
 
 
 def read_file(folder: Path, source: str) -> bytes:
-    """The bytes of a file of the user's repository.
+    """Read a file of the user's repository.
 
     Raises InputError if the file is missing or outside the repository, and IntegrityError if it is
     not a regular file.
@@ -174,7 +174,7 @@ def read_file(folder: Path, source: str) -> bytes:
 
 
 def added_contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
-    """The bytes of each added file of `lock` by path in the image.
+    """Read each added file of `lock`. Returns contents by path in the image.
 
     Raises IntegrityError if a file has changed since it was locked, and InputError if a file is
     unreadable.
@@ -193,7 +193,7 @@ def added_contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
 
 def extension_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
-    """The differences between `lock` and the matrix, the user's files and the published locks."""
+    """List differences of `lock` from the matrix, the user's files and the published lock."""
     row = project_row(matrix, lock.target)
     if row is None:
         return lock_file.matrix_differences(lock, matrix)
@@ -228,7 +228,7 @@ def extension_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[str, ...]:
-    """The changes of the project's requirements since the lock was made."""
+    """Describe changes to the project's requirements since the lock was created."""
     before, after = set(locked.requirements), set(expected.requirements)
     lines = [f"the project now requires {line}" for line in sorted(after - before)]
     lines += [f"the project no longer requires {line}" for line in sorted(before - after)]
@@ -281,7 +281,7 @@ def _published_differences(locked: Extends, extended: PublishedTarget) -> list[s
 
 
 def _other_files(locked: Extends, expected: Extends | None) -> list[str]:
-    """The added files whose content has changed since the lock was made."""
+    """List the added files that have changed since the lock was created."""
     files = expected.files if expected is not None else {}
     return [
         f"{files[path].file} has changed: its sha256 is {files[path].sha256}, but the lock has"

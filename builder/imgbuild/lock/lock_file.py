@@ -53,7 +53,7 @@ __all__ = (
 
 
 def published_lock(lock: Lock, arch: Arch) -> Lock:
-    """The values of the published target of an extension that determine the layers on `arch`."""
+    """Return the values of an extension's published target that determine the layers on `arch`."""
     if lock.extends is None:
         return lock
     whole, added = lock.arch[arch], lock.extends.arch[arch]
@@ -147,10 +147,10 @@ def read_lock(images: Path, target: str) -> Lock:
 
 
 def locked_versions(images: Path, target: str) -> dict[Arch, dict[str, str]]:
-    """The versions of all Python packages in the lock of `target`, by architecture.
+    """Read the versions of all Python packages in the lock of `target`, by architecture.
 
     Empty if there is no lock. Raises InputError and LockStale like `read_lock`. Only versions are
-    decoded and checked, which takes a tenth of the time.
+    decoded and checked, which is ten times as fast as `read_lock`.
     """
     path = lock_path(images, target)
     if not path.exists():
@@ -182,9 +182,9 @@ def _require_target(lock_target: str, target: str, path: Path) -> None:
 
 
 def _remedy(images: Path, target: str) -> str:
-    """The hint for a missing lock.
+    """Return the hint for a missing lock.
 
-    In the read-only catalogue, the hint is to use another target.
+    For the read-only catalogue, the hint suggests another target.
     """
     if images != CATALOGUE / "images":
         return f"create it with: imgbuild lock {target}"
@@ -228,10 +228,10 @@ def damaged_lock_remedy(target: str) -> str:
 
 
 def matrix_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
-    """The differences between `lock` and `matrix`. Empty if the lock is current.
+    """List the differences between `lock` and `matrix`. Empty if the lock is current.
 
-    Nothing is resolved: a lock is current if it has the values of the matrix, and the locked files
-    satisfy the matrix.
+    A lock is current if it has the values of the matrix, and the locked files satisfy the matrix.
+    Requirements are not resolved again.
     """
     if lock.target not in matrix.targets:
         return (f"the matrix has no target {lock.target}",)
@@ -244,9 +244,9 @@ def matrix_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def lock_differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
-    """The differences between `lock` and `expected`, which is computed from the matrix.
+    """List the differences between `lock` and `expected`, which is computed from the matrix.
 
-    The text of the image's README is not compared. It changes with the next lock.
+    The text of the image's README is not compared, and is updated with the next lock.
     """
     settings = msgspec.structs.replace(expected.settings, readme=lock.settings.readme)
     expected = msgspec.structs.replace(expected, settings=settings)

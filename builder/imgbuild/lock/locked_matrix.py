@@ -1,7 +1,7 @@
 """Creates a complete matrix from locks, with one target for each lock.
 
-Callers must provide indexes and Debian archives, because these are not part of a lock. The reason
-of each value names the lock.
+Callers must provide indexes and Debian archives, because these are not part of a lock. The `reason`
+of each value is the lock.
 """
 
 from __future__ import annotations

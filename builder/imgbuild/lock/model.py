@@ -1,4 +1,4 @@
-"""Defines the values of a lock. The decoder checks types, and `check` all other rules."""
+"""Defines the values of a lock. The decoder checks types, and `lock.check` checks other rules."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the target. `hardened`, `tools` and `standalone` can be unset.
+    """The base of a target. `hardened`, `tools` and `standalone` can be unset.
 
     `standalone` contains the URLs of a standalone build of Python. The archives are in the
     resolutions.
@@ -117,9 +117,9 @@ class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The names of the packages added to the published image `manifest`, and its folders.
+    """The names of packages to add to the published image `manifest`, and folders of the base.
 
-    `folders` are the folders of the base that get added files and have a non-default owner or mode.
+    `folders` are folders with a non-default owner or mode to which files are added.
     """
 
     manifest: Digest
@@ -148,7 +148,7 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A package of the project, installed without code. Containers mount the code.
+    """A package of the project. The image has only the metadata, and containers mount the code.
 
     `roots` are the folders of the package's modules in the image, `scripts` are console scripts as
     `module:function`, and `requires` are PEP 508 lines. `setup` is the hash of a setup.py that the
@@ -179,7 +179,7 @@ class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All inputs of a target. They determine the plan and, with `layers.json`, the digests.
+    """All inputs of a target. The lock determines the plan and, with `layers.json`, the digests.
 
     If `extends` is set, the lock includes the inputs of the published target and the additions.
     `project` describes a user's project whose files declare the requirements.

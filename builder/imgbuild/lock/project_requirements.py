@@ -40,9 +40,9 @@ UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend k
 class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """The input of the resolver. Requirements are PEP 508 lines that uv accepts.
 
-    `versions` maps packages to the specifiers, from all files, of requirements that have no URL and
-    apply to this Python. `direct_packages` are the directly required packages, and `direct` the
-    requirements with a URL. `hashes` are the hashes in files ("sha256:…"), and `python` the
+    `versions` maps packages to the combined specifiers of all files, for requirements that have no
+    URL and apply to this Python. `direct_packages` are the directly required packages. `direct` are
+    the requirements with a URL. `hashes` are the hashes in files ("sha256:…"), and `python` the
     accepted versions of Python. `places` maps each package to the place of its first requirement.
     """
 
@@ -205,7 +205,7 @@ def _debian(row: Extension, declared: Declarations) -> tuple[str, ...]:
 def _overrides(
     overrides: Sequence[DeclaredRequirement], relaxed: Mapping[str, str], excluded: Iterable[str]
 ) -> tuple[str, ...]:
-    """The overrides of METADATA. Excluded packages get a requirement that never applies."""
+    """Return overrides of METADATA. For excluded packages, the marker is never true."""
     return _unique_texts(
         (
             *(
@@ -218,9 +218,9 @@ def _overrides(
 
 
 def read_declared(row: Extension, folder: Path) -> Declarations:
-    """The declarations of `row` and its files.
+    """Read the declarations of `row` and of the files in the row.
 
-    Files are read again only if a file has changed.
+    The result is cached until a file changes.
     """
     added = [
         DeclaredRequirement(text=str(parse_requirement(line)), place=FilePlace(file=MATRIX))
@@ -258,7 +258,7 @@ def _state(path: Path) -> tuple[int, int, int]:
 
 
 def _line(item: DeclaredRequirement, relaxed: Mapping[str, str]) -> str:
-    """The requirement without its marker. A relaxed version replaces the specifier."""
+    """Format a requirement without the marker. A relaxed version replaces the specifier."""
     requirement = parse_requirement(item.text)
     requirement.marker = None
     if item.package in relaxed:
@@ -313,7 +313,7 @@ def _unique_texts(texts: Iterable[str]) -> tuple[str, ...]:
 def contradicted_versions(
     required: ProjectRequirements, versions: Mapping[str, str]
 ) -> tuple[tuple[str, str, FilePlace], ...]:
-    """Packages whose version in `versions` a requirement excludes: package, specifier, place."""
+    """List (package, specifier, place) for requirements that exclude a version in `versions`."""
     return tuple(
         (package, spec, required.places[package])
         for package, spec in required.versions.items()

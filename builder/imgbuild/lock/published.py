@@ -1,8 +1,8 @@
 """Creates a user's targets from published targets and added packages, system packages and files.
 
-A `matrix.yaml` with `published:` and the locks that it references are read as an `ExtendedMatrix`
-of complete targets, which all commands accept. Values that a row does not set come from the
-published lock.
+A `matrix.yaml` with `published:`, together with the locks that it references, is converted to an
+`ExtendedMatrix` of complete targets, which all commands accept. Values that a row does not set come
+from the published lock.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class TargetOverlay(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prefers_gpus(self) -> bool:
-        """Whether the GPUs are the published target's and its packages are solved again.
+        """Whether packages are solved again for the GPUs of the published target.
 
-        The image is then for those GPUs that the new packages support.
+        The image then supports only those GPUs that all new packages support.
         """
         return self.row.like is not None and not self.row.gpu
 
@@ -182,7 +182,7 @@ def project_row(matrix: Matrix, name: str) -> TargetOverlay | None:
 
 
 def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
-    """The learned constraints in `images`, and for rows of a project those of the catalogue."""
+    """Read the constraints in `images`, and for rows of a project also those of the catalogue."""
     recorded = constraints.read_constraints(images)
     if not isinstance(matrix, ExtendedMatrix):
         return recorded
@@ -192,9 +192,9 @@ def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
 
 
 def shown_targets(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
-    """The targets of `selected` for a table.
+    """Return the targets of `selected` for a table.
 
-    Of published packages, only pinned ones are included.
+    Packages of published targets are included only if they are pinned.
     """
     return [
         msgspec.structs.replace(
@@ -249,7 +249,7 @@ def _extend_matrix(
 def read_published_target(folder: Path, name: str, image: str = "") -> PublishedTarget:
     """The published target `name` in `folder`.
 
-    Raises InputError if the folder has another target.
+    Raises InputError if the lock in the folder belongs to another target.
     """
     hint = "to copy both files again, run: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
@@ -278,7 +278,7 @@ def read_published_target(folder: Path, name: str, image: str = "") -> Published
 
 
 def _check_published(notes: ProblemNotes, value: Extensions, extended: PublishedTarget) -> None:
-    """Note missing indexes, and a digest that differs from that of the published target."""
+    """Note missing indexes, and a digest that differs from the published target's digest."""
     here = ("published", extended.name)
     default = default_index_name(extended.lock)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
@@ -348,7 +348,7 @@ def _check_places(
 def _check_sources(
     notes: ProblemNotes, path: tuple[str, ...], row: Extension, folder: Path
 ) -> None:
-    """Note files of a row that links lead out of the repository."""
+    """Note files of a row that are outside of the repository after links are resolved."""
     for place, file in row.files.items():
         # Reading the file reports circular links.
         led = Path(os.path.realpath(folder / file.source))
@@ -427,7 +427,7 @@ def _matrix(
 
 
 def _catalogue(value: Extensions) -> Matrix:
-    """The package settings of the catalogue (indexes, buildable sdists, waivers).
+    """Return the catalogue's settings for packages: indexes, sdists to build, and waivers.
 
     Only the settings of targets that `value` extends are included.
     """
@@ -479,7 +479,7 @@ def _required_packages(required: ProjectRequirements) -> dict[str, RequiredPacka
 def _similar_target(
     item: TargetOverlay, below: Matrix, of_all: Mapping[str, RequiredPackage]
 ) -> Target:
-    """A target with the base and settings of a published target. Its packages are resolved again.
+    """Create a target from the base and settings, but not the packages, of a published target.
 
     `of_all` are the requirements that apply to every image.
     """

@@ -18,9 +18,9 @@ def file_name(arch: Arch) -> str:
 
 
 def requirements_text(lock: Lock, arch: Arch) -> str:
-    """The text: a header with installation commands, then one pin with hashes per line.
+    """Format the lock: a header with installation commands, and pins with hashes.
 
-    A package built from an sdist has the hash of the sdist and the hash of the wheel in the image.
+    A package built from an sdist has two hashes: of the sdist, and of the wheel in the image.
     """
     resolution = lock.arch[arch]
     sources = lock.project.sources if lock.project is not None else {}

@@ -55,7 +55,7 @@ class BuiltWheel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deb(LockedFile, frozen=True, kw_only=True):
-    """A Debian package. `file` is the path in the archive (`pool/main/…`)."""
+    """A Debian package. `file` is the path in the Debian archive (`pool/main/…`)."""
 
     package: DebianPackage
     version: DebianVersion
@@ -87,9 +87,9 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """All inputs of an image on one architecture, sorted by package.
 
     `base_files` contains etc/passwd and etc/group of a registry base, to which the image's user is
-    added. `security` is the date ("2026-11-22") of the security suite of the Debian packages, unset
-    if the suite was not used. `tools` are the Debian packages in a separate layer above the base.
-    `python` is the archive of a standalone build, unset if the base has an interpreter.
+    added. `security` is the date ("2026-11-22") of Debian's security suite, or unset if the suite
+    was not used. `tools` are the Debian packages in a separate layer above the base. `python` is
+    the archive of a standalone build, or unset if the base has an interpreter.
     """
 
     wheels: tuple[Wheel, ...]

@@ -1,4 +1,4 @@
-"""Selects files to omit if several packages of a project install the same module.
+"""Selects the files to omit if several packages of a project install the same module.
 
 pip installs all of these packages, and the last one overwrites the files of the others.
 """
@@ -24,7 +24,7 @@ FAMILIES = {
 
 
 def duplicate_file_drops(lock: Lock) -> tuple[DroppedFiles, ...]:
-    """The files to omit from packages of `lock`, because another package replaces them.
+    """Select files of packages in `lock` that are omitted because another package replaces them.
 
     Files of a published target are kept, so that the published layers do not change.
     """

@@ -1,4 +1,4 @@
-"""Selects the row that `imgbuild add` and `remove` change, and checks that added packages exist."""
+"""Selects the row for `imgbuild add` and `remove`, and checks that added packages exist."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add_names(session: Session, requirements: Sequence[str]) -> list[str]:
 def addition_problems(
     session: Session, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
-    """The reasons why `requirements` and `system` packages cannot be added to row `name`.
+    """List the reasons why `requirements` or `system` packages cannot be added to row `name`.
 
     Raises FetchFailed if an index or an archive does not respond.
     """

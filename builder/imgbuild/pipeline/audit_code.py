@@ -146,7 +146,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> Code
 
 
 def _forks(lock: Lock, wheels: Iterable[Wheel], code: UserCode) -> tuple[Fork, ...]:
-    """The forks of `code`, each with the locked version that it replaces.
+    """Return the forks of `code`, with the locked versions that the forks replace.
 
     Raises InputError if the target does not have the package.
     """
@@ -169,8 +169,8 @@ class CodePackages(msgspec.Struct, frozen=True, kw_only=True):
 
     `installed` maps packages to SHA-256 hashes. `machine` lists the Python version, the
     architecture and other properties that affect the report. `others` are package sets to search
-    for alternatives; `others_key` changes when they change. `unread` are installed packages that
-    were not read.
+    for alternatives. `others_key` is their cache key. `unread` are installed packages that were not
+    read.
     """
 
     installed: Mapping[str, str]
@@ -290,14 +290,14 @@ class CachedPackages(PackageSet):
             return OpaqueModule(name, "unknown")
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """Works as in `PackageSet`, but raises NotCachedError if sources must be searched."""
+        """Works like `PackageSet`, but raises NotCachedError if sources must be searched."""
         try:
             return super().mentioning(package, word)
         except FetchFailed as error:
             raise NotCachedError(self.owner(package) or package) from error
 
     def read(self, package: str, path: str) -> bytes | None:
-        """Works as in `PackageSet`, but raises NotCachedError if a file must be fetched."""
+        """Works like `PackageSet`, but raises NotCachedError if a file must be fetched."""
         try:
             return super().read(package, path)
         except FetchFailed as error:
@@ -319,7 +319,7 @@ def cached_findings(
     deadline: float = math.inf,
     only: Collection[str] | None = None,
 ) -> tuple[list[CodeFinding], list[str]]:
-    """Audit code with cached facts. Returns all findings, and the packages whose facts are missing.
+    """Audit code with cached facts. Returns findings, and the packages whose facts are missing.
 
     Facts are required for imported packages and for packages with a module that a check looked up.
     Nothing is fetched. If `only` is set, only these packages are read. Raises TimeoutError after
@@ -354,7 +354,7 @@ def find_run_errors(
 ) -> list[CodeFinding]:
     """Find errors in a command line and, with `project`, in the project's code.
 
-    Only cached facts are used. The result is empty if the check takes longer than `seconds`.
+    Only cached facts are used. Returns no errors if the check takes longer than `seconds`.
     """
     texts: tuple[CodeText, ...] = ()
     if command:
@@ -383,7 +383,7 @@ def find_run_errors(
 
 
 def _projects() -> list[Project]:
-    """The catalogue and the project. They are the same in a checkout of imgbuild."""
+    """Return the catalogue and the project, which are the same in a checkout of imgbuild."""
     both = (project_paths.catalogue_project(), project_paths.find_project(None))
     return list({project.images.resolve(): project for project in both}.values())
 

@@ -77,8 +77,8 @@ def audit_target(
 ) -> Report:
     """Audit the lock of target `name` with the waivers of the matrix.
 
-    If `drop` is set, downloaded wheels are removed from the cache afterwards. If `again` is set, a
-    cached report is ignored. Raises LockStale if the target has no lock.
+    If `drop` is set, downloaded wheels are removed from the cache after the audit. If `again` is
+    set, a cached report is ignored. Raises LockStale if the target has no lock.
     """
     lock = lock_file.read_lock(project.images, name)
     learned = constraints.read_constraints(project.images)
@@ -230,7 +230,7 @@ class _LockAudit:
         return self._store.file(wheel.sha256) or f"{LOCKED_PREFIX}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
-        """Download wheels with unread shared objects, and read the shared objects."""
+        """Read shared objects that were not read before. Downloads their wheels."""
         unread = [
             wheel
             for wheel in self._wheels.values()
@@ -258,7 +258,7 @@ class _LockAudit:
         return read_standalone(archive, self._lock.base.python, self._file, self._store)
 
     def _file(self, item: Wheel | Deb | PythonArchive) -> Path:
-        """The path of the file of `item`. If it is missing, all files of its type are fetched."""
+        """Return the path of the file of `item`. Fetches all files of the type if it is missing."""
         with self._turn:
             rest = self._resolution.debs if isinstance(item, Deb) else (item,)
             return self._supply.path(item, rest)
@@ -281,7 +281,7 @@ class LockFiles:
         return wheel.sha256 in self._built
 
     def path(self, item: LockedFile, rest: Iterable[LockedFile] = ()) -> Path:
-        """The path of the file of `item`. If it is missing, it is fetched together with `rest`."""
+        """Return the path of the file of `item`. Fetches `item` and `rest` if it is missing."""
         store = self._inputs.store
         path = store.file(item.sha256)
         if path is None:
@@ -357,7 +357,7 @@ def removed_attributes_check(
     *,
     published: Collection[str] = (),
 ) -> Callable[[MainPath], list[Finding]]:
-    """Find removed class attributes by a comparison with other releases of packages.
+    """Create a check that finds removed class attributes by comparing releases of packages.
 
     Indexes are opened, and requests are sent, only if an attribute may have been removed.
     `published` has the same meaning as in `removed_attributes.check_removed_attributes`.

@@ -1,7 +1,7 @@
 """Audits packages without a lock: pins of packages on an index, or an installed environment.
 
-Reports are cached. A report on pins is valid until the next day, because files on an index can
-change. A report on an environment is valid until a file of the environment changes.
+Reports are cached. A report on pins is valid until the end of the day, because files on an index
+can change. A report on an environment is valid until a file in the environment changes.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _cached_report(
 ) -> Report:
     """Return the cached report, or create and cache a report.
 
-    A report that is incomplete because an index did not respond is used again only with `offline`.
+    If an index did not respond, the incomplete report is used again only with `offline`.
     """
     store = request.context.store
     terms = msgspec.structs.replace(request.terms, target="")
@@ -277,7 +277,7 @@ def open_indexes(
 def _wheels_by_address(
     listed: PinList, local: Mapping[str, object], request: SetRequest
 ) -> tuple[dict[str, tuple[IndexFile, ...]], dict[str, str]]:
-    """The wheels required by URL, by package, and the reasons for failed downloads."""
+    """Find the wheels that are required by URL. Returns files and errors by package."""
     files: dict[str, tuple[IndexFile, ...]] = {}
     failed: dict[str, str] = {}
     for package, pin in listed.pins.items():
@@ -299,7 +299,7 @@ def _wheels_by_address(
 
 
 def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[IndexLookup]:
-    """The indexes of the matrix that have builds for the CUDA release `tag` ("cu130")."""
+    """Open the indexes of the matrix that have builds for the CUDA release `tag` ("cu130")."""
     cuda = releases.cuda_of_tag(tag)
     if cuda is None or matrix is None:
         return []
@@ -387,7 +387,7 @@ def _download_wheels(
 
     These are torch and compiled packages that require torch, because the C++ symbols of torch
     change with each release. With numpy 2, compiled packages of up to LARGEST bytes that require
-    numpy are included: even wheels released after numpy 2 can be compiled against numpy 1.
+    numpy are included, because even wheels released after numpy 2 can be compiled against numpy 1.
     """
     urls = {sha: place for sha, place in files.places.items() if isinstance(place, str)}
     remote = {
@@ -423,7 +423,7 @@ def _wheels_requiring(
 
 
 def torch_cuda(package_set: PackageSet) -> str:
-    """The CUDA release that torch is built for ("12.8"); "" if none or unknown."""
+    """Return the CUDA release that torch is built for, such as "12.8", or "" if unknown."""
     version = package_set.version("torch")
     if version is None:
         return ""

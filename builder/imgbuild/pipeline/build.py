@@ -80,7 +80,7 @@ def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str
 
 
 def output_path(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
-    """The output path of the image of `name`: `own`, `output`, or a folder in `output`."""
+    """Return the output path for image `name`: `own`, `output`, or a folder in `output`."""
     suffix = "" if form == "oci" else f".{form}.tar"
     if output is None:
         return own.with_name(own.name + suffix)

@@ -1,4 +1,4 @@
-"""Audits a user's code with cached facts to find compatible targets and to print warnings.
+"""Audits a user's code with cached facts, to find compatible targets and print warnings.
 
 Modules of the audit are imported only when needed, so that `run` and `list` start faster.
 """
@@ -51,7 +51,7 @@ class CodeFit(msgspec.Struct, frozen=True, kw_only=True):
 def check_code_fits(
     session: Session, names: Sequence[str], arches: Sequence[Arch], paths: Sequence[Path]
 ) -> list[CodeFit]:
-    """Check the code at `paths` against each locked target of `names`. The best match is first.
+    """Check the code at `paths` against each locked target of `names`, and sort the best first.
 
     Nothing is fetched. Raises NothingSelected if there is no code at `paths`.
     """
@@ -140,7 +140,7 @@ def warn_of_code_errors(session: Session, name: str, arch: Arch, took: float) ->
 
 
 def _print_errors(name: str, errors: Sequence[CodeFinding]) -> None:
-    """Warn about `errors`: each text once, those in most places first, up to a limit."""
+    """Warn about a limited number of `errors`, most frequent first. Each text is printed once."""
     places: dict[str, list[CodeFinding]] = {}
     for finding in errors:
         text = ": ".join(filter(None, (finding.message, finding.remedy)))

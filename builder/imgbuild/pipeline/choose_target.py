@@ -1,6 +1,6 @@
 """Selects the target for a project by comparing its requirements with all locked targets.
 
-Before files are written, all packages that are missing from the index are reported.
+All packages that are missing from the index are reported before files are written.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` l
 
 
 class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts the pinned packages that have a wheel for a Python version, and lists the others.
+    """The number of pinned packages with a wheel for a Python version, and packages without one.
 
-    `unlocked` lists the targets with this Python version if none of them is locked.
+    `unlocked` lists the targets with this Python version if none of these targets is locked.
     """
 
     python: str
@@ -110,9 +110,9 @@ class TargetChooser:
         self._advice: list[BuildAdvice] = []
 
     def demands(self, python: str) -> tuple[PackageDemand, ...]:
-        """The requirements for a Python version.
+        """Return the requirements for a Python version.
 
-        Excluded packages are omitted, and versions relaxed.
+        Excluded packages are omitted, and relaxed packages accept any version.
         """
         if python not in self._demands:
             every = package_demands(self._declared, self._tags(python).markers)
@@ -146,7 +146,7 @@ class TargetChooser:
         return next((d for d in self.demands(facts.python) if d.package == "torch"), None)
 
     def _torch(self, facts: LockedFacts) -> tuple[str, str]:
-        """The torch version of the image and its CUDA release, from the project or from `facts`.
+        """Choose the torch version and CUDA release of the image, from the project or from `facts`.
 
         The newest build for the CUDA release of the target, or for a release in the project's
         files, is preferred among the versions that the project accepts.
@@ -182,7 +182,7 @@ class TargetChooser:
         return self._tags_of[python]
 
     def choose_target(self, folder: Path) -> TargetChoice:
-        """The nearest target. The imports in the project's `folder` are read."""
+        """Choose the nearest target. The imports in the project's `folder` are read."""
         facts = target_facts(self._project, self._matrix, self._request)
         facts = add_learned_constraints(facts, Project(matrix=folder / MATRIX))
         self._read_indexes({name for each in facts for name in each.versions}, folder)
@@ -239,7 +239,7 @@ class TargetChooser:
     def _find_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[UnmetDemand]:
-        """All reasons why no image can be based on `chosen`."""
+        """Find all reasons why no image can be based on `chosen`."""
         pages, tags = self.pages, self._tags(facts.python)
         required = self._missing_pins(facts, asked)
         blocked = [
@@ -305,7 +305,7 @@ class TargetChooser:
         self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)
 
     def _other_cuda(self, chosen: TargetCandidate, facts: LockedFacts) -> str:
-        """The CUDA release that the project's files imply, if the target has another one.
+        """Return the CUDA release that the project's files imply, if the target has another one.
 
         If the files pin torch, the CUDA release of this build is used, unless the files require a
         different major version of CUDA. Releases of container images are ignored if torch has no
@@ -323,7 +323,7 @@ class TargetChooser:
         return cuda if cuda != chosen.cuda else ""
 
     def _usable_cuda(self, facts: LockedFacts) -> list[str]:
-        """The CUDA releases of the files in order, without image releases that torch lacks."""
+        """Return the CUDA releases in the files, oldest first, without those that torch lacks."""
         required = required_cuda(self._declared)
         return [
             release
@@ -342,7 +342,7 @@ class TargetChooser:
     def _missing_toolkit_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts
     ) -> list[UnmetDemand]:
-        """The torch or CUDA requirement of the project, if no image can have this CUDA release."""
+        """Return the project's torch or CUDA requirement if no image can have this CUDA release."""
         built, named = self._torch(facts)[1], self._other_cuda(chosen, facts)
         if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
             return []
@@ -357,7 +357,7 @@ class TargetChooser:
         return {r.package for r in self._declared.requirements if r.kind == "override"}
 
     def _excluded_packages(self) -> dict[str, str]:
-        """Packages that the user excluded, or that exist only as CUDA source code."""
+        """Return packages that the user excluded, or that exist only as CUDA source code."""
         named = sorted(self._request.exclude)
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
@@ -393,7 +393,7 @@ class TargetChooser:
     def _conflicts(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> Sequence[TargetChange]:
-        """Conflicts between versions of the target and requirements of packages that it lacks."""
+        """Find conflicts of the target's versions with requirements of packages it lacks."""
         changes: dict[str, TargetChange] = {}
         overrides = self._overridden_packages()
         for demand, requirements in self._missing_pins(facts, asked):
@@ -530,7 +530,7 @@ class TargetChooser:
 
 
 def _weight(package: str) -> tuple[bool, int, str]:
-    """A sort key: packages that probably lack wheels first, then those with most dependents."""
+    """Return a sort key: packages that probably lack wheels first, then by most dependents."""
     known = source_only.is_source_project(package)
     return (not known, -choose.WEIGHTS.get(package, 1), package)
 

@@ -71,7 +71,7 @@ def read_files(
 ) -> ReadFiles:
     """Read the declarations of `places`, and the package names of git repositories.
 
-    See `_read_files`.
+    Parameters and errors are the same as in `_read_files`.
     """
     files = _read_files(folder, places, scratch / "first", extras, groups, {})
     if not files.declared.unnamed:
@@ -207,9 +207,9 @@ def _locate_indexes(declared: Declarations, folder: Path) -> Declarations:
 
 
 def listed_files(files: ReadFiles) -> tuple[str, ...]:
-    """The files to list in a row of the matrix, without files that other files include.
+    """Return the files to list in a row of the matrix, without files that other files include.
 
-    Files at the root of the project are omitted only if they are requirements files.
+    Included files at the root of the project are omitted only if they are requirements files.
     """
     every = {(each.text, each.place) for each in files.declared.requirements}
     nested = set()
@@ -309,7 +309,7 @@ def find_indexes(
     *,
     published: Collection[str] = (),
 ) -> ProjectIndexes:
-    """Find the declared indexes that `demands` need, and report the packages and errors of each.
+    """Find the declared indexes that `demands` need. Reports the packages and errors of each index.
 
     Packages in `published` use a declared index only if the default index does not satisfy the
     requirement.
@@ -339,7 +339,7 @@ def _unread_entry_text(items: Sequence[NotRead]) -> str:
 def unknown_debs(
     matrix: Matrix, base: str, names: Sequence[str], arch: Arch, context: Context
 ) -> dict[str, str]:
-    """The Debian packages that the suite of a base lacks, each with a similar name or ""."""
+    """Map Debian packages that the base's suite lacks to similar names, or to ""."""
     debian = matrix.bases[base]
     if not names:
         return {}

@@ -23,7 +23,7 @@ from imgbuild.values import Digest, Sha256
 
 
 class DownloadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The downloads for several locks: all files, and for each target the files to read again."""
+    """The files to download for several locks, and for each target the files to read again."""
 
     transfer: Transfer
     missing: frozenset[Sha256]
@@ -64,7 +64,7 @@ def plan_downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> D
 
 
 def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> RecordedLayers:
-    """The layer records of the project, and cached records for the base image of `lock`.
+    """Return the layer records of the project, and cached records for the base of `lock`.
 
     The records of a published target are part of its lock.
     """
@@ -80,7 +80,7 @@ def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> RecordedLay
 
 
 def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[Layer], list[Layer]]:
-    """The layers of `lock` with unknown digests, and the layers with unknown file tables."""
+    """Return the layers of `lock` with unknown digests, and those with unknown file tables."""
     layers = {layer.id: layer for arch in lock.arch for layer in create_plan(lock, arch).layers}
     recorded = {*recorded_layers(project, lock, inputs).layers, *published_layers(lock)}
     unknown = [layer for layer in layers.values() if layer.id not in recorded]

@@ -2,7 +2,8 @@
 
 resolve → audit → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
 
-`resolve_target` ends before the download, so that the downloads of several targets can be added up.
+`resolve_target` ends before the download, so that the total download size of several targets can be
+computed.
 
 Shared objects and GPU code are audited after the download, because this check needs complete files.
 If imgbuild learns a constraint from an error, the target is resolved again. Otherwise the target
@@ -121,9 +122,9 @@ def lock_target(
 def _audit_lock(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> list[Report] | None:
     """Audit `lock`. Returns the reports, or None if new constraints were learned.
 
-    For a lock that extends another, only checks that need complete files are run: `resolve_target`
-    or the audit of the published lock has run the others. Raises AuditFailed for errors that yield
-    no constraint.
+    For a lock that extends another, only checks that need complete files are run, because
+    `resolve_target` or the audit of the published lock has run the other checks. Raises AuditFailed
+    for errors that yield no constraint.
     """
     recorded = published.known_constraints(inputs.matrix, project.images)
     checks = [check for check in CHECKS if lock.extends is None or check not in READABLE_CHECKS]
@@ -145,9 +146,9 @@ def _audit_lock(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> 
 
 
 def omit_unsupported_gpus(lock: Lock, reports: Iterable[Report]) -> Lock:
-    """`lock` for those of its GPUs that all packages support, with a warning for the others.
+    """Remove GPUs that not all packages support from `lock`, with a warning.
 
-    AuditFailed if there is none.
+    Raises AuditFailed if no GPU is left.
     """
     findings = {
         finding.message: unsupported_gpus(finding)
@@ -224,8 +225,8 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
 def _replaces_script(lock: Lock, arch: Arch, conflict: PathConflict) -> bool:
     """Whether a script of the project's package replaces a script of the published target.
 
-    This is allowed: the layer of the project's package is above the others, and pip replaces
-    scripts, too.
+    Such a conflict is allowed, because the layer of the project's package is above the other
+    layers, and pip also replaces scripts.
     """
     if lock.project is None or lock.extends is None or conflict.folder:
         return False
@@ -236,7 +237,7 @@ def _replaces_script(lock: Lock, arch: Arch, conflict: PathConflict) -> bool:
 
 
 def drop_lines(lock: Lock, arch: Arch, file_conflicts: Iterable[PathConflict]) -> str:
-    """Lines for `matrix.yaml` that omit the conflicting files of one of the packages.
+    """Return lines for `matrix.yaml` that omit the conflicting files of one of the packages.
 
     Files of published packages cannot be omitted. Files of added packages are omitted first, and
     files of the project's packages last.
@@ -312,7 +313,7 @@ def _save_records(project: Project, added: RecordedLayers, inputs: Inputs) -> Re
 
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
-    """Read the facts for the audit and the SBOM from the files, while these are available."""
+    """Read facts for the audit and the SBOM while the files are available."""
     read_elf_facts(layers, inputs)
     files = [file for layer in layers for file in layer.recipe.contents]
     packages.look_up_packages(

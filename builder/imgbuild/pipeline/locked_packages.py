@@ -24,7 +24,7 @@ def read_package_records(
 ) -> dict[Sha256, Package]:
     """Read the requirements of `wheels` from the cache or the index.
 
-    Wheels that are not built yet are skipped with a warning. Raises FetchFailed if METADATA is not
+    Wheels that are not yet built are skipped with a warning. Raises FetchFailed if METADATA is not
     available.
     """
     files = {wheel.sha256: wheel for wheel in wheels}

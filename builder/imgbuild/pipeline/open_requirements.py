@@ -1,7 +1,7 @@
 """Resolves requirements without exact versions with uv, so that the versions can be audited.
 
 The versions are those that pip or uv would install. Rules of the matrix and learned constraints are
-ignored, so that the audit reports the problems of such an installation.
+ignored, so that the audit reports the problems that an installation with pip or uv would have.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from imgbuild.system.amounts import format_count
 
 
 class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
-    """Exact versions of all packages, and the CUDA release that the files imply, or "".
+    """Exact versions of all packages, and the CUDA release that the files imply (or "").
 
-    `indexes` are the indexes of the files that are used. `exempt` maps packages that the files
-    override to the places of the overrides.
+    `indexes` are the indexes in the files from which packages were selected. `exempt` maps packages
+    that the files override to the places of the overrides.
     """
 
     listed: PinList
@@ -43,7 +43,7 @@ class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_indexes(listed: PinList, request: SetRequest, matrix: Callable[[], Matrix]) -> SetRequest:
-    """Add to the request the declared indexes that have packages that the default index lacks.
+    """Add the declared indexes with packages that the default index lacks to the request.
 
     A local version (`2.6.0+cu124`) is looked up by its public version.
     """

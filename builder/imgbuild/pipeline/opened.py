@@ -17,8 +17,9 @@ from imgbuild.system.console import console
 def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
     """Find the project of `matrix` as `find_project` does, or use the catalogue.
 
-    The catalogue is used if `matrix` is not a file, and of the targets `names` (or patterns) the
-    project has none and the catalogue has all. Its folder is printed with -v.
+    The catalogue is used if `matrix` is not a file, the project has none of the targets `names` (or
+    patterns), and the catalogue has all of these targets. With -v, the folder of the catalogue is
+    printed.
     """
     opened_project = project_paths.find_project(matrix)
     if matrix is None and names and opened_project.writable:

@@ -76,7 +76,7 @@ def rebuild_image(
 ) -> BuiltImage:
     """Build the image of `origin`, by default in build/.
 
-    `arches` is None for this machine's architecture, and empty for all available ones.
+    `arches` is None for this machine's architecture, or empty for all available architectures.
     """
     lock_bundle = origin.lock_bundle
     name = lock_bundle.lock.target
@@ -139,7 +139,7 @@ def _published_origin(reference: ImageReference, client: RegistryClient) -> Rebu
 
 
 def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, ...]:
-    """The architectures of `lock_bundle` that the image `digest` has.
+    """Return the architectures of `lock_bundle` that the image `digest` has.
 
     Raises IntegrityError if the image has none of them.
     """

@@ -66,7 +66,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
         return self.layout if self.layout is not None and arch in self.layout.images else None
 
     def config(self, arch: Arch) -> CommandConfig:
-        """The configuration for commands in the image for `arch`, even if it is not built."""
+        """Return the configuration for commands in the (possibly missing) image for `arch`."""
         built_layout = self.built(arch)
         if built_layout is not None or self.locked is None:
             return run_in_image.command_config(built_layout or layout.read_layout(self.place), arch)
@@ -85,7 +85,7 @@ def find_run_target(session: Session, name: str, folder: Path | None) -> RunTarg
     """Find the image of `name` in the layout `folder`, or in the default layout.
 
     If the lock is out of date or missing, an existing image is used unchanged. Raises LockStale if
-    there is no image either.
+    the image is also missing.
     """
     if folder is not None:
         built = find_built_layout(session, name, folder)
@@ -109,7 +109,7 @@ def find_run_target(session: Session, name: str, folder: Path | None) -> RunTarg
 
 
 def build_if_missing(session: Session, target: RunTarget, arch: Arch) -> Layout:
-    """The layout with the image for `arch`. A missing or outdated image is built."""
+    """Return the layout with the image for `arch`. Builds a missing or outdated image."""
     there = target.built(arch)
     if there is not None or target.locked is None:
         return there or find_built_layout(session, target.name, target.place)
@@ -192,11 +192,11 @@ def run_target(
 def _mount_kernel_cache(
     target: RunTarget, arch: Arch, request: ContainerRequest, store: Store, *, make: bool
 ) -> ContainerRequest:
-    """Add to `request` a mount of the kernel cache at the cache path of the image.
+    """Mount the kernel cache at the cache path of the image, and return the changed request.
 
     Nothing is mounted if the path has another mount, if neither the lock nor the image sets the
     path, or if the command runs as another user. If `make` is set, a missing folder is created.
-    Otherwise, it is reported.
+    Otherwise, a missing folder is reported.
     """
     if request.user is not None:
         return request
@@ -229,7 +229,7 @@ def engine_command(
     through: str | None,
     kernel_cache: bool,
 ) -> EngineCommand:
-    """The command line for the engine `through`, by default the running engine, else Docker.
+    """Return the command line for the engine `through` (default: the running engine, or Docker).
 
     Raises InputError for a root folder, because a root folder needs more than one command.
     """
@@ -280,7 +280,7 @@ def _sif_path(target: RunTarget) -> Path:
 
 
 def _sif(session: Session, target: RunTarget, arch: Arch) -> Path:
-    """The path of the SIF file next to the layout. A missing or outdated file is created."""
+    """Return the path of the SIF file next to the layout. Creates a missing or outdated file."""
     from imgbuild.sif import convert, files
 
     source, path = build_if_missing(session, target, arch), _sif_path(target)

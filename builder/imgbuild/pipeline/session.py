@@ -81,8 +81,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     ) -> list[Selected]:
         """Select targets that match the patterns, with their architectures.
 
-        Unless named explicitly, a target that has no lock and needs another index than the default
-        index is skipped with a message.
+        A target that has no lock and needs an index other than the default one is skipped with a
+        message, unless it is selected by name.
 
         Raises NothingSelected if no target matches.
         """

@@ -1,4 +1,4 @@
-"""Finds packages without wheels, and distinguishes packages with CUDA code from buildable ones.
+"""Finds packages without wheels, and determines which of them compile CUDA code.
 
 The advice for `init`, `add` and `lock` lists URLs of compatible wheels, the packages that require
 the package, and alternatives.
@@ -45,7 +45,7 @@ def name_obstacles(blocked: Sequence[UnmetDemand], pages: IndexPages) -> list[Un
 def split_obstacles(
     blocked: Sequence[UnmetDemand], pages: IndexPages
 ) -> tuple[list[UnmetDemand], dict[str, str]]:
-    """Split `blocked`: packages that compile CUDA code, and pure Python packages with a reason."""
+    """Split `blocked` into packages with CUDA code, and pure Python packages with reasons."""
     cuda, sdists = [], {}
     for each in blocked:
         if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
@@ -126,9 +126,9 @@ def package_imports(folder: Path, packages: Iterable[str]) -> dict[str, tuple[Im
 
 
 def imports_of_excluded(row: TargetOverlay, reports: Iterable[Report]) -> list[str]:
-    """Messages about excluded packages that are imported unconditionally.
+    """Return messages about excluded packages that are imported unconditionally.
 
-    The imports are in the project's files and, according to `reports`, in its packages.
+    Imports are read from the project's files, and from `reports` on its packages.
     """
     imports = package_imports(row.folder, map(normalize_package, row.row.exclude))
     missing = {

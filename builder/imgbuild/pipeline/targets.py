@@ -51,7 +51,7 @@ SHOWN_UPDATES = 5
 
 
 class LockResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for several targets: digests of locked targets, and errors of failed targets."""
+    """The digests of locked targets, and the errors of targets that could not be locked."""
 
     target_digests: tuple[TargetDigests, ...]
     failed: dict[str, ImgbuildError]
@@ -259,7 +259,7 @@ def _refuse_impossible(name: str, inputs: Inputs) -> None:
 
 
 def _unnamed_repositories(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
-    """Messages about repositories required without a package name, with entries for the row."""
+    """Return messages about repositories without a package name, with lines to add to the row."""
     return [
         f"{each.place}: {address} has no package name; write {names[address]} @ …, or add to "
         f'the row: names: {{"{address}": {names[address]}}}'

@@ -1,7 +1,7 @@
 """Reads the lines of notebooks that install packages (`!pip`, `%pip`, `!apt`).
 
-Conditions are taken into account. For example, of `if "COLAB_" in …`, only the other branch is
-read, because the first branch is for notebooks that Google hosts.
+A block under `if "COLAB_" in …` is skipped, because it is for notebooks that Google hosts. The
+`else` branch is read instead.
 """
 
 from __future__ import annotations

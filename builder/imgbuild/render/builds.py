@@ -9,7 +9,7 @@ from imgbuild.values import Arch
 
 
 def build_requirements(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
-    """The build requirements of `built`, as wheels for `arch`.
+    """Return the build requirements of `built` as wheels for `arch`.
 
     The lock contains build requirements for the architecture of the locking machine. If the target
     has the same version of a package, the target's wheel is used instead. Raises InputError if a

@@ -1,4 +1,4 @@
-"""Writes and checks the Dockerfiles next to locks (separate: they are not optional)."""
+"""Writes and checks the Dockerfiles next to locks (separate: these files are not optional)."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def copied_files(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str
 def write_rendered(project: Project, target: str, expected: dict[str, bytes]) -> bool:
     """Write the rendered files `expected` of `target`. Returns whether a file changed.
 
-    Other files are removed only if the current Dockerfile copies them, because only such files were
-    created by imgbuild.
+    An obsolete file is removed only if the current Dockerfile copies the file, because imgbuild
+    created only such files.
     """
     changed = False
     images = project.images.relative_to(project.root).as_posix()
@@ -84,7 +84,7 @@ def stale_files(project: Project, target: str, expected: dict[str, bytes]) -> li
 
 
 def _present_files(folder: OpenFolder) -> set[str]:
-    """The contents of existing rendered files, by path below `folder`.
+    """Return the paths of existing rendered files, relative to `folder`.
 
     Raises InputError for links, pipes and devices.
     """

@@ -1,4 +1,4 @@
-"""Renders a container as a Compose file or a dev container (separate: single machines).
+"""Renders a container as a Compose file or a devcontainer.json (separate: single machines).
 
 Formats: docs.docker.com/reference/compose-file (where a `$` is written `$$`) and
 the reference of devcontainer.json at containers.dev (`${…}` cannot be escaped and is refused).

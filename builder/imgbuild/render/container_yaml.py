@@ -1,4 +1,4 @@
-"""Writes YAML that has the same meaning in YAML 1.1 and 1.2."""
+"""Writes YAML that YAML 1.1 and YAML 1.2 parsers read in the same way."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Writes the build contexts of a Dockerfile: the base as a layout, and a folder of wheels.
 
-Files are hard links to the cache, or copies on another disk. Files of other locks are removed. A
-folder of wheels is locked while a process fills it or builds from it.
+Files are hard links to files in the cache, or copies if the folder is not on the same disk as the
+cache. Files of other locks are removed. A folder of wheels is locked while a process adds wheels or
+builds from the folder.
 """
 
 from __future__ import annotations
@@ -83,10 +84,10 @@ def write_base_context(
 def write_wheels_context(
     lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs
 ) -> WheelFolder:
-    """Put every wheel of `lock` on `arches` into `folder`, named as in the lock.
+    """Write every wheel of `lock` on `arches` to `folder`, with the file names in the lock.
 
-    Raises InputError if the folder has other files, and IntegrityError for a name that is not a
-    wheel name or is not unique.
+    Raises InputError if the folder contains other files, and IntegrityError for file names that are
+    invalid or not unique.
     """
     with locked_wheels(lock, arches, folder, inputs) as placed:
         return placed
@@ -168,7 +169,7 @@ def _is_wheel(path: Path) -> bool:
 
 
 def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
-    """Put the file `source` with the hash `key` at `path`. Returns False if it already exists."""
+    """Link or copy `source`, with the hash `key`, to `path`. Returns False if `path` exists."""
     with contextlib.suppress(FileNotFoundError):
         if path.samefile(source) or _is_copy(path, source, key):
             return False
@@ -178,7 +179,7 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
 
 
 def _is_copy(path: Path, source: Path, key: Sha256) -> bool:
-    """Whether a copy of a file, on a disk other than the disk of the cache, has the hash `key`."""
+    """Whether `path` is a valid copy of `source`, which is on another disk than the copy."""
     seen, other = path.lstat(), source.stat()
     if path.is_symlink() or seen.st_dev == other.st_dev:
         return False

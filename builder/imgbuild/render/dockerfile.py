@@ -54,10 +54,10 @@ class OmittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
     def steps(self, folder: str) -> tuple[QuotedText, ...]:
-        """The commands that remove the files from `folder`, which contains only the package.
+        """Return commands that remove the files from `folder`, which contains only the package.
 
-        The package is installed into a separate folder first. Otherwise, its files could replace
-        files of other packages, which would then be removed.
+        The package is installed into a separate folder first. Otherwise, files of the package could
+        replace files of other packages, and these files would be removed.
         """
         paths = " -o ".join(
             f"-path {quoting.quote_word(f'{folder}/{path}')}" for path in self.paths
@@ -108,7 +108,7 @@ class InstallerWheel(msgspec.Struct, frozen=True, kw_only=True):
 class ArchStage(msgspec.Struct, frozen=True, kw_only=True):
     """The stage for one architecture. `arch` is the engines' name of the architecture.
 
-    `wheels` is the location of wheels: a named context, or with `urls`, a stage.
+    `wheels` is the location of wheels: a named context, or if `urls` is set, a build stage.
     """
 
     arch: str
@@ -143,8 +143,9 @@ class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
 class DockerfileModel(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of the Dockerfile of an image.
 
-    `kept` is set if the Dockerfile is committed next to the lock. `narrowed` is the option of
-    `imgbuild` that selects the architectures if the lock has more.
+    `kept` is set if the Dockerfile is committed next to the lock. If the lock has other
+    architectures, `narrowed` is the option of `imgbuild` that selects the architectures of the
+    image.
     """
 
     target: str
@@ -188,7 +189,7 @@ class DockerfileModel(msgspec.Struct, frozen=True, kw_only=True):
 def create_dockerfile(
     lock: Lock, target_digests: TargetDigests, matrix: Matrix, arches: Sequence[Arch] | None = None
 ) -> DockerfileModel:
-    """The steps that build the image of `lock` on `arches` (default: all).
+    """Create the steps that build the image of `lock` on `arches` (default: all).
 
     Raises InputError if a step needs a package that is not in the lock.
     """
@@ -243,11 +244,9 @@ def layer_members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequen
 
 
 def added_members(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[LayerMember, ...]:
-    """The files and links that a user adds, in existing folders.
+    """Return the files and links that a user adds, without parent folders.
 
-    Raises InputError for a file that is not text.
-
-    Raises IntegrityError if a file has changed.
+    Raises InputError for a file that is not text, and IntegrityError if a file has changed.
     """
     additions: list[LayerMember] = []
     for layer in planned.layers:

@@ -83,7 +83,7 @@ def jobset_manifest(container: ContainerSettings, comment: str) -> str:
 
 
 def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
-    """A RayJob that runs the command on a Ray cluster of all nodes.
+    """Return the manifest of a RayJob that runs the command on a Ray cluster of all nodes.
 
     Raises InputError if Ray in the image cannot accept jobs, or if a shell would change the
     command.
@@ -128,8 +128,8 @@ def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
 def rayjob_entrypoint(words: tuple[str, ...]) -> str:
     """Format a command as the entry point of a RayJob.
 
-    The operator inserts the text into a bash command that runs `ray job submit`; the Ray server
-    joins the words and passes them to sh.
+    The operator inserts the text into a bash command that runs `ray job submit`. The Ray server
+    joins the words with spaces and passes the result to sh.
 
     Raises InputError for a word that would be changed.
     """
@@ -144,7 +144,7 @@ def rayjob_entrypoint(words: tuple[str, ...]) -> str:
 
 
 def _comment(container: ContainerSettings, comment: str, operator: str = "") -> str:
-    """Extend `comment` by the objects that must exist before `kubectl apply -f FILE`."""
+    """Add to `comment` the objects that must exist before `kubectl apply -f FILE`."""
     secrets, repository = ", ".join(container.secrets), container.image.partition("@")[0]
     return "\n".join(
         (

@@ -1,6 +1,6 @@
 """Renders a Dockerfile that downloads its inputs (separate: an output format).
 
-The installation steps have no network access, and check the same hashes as other Dockerfiles.
+The installation steps have no network access, and check the same hashes as in other Dockerfiles.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Renders PEP 751's pylock.toml for pip and uv (separate: an output format).
 
-The file contains host names, so it is never committed. If the version of a package depends on the
-architecture, the package has an entry with a marker for each architecture.
+The file is never committed, because it contains host names. If the version of a package depends on
+the architecture, the package has several entries, each with a marker for an architecture.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Templates can only format the values that imgbuild passes. They cannot access other Python
 attributes, call methods that read or change other data, or read files that are not templates. The
-size of the output and the number of loop iterations are limited. A value without a filter must be a
-plain word.
+size of the output and the number of loop iterations are limited. A value that is output without a
+filter must be a plain word.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     # -- objects accessible to templates
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template can read `attr`, which must be a plain value or a permitted method."""
+        """Whether a template can read `attr`, which must be a plain value or permitted method."""
         if attr.startswith("_"):
             return False
         return value is None or isinstance(value, PLAIN_TYPES) or self.is_safe_callable(value)
@@ -122,7 +122,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         )
 
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call `obj` for a template. The call is counted like the output of a whole template."""
+        """Call `obj` for a template. A call counts as the output of a whole template."""
         self._count_steps(REPETITION + self._longest)
         self._count_value((getattr(obj, "__self__", None), args, kwargs))
         return self._count_value(super().call(context, obj, *args, **kwargs))

@@ -1,7 +1,7 @@
 """Renders a shell script that installs a lock (separate: an output format).
 
-Packages with omitted files are installed into separate folders. These packages and packages to
-build are installed last.
+Packages with omitted files are installed into separate folders. These packages, and packages that
+must be built, are installed last.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Renders a container as a SkyPilot task (separate: a format of clouds).
+"""Renders a container as a SkyPilot task (separate: a format for cloud machines).
 
 The format is defined in the YAML specification of tasks at docs.skypilot.co.
 """

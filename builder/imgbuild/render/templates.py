@@ -29,7 +29,7 @@ HINT = "correct the template, or remove it to use imgbuild's template"
 def render_template(
     name: str, value: msgspec.Struct, *, images: Path | None, **more: object
 ) -> str:
-    """Render the template `name`. Variables are the fields of `value`.
+    """Render the template `name`. The fields of `value` are the variables of the template.
 
     A file with this name in `images`/templates replaces the template of imgbuild. Raises InputError
     if the template cannot be read or is not allowed.
@@ -76,7 +76,7 @@ def quoting_filters(name: str) -> dict[str, Callable[..., object]]:
 
 
 def project_templates(images: Path) -> tuple[str, ...]:
-    """The templates in `images` that differ from imgbuild's.
+    """List the templates in `images` that differ from the templates of imgbuild.
 
     Links to folders are not followed, because templates behind links are not rendered.
     """
@@ -112,7 +112,7 @@ def _quote_braces(text: str, instead: str) -> QuotedText:
 
 
 def _quote_label(text: str) -> QuotedText:
-    """Check a value in %labels. The value is the rest of the line, without quotes."""
+    """Check a value in %labels. Apptainer reads the rest of the line without quotes."""
     quoting.quote_word(text)  # InputError for control characters
     if "{{" in text:
         message = f"{text!r} has {{{{, which labels of Apptainer cannot contain"

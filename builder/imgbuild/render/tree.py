@@ -38,7 +38,7 @@ class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TreeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file at `source` in the build context, or if `by_arch` is set, one per architecture."""
+    """A file at `source` in the build context. With `by_arch`, each architecture has a file."""
 
     path: str
     source: str
@@ -65,7 +65,7 @@ class LayerTree(msgspec.Struct, frozen=True, kw_only=True):
     def steps(
         self, context: str, *, owners: bool = True, arch: str | None = None
     ) -> tuple[QuotedText, ...]:
-        """The commands that create the members, from a folder `context` with the files.
+        """Return commands that create the members from the files in the build context `context`.
 
         Without `owners`, all files belong to the user who runs the commands. `arch` is the engines'
         name of the architecture, by default $TARGETARCH. Like a layer, the commands replace

@@ -1,4 +1,4 @@
-"""Renders locks for `imgbuild render` in all formats, to files, a folder or stdout.
+"""Renders locks for `imgbuild render` in all formats.
 
 The inputs are locks and digests. Files are written next to the lock, to a folder, or to stdout.
 """
@@ -97,7 +97,7 @@ def keep_new(
 ) -> None:
     """Write the Dockerfiles of newly locked targets, or report why they cannot be written.
 
-    If there is no Dockerfile, rendered files of an earlier lock are removed.
+    If no Dockerfile can be written, rendered files of an earlier lock are removed.
     """
     ready = {}
     for name in names:
@@ -217,7 +217,7 @@ def _texts(
 def _container(
     project: Project, matrix: Matrix, chosen: ChosenLock, options: RenderOptions
 ) -> dict[str, str]:
-    """The container of the image, by digest.
+    """Render the container in a format such as Compose. The image is specified by digest.
 
     For Compose and dev containers, the image can also be loaded with `imgbuild load`.
 
@@ -259,7 +259,7 @@ def _container(
 
 
 def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, whole: bool) -> str:
-    """The command that renders a container with these options, without --output."""
+    """Return the command that renders a container with `options`, without --output."""
     start = options.container
     words = ["imgbuild", "render", target, "--format", options.form]
     words += [] if whole else ["--arch", arches[0]]
@@ -328,7 +328,7 @@ def _keep_bake(
 def _bake_bytes(
     project: Project, matrix: Matrix, ready: Mapping[str, DockerfileModel], reporter: Reporter
 ) -> bytes | None:
-    """The bake file of all targets with a Dockerfile, or None.
+    """Return the bake file of all targets with a Dockerfile, or None.
 
     `ready` are already rendered Dockerfiles by target.
     """

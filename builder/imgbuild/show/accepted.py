@@ -1,7 +1,8 @@
 """Accepts differences between two images, as specified in lists such as `data/compare.yaml`.
 
-The result contains all differences, and for accepted differences the reason. If an entry specifies
-how to compare contents, the contents are read, and accepted only if the comparison succeeds.
+The result contains all differences, with a reason for each accepted difference. If an entry
+specifies how to compare contents, a difference in contents is accepted only if this comparison
+succeeds.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class DifferenceMatcher:
         self._used: set[int] = set()
 
     def watch_side(self, side: int) -> Callable[[str], Callable[[bytes], object] | None]:
-        """A callback for `Merged.add` of `side` (0 or 1) that stores the contents to compare."""
+        """Return a callback for `Merged.add` that stores contents of `side` (0 or 1) to compare."""
         limits = [
             (path, LIMITS[entry.like])
             for path, entry in zip(self._paths, self._accepted, strict=True)
@@ -155,7 +156,7 @@ class DifferenceMatcher:
         return tuple(judged)
 
     def unused_entries(self) -> tuple[AcceptedDifference, ...]:
-        """The entries without an accepted difference, except entries for other builders."""
+        """Return the entries that match no difference, except entries for other builders."""
         return tuple(
             entry
             for place, entry in enumerate(self._accepted)
@@ -185,7 +186,7 @@ class DifferenceMatcher:
         return difference
 
     def _only_side(self, difference: FileDifference) -> str | None:
-        """The side that has the path or field, or None if both sides have it."""
+        """Return the only side that has the path or field. None if both sides have the path."""
         if difference.left is None:
             return self._names[1]
         return self._names[0] if difference.right is None else None
@@ -236,9 +237,9 @@ def path_pattern(text: str) -> re.Pattern[str]:
 
 
 def _launcher_target(script: bytes) -> tuple[str, str, str] | None:
-    """The interpreter, module and function of a script that only calls a function, or None.
+    """Return the interpreter, module and function of a script that only calls a function, or None.
 
-    A script with an additional or different line does not match.
+    Returns None for a script with an additional or different line.
     """
     match = LAUNCHER.fullmatch(script.decode("utf-8", "replace"))
     if match is None or match["call"].partition(".")[0] != match["name"]:
@@ -249,7 +250,7 @@ def _launcher_target(script: bytes) -> tuple[str, str, str] | None:
 def _same_record(
     path: str, left: bytes, right: bytes, by_path: Mapping[str, FileDifference]
 ) -> bool:
-    """Whether two RECORD files have the same rows, except for files with differences."""
+    """Whether two RECORD files have the same rows, except for files that differ."""
     mine, theirs = _rows(left), _rows(right)
     site = posixpath.dirname(posixpath.dirname(path))
     for name in mine.keys() | theirs.keys():

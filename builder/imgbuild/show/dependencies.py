@@ -1,4 +1,4 @@
-"""Computes the dependencies within a package set, and the bounds on versions.
+"""Computes the dependencies between packages in a set, and the bounds on their versions.
 
 The requirements are read from the METADATA files of wheels, as recorded in `images/packages.json`,
 and from the lock of the target.
@@ -32,7 +32,7 @@ class PackageDependency(msgspec.Struct, frozen=True, kw_only=True):
     """A requirement of `package` on `needs`. `requirement` is the text in METADATA.
 
     `spec` is the specifier, or "" for any version. `extra` is the extra of `package` that declares
-    the requirement. Markers, which always apply, are omitted.
+    the requirement. Markers are omitted, because only requirements that apply are included.
     """
 
     package: str
@@ -109,7 +109,7 @@ class UnmetRequirement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbsentPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons against adding a package to a target, in the `version` of other `targets`.
+    """The reasons against adding `version` of a package, which other `targets` have, to a target.
 
     `lacks` lists other required packages that the target does not have.
     """
@@ -174,7 +174,7 @@ def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
 def absent_package(
     graph: DependencyGraph, package: str, lock: Lock, arch: Arch, learned: Sequence[Constraint]
 ) -> AbsentPackage:
-    """The requirements of `package` in `graph`, from METADATA and code, on packages in a lock."""
+    """Return requirements of `package` in `graph`, from METADATA and code, that a lock violates."""
     has, version = lock.arch[arch].versions, graph.packages[package]
     needed = {
         need.needs: need.spec
@@ -267,7 +267,7 @@ def _bounds_package(constraint: Constraint, package: str, versions: Mapping[str,
 def replaced_layers(
     planned: Plan, layers: Sequence[LayerDigests], package: str
 ) -> PackageLayer | None:
-    """The layers that change with the version of a package. None for a package without a layer."""
+    """Return the layers that change with the version of a package, if it is in a layer."""
     lists_versions = [
         layer
         for layer in planned.layers
@@ -291,7 +291,7 @@ def replaced_layers(
 
 
 def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:
-    """The bounds on the version and their origins, as pairs for two columns."""
+    """Yield (origin, bound) for each bound on the version."""
     if reason.target_spec is not None:
         pinned = ", a pin of the matrix" if reason.target_spec.startswith("==") else ""
         yield f"target {reason.target}", (reason.target_spec or ANY_VERSION) + pinned
@@ -303,7 +303,7 @@ def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:
 
 
 def bounds_summary(reason: VersionReason) -> str:
-    """The bounds with their origins, such as ">=1.25 (mistral-common), <2.3,!=2.1 (numba)"."""
+    """Format bounds with origins, such as ">=1.25 (mistral-common), <2.3,!=2.1 (numba)"."""
     sources = [("target", SpecifierSet(reason.target_spec or ""))]
     sources += [
         (dependent.package, SpecifierSet(dependent.spec)) for dependent in reason.dependents

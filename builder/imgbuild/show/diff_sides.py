@@ -1,7 +1,7 @@
 """Reads the sides of `imgbuild diff`: targets, locks on disk, or images in registries.
 
-An existing path is read as a lock. A name with a slash or a colon is read as an image reference.
-Other names are targets of the project, as checked out or at a git revision.
+An existing path is a lock. A name with a slash or a colon is an image reference. Other names are
+targets of the project, in the checkout or at a git revision.
 """
 
 from __future__ import annotations

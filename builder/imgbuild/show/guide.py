@@ -1,7 +1,7 @@
-"""Formats the output of `imgbuild show TARGET --guide`: the image's README, sizes and test results.
+"""Formats the image's README with sizes and test results, for `imgbuild show TARGET --guide`.
 
-The README itself cannot contain the digest and sizes, because they depend on the README, or test
-records, because they depend on the digest.
+The README in the image contains neither the digest and the sizes, which depend on the README, nor
+test records, which depend on the digest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def create_guide(readme: str, page: TargetPage, *, user_packages: bool) -> Targe
 
 
 def image_readme(readme: str, target: str, *, user_packages: bool) -> str:
-    """The README of an image. Without `user_packages`, adding packages is described differently."""
+    """Return the README of an image. Instructions to add packages depend on `user_packages`."""
     if user_packages:
         return readme
     text = (

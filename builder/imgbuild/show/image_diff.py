@@ -1,4 +1,4 @@
-"""Compares two images by packages and by bytes to pull.
+"""Compares the packages of two images, and computes the bytes to pull.
 
 The inputs are two locks of a target, or two images from any source. The output is an `ImageDiff`.
 """
@@ -37,7 +37,7 @@ class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A property of the image with a different value, such as "CUDA" or "unpacked" (size)."""
+    """A property that differs between two images, such as "CUDA" or "unpacked" (size)."""
 
     what: str
     before: str
@@ -58,7 +58,7 @@ class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of a target, or from the image `before` to `target`.
+    """The changes to a target, or between the image `before` and the image `target`.
 
     `absent` lists architectures that only the old image has. `new` lists architectures that only
     the new image has. `settings` has a line for each change of the base or of settings.
@@ -94,7 +94,7 @@ class SideContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in a comparison. Unless `complete` is set, only packages in labels are known.
+    """An image in a comparison. Unless `complete` is set, only packages in its labels are known.
 
     `lock` is None if there is no lock.
     """
@@ -177,7 +177,7 @@ def _settings(old: Lock | None, new: Lock | None) -> Iterator[str]:
 
 
 def _compared_packages(old: DiffSide | None, new: DiffSide, arch: Arch) -> set[tuple[str, str]]:
-    """The packages to compare: all, or the packages in the labels of a side without a lock."""
+    """Return the packages to compare. For a side without a lock, these are listed in labels."""
     compared = [
         (side.complete, side.arch[arch].packages)
         for side in (old, new)
@@ -238,10 +238,10 @@ def diff_lines(diff: ImageDiff) -> list[str]:
 
 
 def diff_summary(diff: ImageDiff) -> list[str]:
-    """The differences as lines of text. If many packages differ, lists only the main packages.
+    """Format differences as lines of text. If many packages differ, lists only the main packages.
 
-    For an architecture that only the new image has, only the size is shown. Changes that also apply
-    to the previous architecture are not repeated.
+    For an architecture that only the new image has, only the size is shown. Changes that are the
+    same as on the previous architecture are not repeated.
     """
     shown: list[ArchDiff] = []
 

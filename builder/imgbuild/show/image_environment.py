@@ -1,4 +1,4 @@
-"""Collects the environment variables of an image with value, reason, source and origin.
+"""Collects the value, reason, source and origin of each environment variable of an image.
 
 The inputs are the matrix and, if it exists, the lock of a target. The output is a
 `TargetEnvironment` with the variables in the image, and variables that are set at run time (`set`
@@ -43,9 +43,9 @@ VariableSetter = Literal[
 
 
 class ImageVariable(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable of the image. `by` is the origin: a place in the matrix, or a mode.
+    """A variable of the image. `by` is the origin: a place in the matrix, or the FlashInfer mode.
 
-    `differs` describes the value in the matrix, if the matrix has another value.
+    `differs` describes the value in the matrix if the image has a different value.
     """
 
     name: str
@@ -158,7 +158,7 @@ def _packages(
 
 
 def _sources(given: Iterable[str], have: _ImagePackages) -> tuple[str, ...]:
-    """The sources that apply to the package versions in `have`.
+    """Select the sources that apply to the package versions in `have`.
 
     If no source applies to the version of a package, sources for other versions are returned, with
     the actual version and its origin.

@@ -24,7 +24,7 @@ class LayerBar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bar_lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) -> list[str]:
-    """A line for each layer: number, name, size, bar, share of the image, and contents.
+    """Format a line for each layer: number, name, size, bar, share of the image, and contents.
 
     Names and contents are cut to fit `width` columns (at least 60). Without `blocks`, bars consist
     of "#", for terminals without UTF-8.
@@ -54,7 +54,7 @@ def bar_lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) ->
 
 
 def _bar(share: float, width: int, *, blocks: bool) -> str:
-    """A bar that fills `share` (0 to 1) of `width` columns, but at least an eighth of a column."""
+    """Draw a bar over `share` (0 to 1) of `width` columns, but at least an eighth of a column."""
     if not blocks:
         return "#" * (round(share * width) or (share > 0))
     eighths = round(share * width * 8) or int(share > 0)

@@ -91,7 +91,7 @@ class _ResolutionFields(msgspec.Struct, frozen=True):
 
 
 class CommittedLock(msgspec.Struct, frozen=True):
-    """The fields that all formats of lock.json have. Other fields are compared as JSON."""
+    """The fields that all formats of lock.json contain. Other fields are compared as JSON."""
 
     arch: dict[Arch, _ResolutionFields]
     base: dict[str, Any] = {}

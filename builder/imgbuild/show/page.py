@@ -48,9 +48,9 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
     """The image for one architecture.
 
     `size` is the download size. `unpacked` is the size of the layers on disk, except layers with an
-    unknown size. `gpu` lists the compute capabilities that all libraries have code for. For compute
-    capabilities in `gpu_ptx`, some libraries have only PTX. `driver` is the oldest supported
-    driver. `runs` lists the latest run of each tier of smoke tests on each kind of GPU.
+    unknown size. `gpu` lists the compute capabilities that all libraries support. `gpu_ptx` lists
+    the compute capabilities for which some libraries contain only PTX. `driver` is the oldest
+    supported driver. `runs` lists the latest run of each tier of smoke tests on each kind of GPU.
     """
 
     arch: Arch
@@ -91,7 +91,7 @@ def target_page(
     *,
     writable: bool = True,
 ) -> TargetPage:
-    """The page of a target. `lock` and `target_digests` are None if there is no current lock.
+    """Create the page of a target. `lock` and `target_digests` are None without a current lock.
 
     `writable` is true if the matrix is in a checkout, where the target can be locked.
     """
@@ -272,7 +272,7 @@ def image_capabilities(image: PageImage) -> str:
 
 
 def distinct_notes(notes: Iterable[str]) -> list[str]:
-    """Remove process, time and site-packages from log lines, and then repeated lines."""
+    """Remove process names, times and site-packages from log lines, and then duplicate lines."""
     messages: dict[str, str] = {}
     for note in notes:
         text = SITE_PACKAGES.sub("", ORIGIN.sub("", note, count=1))

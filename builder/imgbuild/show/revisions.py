@@ -19,7 +19,7 @@ from imgbuild.values import Bytes, Digest
 
 
 class _DigestFields(msgspec.Struct, frozen=True):
-    """The fields of digests.json that show whether an image has changed."""
+    """The fields of digests.json that determine whether an image has changed."""
 
     digest: Digest
 
@@ -39,7 +39,7 @@ class TargetRevision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_history(project: Project, target: str) -> tuple[TargetRevision, ...]:
-    """The revisions of a target's digest in the checkout of `project`, the newest first.
+    """List the revisions of a target's digest in the checkout of `project`, newest first.
 
     Only commits that changed the digest are included. Raises InputError outside of a repository, or
     if no commit contains the target.

@@ -30,7 +30,7 @@ _IMAGE: dict[str, Callable[[PageImage], str]] = {
 
 
 def comparison_rows(left: TargetPage, right: TargetPage) -> list[tuple[str, str, str, str]]:
-    """A header, and rows with a mark ("=" for equal values), a label, and both values."""
+    """Return a header, and rows of a mark ("=" for equal values), a label and two values."""
     compared = [*_versions(left, right), *_images(left, right)]
     return [
         ("", "", left.row.target, right.row.target),

@@ -1,7 +1,7 @@
 """Determines whether targets are locked, stale, not locked, or need more than the default index.
 
-Also selects the targets that a command for several targets can process. A target that needs more
-than the default index is skipped with a message, unless it is selected by name.
+This module also omits targets that a command for several targets cannot process. A target that
+needs more than the default index is skipped with a message, unless it is selected by name.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def target_states(
 ) -> dict[str, TargetState]:
     """The states of the targets `names`, determined as in `target_state`.
 
-    `store` has a hash of all inputs for each locked target, so that states are determined again
-    only after a change. If `store` is None or read-only, states are always determined.
+    `store` caches a hash of all inputs for each locked target, so that a state is determined again
+    only after a change. If `store` is None or read-only, nothing is cached.
     """
     place = str(project.matrix.resolve())
     before = _stored_hashes(store, place)
@@ -96,7 +96,7 @@ def _stored_hashes(store: Store | None, place: str) -> dict[str, Sha256]:
 
 
 def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
-    """A hash of all inputs that determine whether the lock of `name` is current.
+    """Hash all inputs that determine whether the lock of `name` is current.
 
     Returns None if a file cannot be read, and for extensions, because they also depend on published
     files.
@@ -120,7 +120,7 @@ def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
 
 
 def target_needs(matrix: Matrix, name: str) -> tuple[str, ...]:
-    """What target `name` needs in addition to the default index: servers or supplied wheels."""
+    """List servers or wheels that target `name` needs in addition to the default index."""
     target = matrix.targets[name]
     base = matrix.bases[target.base]
     entries = []

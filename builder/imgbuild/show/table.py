@@ -48,8 +48,8 @@ class TableImage(msgspec.Struct, frozen=True, kw_only=True):
     """A locked image: digest of the manifest, download size in bytes, and test records.
 
     `driver` is the oldest supported driver, or "" if unknown. `runs` are the latest valid runs of
-    each tier on each kind of GPU. `tested` describes these runs with the digests of images with
-    equal configuration, or the absence of test records.
+    each tier on each kind of GPU. `tested` describes these runs, with digests of images that have
+    the same configuration, or reports that no test record exists.
     """
 
     arch: Arch
@@ -120,7 +120,7 @@ def create_rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow,
 
 
 def order_rows(table: Sequence[TableRow]) -> list[TableRow]:
-    """Sort recommended targets first and retired targets last, else as in the matrix."""
+    """Sort recommended targets first and retired targets last. Keeps the order otherwise."""
     return sorted(table, key=lambda row: (row.retired != "", not row.recommended))
 
 
@@ -130,9 +130,9 @@ def narrow_table(
     """The cells of a table that fits `width` characters (at least 80). The first row is the header.
 
     On a wide terminal, columns of `MORE_COLUMNS` that fit are added to the columns of `columns_of`.
-    If the table does not fit, the months of tests are omitted, then versions are cut, then the
-    versions of STACKS and the column of torch are omitted. If `width` is None (no terminal), the
-    usual columns with full versions are used.
+    If the table does not fit, the months of tests are omitted first. Then versions are cut, and
+    finally the versions of STACKS and the torch column are omitted. If `width` is None (no
+    terminal), the usual columns with full versions are used.
     """
     columns = {
         "name": [_name_with_mark(row, RETIRED_MARK) for row in table],
@@ -179,7 +179,7 @@ def _engine(row: TableRow) -> str:
 def _stacks(
     table: Sequence[TableRow], form: Callable[[str], str], *, limited: bool = True
 ) -> list[str]:
-    """The packages of STACKS in each row, such as "verl 0.9.1, ray 2.60.0".
+    """Format the packages of STACKS in each row, such as "verl 0.9.1, ray 2.60.0".
 
     Locked packages without a pin follow pinned packages. If `limited` is set, locked packages do
     not widen the column, unless a row has only one package.
@@ -224,9 +224,9 @@ def _brief_version(version: str) -> str:
 
 
 def highest_record(row: TableRow, *, brief: bool = False) -> str:
-    """The highest passed tier, such as "H200 2026-11" or "cpu"; "failed" if a tier failed.
+    """Describe the highest passed tier, such as "H200 2026-11" or "cpu". "failed" after a failure.
 
-    Without a test record, shows whether an image exists, and whether only for arm64.
+    Without a test record, describes whether an image exists, or exists only for arm64.
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
@@ -323,7 +323,7 @@ def table_cells(table: Sequence[TableRow]) -> list[list[str]]:
 
 
 def pull_size(row: TableRow) -> Bytes:
-    """The download size for x86_64, else for the other architecture. 0 without an image."""
+    """Return the download size for x86_64, or else for arm64. 0 without an image."""
     sizes = {image.arch: image.size for image in row.images}
     return sizes.get(Arch.X86_64) or next(iter(sizes.values()), 0)
 

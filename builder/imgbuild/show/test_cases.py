@@ -75,7 +75,7 @@ def skipped_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
 
 
 def skip_groups(run: RecordedRun) -> list[SkippedCases]:
-    """The skipped cases of a run by reason, known limitations first."""
+    """Group the skipped cases of a run by reason, with known limitations first."""
     reasons: dict[tuple[bool, str], list[str]] = {}
     for each in run.skips:
         known = _is_known(each)

@@ -1,4 +1,4 @@
-"""Finds advisories in OSV that a newer version fixes. The cool-down does not apply to fixes."""
+"""Finds OSV advisories that a newer version fixes. Fixes are exempt from the cool-down."""
 
 from __future__ import annotations
 

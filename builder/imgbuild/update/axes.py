@@ -46,9 +46,9 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionAxis(msgspec.Struct, frozen=True, kw_only=True):
-    """A pin of a row, and the newer final releases, newest first. `waiting` are in the cool-down.
+    """A pin of a row, and newer final releases, newest first. `waiting` are still in the cool-down.
 
-    `fixing` maps versions to the IDs of advisories because of which the cool-down does not apply.
+    `fixing` maps versions that are exempt from the cool-down to the IDs of fixed advisories.
     """
 
     package: str
@@ -66,7 +66,7 @@ class CoolDown(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cut_day(self) -> datetime.date:
-        """The date before which a release must have been uploaded to be used."""
+        """The cut-off date: only releases uploaded before this date are used."""
         return self.today - datetime.timedelta(days=self.days or 0)
 
 
@@ -95,7 +95,7 @@ def _release(version: Version, files: Sequence[IndexFile]) -> Release:
 def package_axis(
     indexes: IndexLookup, package: str, version: str, cool_down: CoolDown, fixed: FixedAdvisories
 ) -> VersionAxis:
-    """The newer releases of a pinned package.
+    """Find the newer releases of a pinned package.
 
     `fixed` is called only for releases in the cool-down. Raises FetchFailed if the index does not
     respond.
@@ -144,7 +144,7 @@ def is_past_cool_down(release: Release, cut: datetime.date) -> bool:
 
 
 def row_cut_off(target: Target, release: Release, cool_down: CoolDown) -> datetime.date:
-    """The `as_of` that a row needs to include a release: after the upload of the last file."""
+    """Return the `as_of` that a row needs to include all files of a release."""
     days = [target.as_of, cool_down.cut_day]
     uploaded = release.last or release.first
     if uploaded is not None:

@@ -1,7 +1,7 @@
 """Writes a tried row with its lock, digests, Dockerfile and records into a project.
 
-New files are written under temporary names. Then the folder of the row is renamed, and finally the
-matrix. After an interruption, the matrix is therefore unchanged or has a complete row.
+New files are written with temporary names. Then the folder of the row is renamed, and finally the
+matrix. Therefore, after an interruption, the matrix is unchanged or contains the complete row.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _lock_hashes(lock: Lock) -> set[Sha256]:
 def _learned_constraints(
     project: Project, scratch: Project, tried: TriedRow
 ) -> tuple[list[Constraint], tuple[Constraint, ...]]:
-    """The learned constraints on packages of the row, and the ones that existing locks violate."""
+    """Split learned constraints on packages of the row into valid and violated constraints."""
     known = set(constraints.read_constraints(project.images))
     versions = [resolution.versions for resolution in tried.lock.arch.values()]
     learned = [
@@ -172,7 +172,7 @@ def _place_folder(project: Project, scratch: Project, name: str, matrix: bytes) 
 
 
 def _remove_target(images: OpenFolder, name: str) -> None:
-    """Remove the folder `name` that this run or a killed run created.
+    """Remove the folder `name`, which this run or an interrupted run created.
 
     Raises InputError if the path is a link.
     """

@@ -22,7 +22,7 @@ OMISSION_NOTE = "\n\nThe rest is omitted because the text is too long.\n"
 
 
 def changes_markdown(updates: Sequence[RowUpdate]) -> str:
-    """The changes of all rows: versions, bytes to pull, and rejected versions with reasons."""
+    """Format the changes of all rows: versions, bytes to pull, and rejections with reasons."""
     lines: list[str] = []
     for item in updates:
         if item.row:

@@ -44,7 +44,7 @@ class RequiredVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of packages and versions for machines with `tags`. METADATA is read for the first tags.
+    """A set of package versions for machines with `tags`. METADATA is read for the first tags.
 
     `wanted` are requirements of the user. `requires` maps packages to the requirements of their
     versions. `kept` maps packages that cannot be changed to reasons. `cuda` is the CUDA release of
@@ -68,11 +68,11 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed":
 
     `newest` is the current version if the index has no newer version. `allowed` is "" if no newer
     version is allowed. `moves` are packages that must change together with the package. `reasons`
-    are reasons against `newest`. `elsewhere` lists the engines of locked targets with version
-    `allowed`, if none of these targets has the engine of the set. `error` is set if the index could
-    not be read. `required` is false if only other packages require the package. `pinned` is set if
-    the row of the target pins the package. `notes` are sentences about the package in the notes of
-    the target.
+    are reasons against `newest`. `elsewhere` lists the engines of the locked targets that have
+    version `allowed`, if all of these engines differ from the engine of the set. `error` is set if
+    the index could not be read. `required` is false if only other packages require the package.
+    `pinned` is set if the row of the target pins the package. `notes` are sentences about the
+    package in the notes of the target.
     """
 
     package: str
@@ -100,9 +100,9 @@ def look_up_newer(
     context: Context,
     advance: AdvanceFunction,
 ) -> list[NewerVersion]:
-    """Look up newer versions of `names` on the indexes in parallel, and yield them in order.
+    """Look up newer versions of `names` on the indexes in parallel. Returns results in order.
 
-    If a page cannot be read, only the result of this package has an error.
+    If the page of a package cannot be read, the result of the package contains the error.
     """
     lookup = _NewerLookup(packages, indexes, context)
 
@@ -183,7 +183,7 @@ class _NewerLookup:
     def _version_obstacles(
         self, package: str, version: Version, files: Sequence[IndexFile], *, whole: bool
     ) -> _VersionObstacles:
-        """The reasons against a version.
+        """Find the reasons against a version.
 
         METADATA is read only if no other reason is found, or if `whole` is set. For a kept package,
         the reason to keep it is the only reason.
@@ -249,11 +249,11 @@ class _NewerLookup:
             reasons += _cuda_reasons(wheel.version, required, self._set.cuda)
 
     def _too_old(self, package: str, version: Version, data: bytes) -> list[str]:
-        """Packages of the set that are older than supported, according to extras of their name.
+        """Find packages in the set that are older than the code of `package` supports.
 
-        The range of such an extra shows which versions the code supports, even if the extra is not
-        used. Packages newer than the range are ignored, because ranges often end at the version
-        that was current at the release.
+        If an extra of `package` has the name of a package, its range shows which versions the code
+        supports, even if the extra is not used. Packages newer than the range are ignored, because
+        ranges often end at the version that was current at the time of the release.
         """
         reasons = []
         plain = active_requirements(data, self._markers)
@@ -340,7 +340,7 @@ def _is_cuda_requirement(requirement: Requirement) -> bool:
 
 
 def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) -> list[str]:
-    """The reason if a version of torch is built for a CUDA release that differs from the set's."""
+    """Return the reason if a torch version is built for another CUDA release than the set's."""
     if is_cpu_build(version, required):
         return [f"this index has no CUDA build of torch {version}"]
     release = torch_build(version, required).cuda

@@ -30,11 +30,11 @@ class NewerTarget(msgspec.Struct, frozen=True, kw_only=True):
 def find_newer_targets(
     project: Project, matrix: Matrix, lock: Lock, arch: Arch, locks: Iterable[Lock]
 ) -> tuple[NewerTarget, ...]:
-    """Find targets with all frameworks of `lock`, at least one newer and none older.
+    """Find targets with all frameworks of `lock`, of which at least one is newer and none is older.
 
-    For each driver, the result has the best target of `locks`: with the fewest other frameworks,
-    then recommended, then with the latest date. Retired targets are omitted. The target for the
-    oldest driver is first.
+    For each driver, the result contains only the best target of `locks`: first by the fewest other
+    frameworks, then recommended targets, then the latest date. Retired targets are omitted. The
+    target for the oldest driver is first.
     """
     versions, pins = lock.arch[arch].versions, matrix.targets[lock.target].pins
     stack = {name: Version(versions[name]) for name in STACK if name in pins and name in versions}

@@ -64,7 +64,7 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_to_move(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
-    """The rows to move: the rows `names`, or all rows.
+    """Return the rows to move: the rows `names`, or all rows.
 
     Raises NothingSelected if a row does not exist, and InputError if the rows use different
     targets.
@@ -115,7 +115,7 @@ def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) ->
 
 
 def keeps_image(image: str, move: ProjectMove) -> bool:
-    """Whether `image`, the location of the old target's layers, can also contain the new layers.
+    """Whether `image`, the location of the old layers, can also contain the new layers.
 
     This is true for a repository. A layout, a tag or a digest refers to a single image.
     """
@@ -124,7 +124,7 @@ def keeps_image(image: str, move: ProjectMove) -> bool:
 
 
 def _superseded_keys(row: Extension, new: PublishedTarget) -> tuple[str, ...]:
-    """The keys to remove from a row, because they are unnecessary or wrong for the new target."""
+    """Return the keys of a row that are unnecessary or wrong for the new target."""
     keys = []
     if row.as_of is not None and row.as_of <= datetime.date.fromisoformat(new.lock.as_of):
         keys.append("as_of")
@@ -148,7 +148,7 @@ def _comments(old: PublishedTarget, new: PublishedTarget) -> dict[str, str]:
 def move_conflicts(
     name: str, row: Extension, move: ProjectMove, folder: Path, matrix: Matrix, context: Context
 ) -> list[str]:
-    """One line for each requirement of the project in `folder` that the new target excludes.
+    """Return a line for each requirement of the project in `folder` that the new target excludes.
 
     Packages are looked up on the indexes of `matrix`, the current matrix of the project.
     """

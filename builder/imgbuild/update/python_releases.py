@@ -43,7 +43,7 @@ _VERSION = re.compile(r"(?P<python>3\.[0-9]+)\.(?P<patch>[0-9]+)\+(?P<build>[0-9
 
 
 class PythonUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """A release of Python that is newer than a base's.
+    """A Python release that is newer than the release in a base.
 
     Versions have the form "3.12.16+20261110".
     """

@@ -56,7 +56,7 @@ def _require_same(before: Matrix, row: MatrixRow, data: bytes, file: str) -> Non
 
 
 def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
-    """The start and end offset of the block of `name` in a section, and the line with the key."""
+    """Return the start and the end offset of the block `name` in a section."""
     start = re.search(rf"^{section}:[ ]*(#.*)?\n", text, re.MULTILINE)
     stop = re.search(r"^\S(?<!#)", text[start.end() :], re.MULTILINE) if start else None
     end = start.end() + stop.start() if start and stop else len(text)
@@ -200,9 +200,9 @@ def new_row_name(
 ) -> str:
     """Choose a name for a new row, such as cu130-trl1.16.0 for a row that is based on cu130-trl.
 
-    `source` is the name of the row to update, `former` is this row, and `origin` is the name of the
-    row from which it was derived. The version of the package at the end of `origin` is appended. If
-    the name is taken, the changed packages are appended, too.
+    `source` is the name of the row to update, and `former` is the row. `origin` is the name of the
+    original row from which `former` was derived. The version of the package at the end of `origin`
+    is appended. If the name is taken, the changed packages are appended, too.
     """
     words = origin.rsplit("-", 1)
     stem = re.sub(r"(?<=[a-z])\d[\w.]*\Z", "", words[-1])

@@ -1,7 +1,7 @@
 """Updates rows: finds newer versions, tries each, and writes new rows and rejections.
 
-An accepted version is part of the row in later trials. A rejection is written immediately, and a
-row after the last trial.
+An accepted version is part of the row in later trials. A rejection is written immediately. The new
+row is written after the last trial.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
 class PinMove(msgspec.Struct, frozen=True, kw_only=True):
     """A changed pin of a new row.
 
-    `fixes` are advisories because of which there was no cool-down.
+    `fixes` are fixed advisories, which made the version exempt from the cool-down.
     """
 
     package: str
@@ -227,14 +227,14 @@ class RowUpdater:
         return self._result(row, unwritten)
 
     def pending_versions(self) -> list[tuple[str, str]]:
-        """The versions to try, as far as they are known before the first trial."""
+        """Return the versions to try that are known before the first trial."""
         return [(axis.package, release.version) for axis, release in self._pending_releases()]
 
     def _next_release(self) -> tuple[VersionAxis, Release] | None:
         return next(iter(self._pending_releases()), None)
 
     def _pending_releases(self) -> list[tuple[VersionAxis, Release]]:
-        """Yield newer versions without a valid rejection, in the order of trials."""
+        """Return newer versions without a valid rejection, in the order of trials."""
         known = tried_updates.read_updates(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
@@ -264,7 +264,7 @@ class RowUpdater:
         )
 
     def _newest_in_row(self, package: str) -> str | None:
-        """The newest version of a package past the cool-down, or None for a part of a base."""
+        """Return the newest version of a package past the cool-down. None for a part of a base."""
         if package in BASE_PARTS:
             return None
         if package not in self._newest:
@@ -393,7 +393,7 @@ class RowUpdater:
 def planned_versions(
     project: Project, start: RowCandidates, inputs: Inputs, options: UpdateSettings
 ) -> dict[str, tuple[str, ...]]:
-    """The versions to try by package, without trying them."""
+    """Return the versions that an update would try, by package."""
     versions: dict[str, tuple[str, ...]] = {}
     for package, version in RowUpdater(project, project, start, inputs, options).pending_versions():
         versions[package] = (*versions.get(package, ()), version)

@@ -1,4 +1,4 @@
-"""Finds a newer base for a row (separate: other updates are of packages).
+"""Finds a newer base for a row (separate: other modules update packages).
 
 A base with `security:` uses the security updates of the day of the lock, and only snapshots of this
 day or later contain them. The archives of a standalone Python are part of the base, too. Therefore,
@@ -43,7 +43,7 @@ class BaseSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 def find_newer_base(
     bases: Mapping[str, Base], name: str, lock: Lock | None, cool_down: CoolDown, context: Context
 ) -> BaseSnapshot | None:
-    """The base `name` as of today, or None if neither a Debian package nor Python is newer.
+    """Find a newer base `name`. Returns None if neither a Debian package nor Python is newer.
 
     If a source cannot be read, a warning is printed, and the current values are kept.
     """

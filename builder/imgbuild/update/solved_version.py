@@ -34,8 +34,8 @@ SHOWN_REASONS = 4  # reasons and findings
 class SolvedVersion(msgspec.Struct, frozen=True, kw_only=True):
     """The solution with a newer version, or the reasons why no solution exists.
 
-    `changes` maps other changed packages to texts such as "2.6.0 -> 2.9.1". `audit` is a text that
-    tells whether the set was audited. `findings` are errors found by the audit.
+    `changes` maps other changed packages to texts such as "2.6.0 -> 2.9.1". `audit` describes
+    whether the set was audited. `findings` are the errors that the audit found.
     """
 
     package: str
@@ -57,7 +57,7 @@ class SolveAttempt(msgspec.Struct, frozen=True, kw_only=True):
 def target_attempts(
     matrix: Matrix, name: str, arch: Arch, package: str, version: str
 ) -> list[SolveAttempt]:
-    """Two attempts for target `name` with a newer version: other pins are kept, or can be newer."""
+    """Return two attempts with a newer version. The second attempt also allows newer other pins."""
     target = matrix.targets[name]
     held = msgspec.structs.replace(
         target, pins={**target.pins, package: version}, as_of=max(today_utc(), target.as_of)

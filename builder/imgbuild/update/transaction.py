@@ -1,8 +1,8 @@
 """Changes several files of a project as one transaction.
 
-First, new content is written to a separate folder, then a journal that lists each file with its old
-and new hash. If a journal exists, the next update completes the change. Journals are not trusted: a
-journal that lists other files than those `imgbuild update` writes is rejected.
+New content is first written to a separate folder, followed by a journal that lists the old and the
+new hash of each file. If a journal exists, the next update completes the change. Journals are not
+trusted. A journal is rejected if it lists files that `imgbuild update` does not write.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def commit_files(
 
 
 def discard_new_content(project: Project) -> None:
-    """Remove new content that is not in a journal."""
+    """Remove new content without a journal."""
     remove_tree(transaction_folder(project))
 
 

@@ -126,7 +126,7 @@ def attempt_row(
 def lock_row(scratch: Project, row: MatrixRow, inputs: Inputs, *, processes: int) -> TriedRow:
     """Resolve, audit and lock a row in the scratch folder.
 
-    Raises an error of REFUSALS on failure.
+    Raises one of the errors in REFUSALS on failure.
     """
     whole = row.add_to_matrix(inputs.matrix)
     inside = Inputs(whole, inputs.context, mirror=inputs.mirror)
@@ -138,7 +138,7 @@ def lock_row(scratch: Project, row: MatrixRow, inputs: Inputs, *, processes: int
 def _replace_solved_pins(
     scratch: Project, row: MatrixRow, package: str, inputs: Inputs
 ) -> MatrixRow:
-    """Set the other pins of `row` to versions that are compatible with the tried version.
+    """Set other pins of `row` to versions that are compatible with the tried version.
 
     Build requirements of sdists must be pinned. If a pinned version is incompatible, another
     version is resolved first, without the packages to build.
@@ -167,7 +167,7 @@ def _replace_solved_pins(
 def _solve_pins(
     scratch: Project, row: MatrixRow, held: Container[str], inputs: Inputs
 ) -> MatrixRow:
-    """Let the solver replace all pins of `row` except `held` with versions that are not older."""
+    """Replace all pins of `row` except `held` with versions from the solver that are not older."""
     target = row.target
     requires = {
         name: RequiredPackage(spec=f">={Version(pin).public}", reason=LOOSE_REASON)
@@ -202,7 +202,7 @@ def _keep_spelling(pin: str, solved: str | None) -> str:
 
 
 def refusal_of_error(error: Exception) -> RefusedTrial:
-    """The lines of an error message that give the reasons."""
+    """Extract the reasons from the lines of an error message."""
     message = getattr(error, "message", str(error))
     if isinstance(error, NoSolution) and error.reasons:
         lines = [*error.reasons]
@@ -216,7 +216,7 @@ def refusal_of_error(error: Exception) -> RefusedTrial:
 
 
 def _longer_refusal(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
-    """Combine the reasons for two failures. The reasons for the second are at the end."""
+    """Combine the reasons for two failures. The reasons for the second failure come last."""
     reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
     return RefusedTrial(reasons=reasons, audited=first.audited or second.audited)
 
@@ -231,7 +231,7 @@ def mentioned_packages(reasons: tuple[str, ...], names: Iterable[str]) -> set[st
 
 
 def settings_hash(matrix: Matrix, target: Target) -> str:
-    """The hash of a row without its versions, cut-off date and texts."""
+    """Hash the row of a target without versions, cut-off date and texts."""
     same = msgspec.structs.replace(
         target,
         base="",

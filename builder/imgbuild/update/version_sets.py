@@ -51,7 +51,7 @@ def version_set_of_lock(
     known: Sequence[Constraint],
     others: Sequence[LockedElsewhere] = (),
 ) -> VersionSet:
-    """Create a set of the packages of `lock` that are from indexes, for `arches`.
+    """Create a set for `arches` of the packages in `lock` that are from indexes.
 
     `requires` maps packages to the requirements of locked versions. `others` are published targets
     that a row with `extends` could extend instead.
@@ -89,7 +89,7 @@ def version_set_of_lock(
 def open_indexes(matrix: Matrix, name: str, context: Context) -> IndexLookup:
     """Open the indexes of target `name`.
 
-    Upload times are not read, because they need other pages.
+    Upload times are not read, because they would require other pages of the index.
     """
     target = matrix.targets[name]
     addresses = index_addresses(matrix, target, uv.default_index)
@@ -105,7 +105,7 @@ def _indexes_without_times(addresses: Mapping[str, IndexAddress]) -> dict[str, I
 def _reason_to_keep(
     package: str, version: str, target: str, others: Sequence[LockedElsewhere]
 ) -> str:
-    """The reason why `extends` keeps a package. It names other targets with newer versions."""
+    """Explain why `extends` keeps a package, and list other targets with newer versions."""
     newer = [
         (Version(has), other.target)
         for other in others
@@ -196,7 +196,7 @@ def version_set_of_demands(
 def _version(
     demand: PackageDemand, tags: WheelTags, indexes: IndexLookup, context: Context
 ) -> tuple[str, tuple[str, ...], str]:
-    """The version that satisfies a demand with its requirements, or the reason why none does."""
+    """Return the version for a demand and its requirements, or the reason why there is none."""
     files = [file for file in allowed_files(demand, indexes.files(demand.package)) if file.is_wheel]
     fitting = [file for file in files if not file_reasons([file], (tags,))]
     versions = {file.version for file in fitting if file.version is not None and not file.yanked}
