@@ -82,7 +82,7 @@ def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[s
 
 
 def find_unread_layers(lock: Lock, store: Store) -> list[Layer]:
-    """The layers of the base that `complete_lock` needs to read."""
+    """Return the layers of the base that `complete_lock` needs to read."""
     extends = lock.extends
     if extends is None or not (extends.files or extends.links):
         return []
@@ -123,12 +123,12 @@ def _published_base_paths(layers: Sequence[Layer]) -> list[BasePath] | None:
 
 
 def base_key(layers: Sequence[Layer]) -> str:
-    """The cache key of the paths of a base image. It depends on the layers of the base."""
+    """Return the cache key of the paths of a base image. It depends on the layers of the base."""
     return codec.encode_compact([layer.id for layer in layers]).decode()
 
 
 def _paths(extends: Extends) -> tuple[list[str], set[str]]:
-    """The added paths and their parent folders."""
+    """Return the added paths and their parent folders."""
     placed = sorted((*extends.files, *extends.links))
     above = sorted({folder for path in placed for folder in _parent_folders(path)})
     return above, {path.strip("/") for path in placed}
@@ -141,7 +141,7 @@ def _key(layers: Sequence[Layer], above: Sequence[str], placed: set[str]) -> str
 def _base_folders(
     every: Iterable[BasePath], above: Sequence[str], placed: set[str]
 ) -> tuple[BasePath, ...]:
-    """The folders of the base image that contain an added path or are an added path.
+    """Return the folders of the base image that contain an added path or are an added path.
 
     If no package lists a folder, the folder is inferred from the paths below it.
     """
@@ -181,7 +181,7 @@ def _refuse_conflicts(target: str, extends: Extends, seen: BasePath) -> None:
 
 
 def _parent_folders(path: str) -> Iterator[str]:
-    """The parent folders of an absolute path, without leading slashes."""
+    """Yield the parent folders of an absolute path, without leading slashes."""
     path = path.strip("/")
     while path := path.rpartition("/")[0]:
         yield path

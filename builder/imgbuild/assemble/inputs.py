@@ -102,7 +102,7 @@ class Inputs:
         return Origins(self.matrix, self.context, self.mirror)
 
     def sources(self, lock: Lock) -> LockSources:
-        """The sources of the files of `lock`, according to the current matrix."""
+        """Return the sources of the files of `lock`, according to the current matrix."""
         return LockSources(lock, self.matrix, self.context)
 
     def drop_files(self, hashes: Iterable[Sha256]) -> None:
@@ -148,7 +148,7 @@ class Inputs:
     def _stored_table(
         self, recipe: WheelsRecipe, wheel: Wheel
     ) -> tuple[conflicts.InstalledFile, ...] | None:
-        """The file table of a wheel, from the store or from published facts."""
+        """Return the file table of a wheel, from the store or from published facts."""
         stored = self.store.fact(TABLES, _table_key(recipe, wheel))
         if stored is not None:
             return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
@@ -197,7 +197,7 @@ def split_into_batches(
 
 
 def installation_key(recipe: WheelsRecipe, wheel: Wheel) -> str:
-    """The parameters of a wheel's installation: prefix, Python, and excluded paths."""
+    """Return the parameters of a wheel's installation: prefix, Python, and excluded paths."""
     omit = recipe.omit.get(wheel.package, ())
     return codec.encode_compact([recipe.prefix, recipe.python, omit]).decode()
 

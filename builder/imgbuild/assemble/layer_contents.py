@@ -147,7 +147,7 @@ def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[LayerMembe
 
 
 def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
-    """The records of the wheels whose contents this build checked."""
+    """Return the records of the wheels whose contents this build checked."""
     facts = {}
     for wheel in recipe.wheels:
         read = archive.read_wheel(require_file(store, wheel.sha256, wheel.file), label=wheel.file)
@@ -160,7 +160,7 @@ def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
 
 
 def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[LayerMember, ...]:
-    """The files that a wheel adds to a layer, without files that the recipe excludes."""
+    """Return the files that a wheel adds to a layer, without files that the recipe excludes."""
     path = require_file(store, wheel.sha256, wheel.file)
     install_ = functools.partial(
         install.installed_members,
@@ -183,12 +183,12 @@ def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Lay
 
 
 def input_paths(recipe: Recipe, store: Store) -> dict[Sha256, Path]:
-    """The files in the store that a recipe reads. Raises FetchFailed if a file is missing."""
+    """Find the files in the store that a recipe reads. Raises FetchFailed if one is missing."""
     return {file.sha256: require_file(store, file.sha256, file.file) for file in recipe.inputs}
 
 
 def require_file(store: Store, sha256: Sha256, name: str) -> Path:
-    """The path of the file in the store. Raises FetchFailed if the file is missing."""
+    """Return the path of the file in the store. Raises FetchFailed if the file is missing."""
     path = store.file(sha256)
     if path is None:
         message = f"{name} (sha256 {sha256}) is not in the cache {store.root}"

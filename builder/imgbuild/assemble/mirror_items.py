@@ -73,7 +73,7 @@ def collect_inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
 
 
 def inputs_by_hash(lock: Lock) -> dict[Sha256, Input]:
-    """The inputs of `lock` on all architectures, by hash."""
+    """Return the inputs of `lock` on all architectures, by hash."""
     return {item.sha256: item for arch in lock.arch for item in collect_inputs(lock, arch)}
 
 
@@ -94,12 +94,12 @@ def _iterate_inputs(lock: Lock, arch: Arch) -> Iterator[Input]:
 
 
 def missing_inputs(items: Iterable[Input], store: Store) -> list[Input]:
-    """The `items` that are missing from `store`."""
+    """Return the `items` that are missing from `store`."""
     return [item for item in items if not item.is_in(store)]
 
 
 def layer_input(item: RegistryLayer) -> Input:
-    """The input for a layer of a registry image."""
+    """Return the input for a layer of a registry image."""
     return Input(
         file=item.as_locked_file.file,
         digest=item.digest,
@@ -120,7 +120,7 @@ def _files(items: Iterable[LockedFile], media_type: str, *, folder: str = "") ->
 
 
 def artifact_manifest(lock: Lock, arch: Arch) -> bytes:
-    """The manifest that references every input of `lock` on `arch`. It depends only on the lock."""
+    """Create the manifest that references every input of `lock` on `arch`."""
     layers = [
         Descriptor(
             media_type=item.media_type,
@@ -145,5 +145,5 @@ def artifact_tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
 
 
 def latest_tag(target: str, arch: Arch) -> str:
-    """The tag of a target's latest inputs. It differs from TARGET-ARCH, the tag of an image."""
+    """Return the tag of a target's latest inputs, which differs from an image's TARGET-ARCH."""
     return f"{target}-{arch}-inputs"

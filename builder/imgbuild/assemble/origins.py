@@ -53,7 +53,7 @@ class Origins:
         self._mirror = mirror
 
     def input_origins(self, lock: Lock) -> Iterator[Origin]:
-        """The origins of the inputs of `lock`, in order."""
+        """Yield the origins of the inputs of `lock`, in order."""
         sources = LockSources(lock, self._matrix, self._context)
         yield partial(self._copy_added_files, lock)
         if lock.project is not None:
@@ -67,7 +67,7 @@ class Origins:
         yield sources.rebuild_wheels
 
     def published_layer_origins(self, overlay: TargetOverlay) -> Iterator[Origin]:
-        """The origins of the published layers. Empty if the matrix defines none."""
+        """Yield the origins of the published layers. Empty if the matrix defines none."""
         target = overlay.published
         if overlay.published_layout is not None:
             yield partial(self._copy_from_layout, overlay.published_layout, target.name)

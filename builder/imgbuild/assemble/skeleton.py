@@ -36,7 +36,7 @@ export PATH="{prefix}/bin:$PATH"
 
 
 def venv_members(recipe: VenvRecipe) -> tuple[LayerMember, ...]:
-    """An empty virtual environment with links to the interpreter of the base."""
+    """Return an empty virtual environment with links to the interpreter of the base."""
     prefix = recipe.prefix.strip("/")
     home, _, _ = recipe.interpreter.rpartition("/")
     config = (
@@ -130,7 +130,7 @@ def _user_packages(recipe: UserPackages) -> Iterator[LayerMember]:
 
 
 def _constraints(recipe: UserPackages) -> LayerMember:
-    """The constraints file with the packages of the image, whose versions pip keeps."""
+    """Return the constraints file with the packages of the image, whose versions pip keeps."""
     versions = sorted(item for item in recipe.versions.items() if item[0] not in UNCONSTRAINED)
     lines = "".join(f"{name}=={version}\n" for name, version in versions)
     return _file(f"{HOME}/constraints.txt", lines)
@@ -139,7 +139,7 @@ def _constraints(recipe: UserPackages) -> LayerMember:
 def added_members(
     recipe: AddedFilesRecipe, contents: Mapping[str, bytes]
 ) -> tuple[LayerMember, ...]:
-    """The files and links that a user adds. `contents` maps paths to the bytes of files.
+    """Return the files and links that a user adds. `contents` maps paths to the bytes of files.
 
     Parent folders of imgbuild and parent folders in the recipe are included, because their owners
     and modes are not the default.

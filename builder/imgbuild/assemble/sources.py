@@ -150,7 +150,7 @@ class LockSources:
 
 
 def host_debs(lock: Lock) -> tuple[Deb, ...]:
-    """The Debian packages of `lock` for this machine's architecture.
+    """Return the Debian packages of `lock` for this machine's architecture.
 
     Empty if the lock does not cover this architecture.
     """
@@ -159,7 +159,7 @@ def host_debs(lock: Lock) -> tuple[Deb, ...]:
 
 
 def host_python(lock: Lock) -> PythonArchive | None:
-    """The standalone Python of `lock` for this machine's architecture, or None if there is none."""
+    """Return the standalone Python of `lock` for this machine's architecture, if any."""
     resolution = lock.arch.get(sdists.host_arch())
     return resolution.python or None if resolution is not None else None
 
@@ -185,7 +185,7 @@ def open_indexes(lock: Lock, matrix: Matrix, http: HttpClient) -> IndexLookup:
 
 
 def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]:
-    """The files that `lock` references by URL (wheels and archives of git trees), by package."""
+    """Return the wheels and archives of git trees that `lock` references by URL, by package."""
     if lock.project is None:
         return {}
     locked = [
@@ -200,7 +200,7 @@ def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]
 
 
 def project_folder(lock: Lock, matrix: Matrix) -> Path | None:
-    """The folder of the project of `lock`, or None if the matrix does not define it."""
+    """Return the folder of the project of `lock`, or None if the matrix does not define it."""
     item = published.project_row(matrix, lock.target)
     return item.folder if item is not None else None
 
@@ -217,5 +217,5 @@ def _target(lock: Lock, matrix: Matrix) -> Target:
 
 
 def matrix_base(lock: Lock, matrix: Matrix) -> Base:
-    """The base of `lock` in the matrix. The name of the target's base can have changed."""
+    """Return the base of `lock` in the matrix. The name of the target's base can have changed."""
     return matrix.bases[_target(lock, matrix).base]

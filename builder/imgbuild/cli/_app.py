@@ -116,7 +116,7 @@ class ProgramGroup(VerbGroup):
         self.commands: Any = LazyCommands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """The panel, name and summary of each listed command. Imports no command."""
+        """Yield the panel, name and summary of each listed command. Imports no command."""
         return ((verb.panel, name, verb.summary) for name, verb in VERBS.items() if not verb.hidden)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -180,14 +180,14 @@ def _requests_help(words: Sequence[str]) -> bool:
 
 
 def _replacement(group: str) -> str | None:
-    """A hint with the replacement, if the command line uses a removed command of `group`."""
+    """Return a hint with the replacement, if the command line uses a removed command of `group`."""
     words = sys.argv[1 : 2 + group.count(" ")]
     replacement = REMOVED.get(" ".join(words))
     return f"use imgbuild {replacement} instead" if replacement else None
 
 
 def _suggestion(error: Exception, text: str) -> str:
-    """A suggestion of the valid choice most similar to an invalid value, or ""."""
+    """Return a suggestion of the valid choice most similar to an invalid value, or ""."""
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
     near = (

@@ -77,7 +77,7 @@ def add_slurm_options(name: str, function: Callable[..., None]) -> Callable[...,
 def _task_options(
     verb: str, options: Mapping[str, Any], defaults: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """The options that each task passes to the command.
+    """Return the options that each task passes to the command.
 
     Raises InputError for an option that tasks do not support.
     """

@@ -86,7 +86,7 @@ def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
 def audit_targets(
     session: Session, selected: Sequence[Selected], inputs: Inputs, code: UserCode
 ) -> list[Report]:
-    """The reports on a user's code, one for each target and architecture."""
+    """Return the reports on a user's code, one for each target and architecture."""
     return [
         audit_code.audit_locked(
             lock_file.read_lock(session.project.images, item.name), arch, inputs, code

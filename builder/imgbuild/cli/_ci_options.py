@@ -82,5 +82,5 @@ def ci_settings(session: Session, gate: Sequence[Tier] | None, *, gpu: bool) -> 
 
 
 def results_folder(project: Project, results: Path | None) -> Path:
-    """The folder for results, by default `build/ci` in the project."""
+    """Return the folder for results, by default `build/ci` in the project."""
     return results or project.output_path("build/ci")

@@ -30,7 +30,7 @@ TargetGroups = dict[tuple[str, tuple[str, ...]], list[str]]
 
 
 def doctor_lines(diagnosis: HostDiagnosis, rows: RowsByTarget) -> Iterator[str]:
-    """The results by group with reasons, the test records, and the recommended target."""
+    """Yield the results by group with reasons, the test records, and the recommended target."""
     fitting = [fit.target for fit in diagnosis.verdicts if fit.fits and not fit.retired]
     full = {fit.target: fit.unrestricted for fit in diagnosis.verdicts}
     head, *below = _table(fitting, rows, full) if fitting else [""]
@@ -69,7 +69,7 @@ def _groups(diagnosis: HostDiagnosis) -> TargetGroups:
 
 
 def _table(names: Sequence[str], rows: RowsByTarget, full: Mapping[str, str]) -> list[str]:
-    """A header and a line for each target. A narrow terminal has fewer columns."""
+    """Return a header and a line for each target. A narrow terminal has fewer columns."""
     lines: list[str] = []
     for brief, dropped in ((False, 0), (True, 0), (True, 1), (True, 2)):  # months, dates, Python
         cells = [_cells(name, rows.get(name), brief=brief) for name in names]
@@ -140,7 +140,7 @@ def _capabilities(runs: Sequence[RecordedRun]) -> set[str]:
 
 
 def _recommendation_lines(diagnosis: HostDiagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """The recommended target, and the target with the newest version of each framework."""
+    """Yield the recommended target, and the target with the newest version of each framework."""
     judged = {verdict.target for verdict in diagnosis.verdicts}
     if diagnosis.best and diagnosis.best not in judged:
         if not any(verdict.fits for verdict in diagnosis.verdicts):

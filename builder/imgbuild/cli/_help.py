@@ -109,7 +109,7 @@ class VerbGroup(TyperGroup):
             return super().parse_args(ctx, args)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """The panel, name and summary of each listed command."""
+        """Yield the panel, name and summary of each listed command."""
         for name, each in self.commands.items():
             if not each.hidden:
                 yield getattr(each, "rich_help_panel", None) or "Commands", name, verb_summary(each)
@@ -196,7 +196,7 @@ def names_target(options: Sequence[Any], words: Sequence[str]) -> bool:
 
 
 def _words_before_mark(options: Sequence[Any], words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The words before `--` with their indexes, without the values of options."""
+    """Yield the words before `--` with their indexes, without the values of options."""
     valued = {flag for each in options if not getattr(each, "is_flag", True) for flag in each.opts}
     place = 0
     while place < len(words) and words[place] != "--":
@@ -209,7 +209,7 @@ def _is_target_option(word: str) -> bool:
 
 
 def help_lines(command: Any, ctx: Any) -> Iterator[str]:
-    """The help of a command: usage, description, arguments, options by panel, and examples.
+    """Yield the help of a command: usage, description, arguments, options by panel, and examples.
 
     If there are more than `FEW_OPTIONS` options, the most used options are listed first.
     """
@@ -243,7 +243,7 @@ def _parts(text: str) -> tuple[str, str]:
 
 
 def group_listing(group: Any, ctx: Any) -> Iterator[str]:
-    """The help of a group: a list of commands by panel."""
+    """Yield the help of a group: a list of commands by panel."""
     path = ctx.command_path
     yield f"Usage: {path} [OPTIONS] COMMAND ..."
     yield ""
@@ -273,12 +273,12 @@ def group_listing(group: Any, ctx: Any) -> Iterator[str]:
 
 
 def verb_summary(command: Any) -> str:
-    """The first line of the help of a command, without the final period."""
+    """Return the first line of the help of a command, without the final period."""
     return str(command.help or "").strip().splitlines()[0].removesuffix(".")
 
 
 def value_metavar(parameter: Any) -> str:
-    """The metavar of a parameter, by default the choices or the name. "" for a flag."""
+    """Return the metavar of a parameter, by default the choices or the name. "" for a flag."""
     if getattr(parameter, "is_flag", False):
         return ""
     if parameter.metavar:
@@ -287,13 +287,13 @@ def value_metavar(parameter: Any) -> str:
 
 
 def parameter_choices(parameter: Any) -> list[str]:
-    """The choices of a parameter. Empty for a parameter that accepts any value."""
+    """Return the choices of a parameter. Empty for a parameter that accepts any value."""
     values = getattr(parameter.type, "choices", ())
     return [str(each.value if isinstance(each, enum.Enum) else each) for each in values]
 
 
 def option_flags(option: Any) -> str:
-    """The names of an option, with the long name first and the negative name after a slash."""
+    """Return the names of an option: the long name first, and the negative name after a slash."""
     names = sorted(option.opts, key=lambda name: -len(name))
     value = value_metavar(option)
     words = [f"{names[0]} {value}".rstrip(), *names[1:]]
@@ -301,7 +301,7 @@ def option_flags(option: Any) -> str:
 
 
 def parameter_help(option: Any) -> str:
-    """The help of a parameter, with the default value unless the help text states it."""
+    """Return the help of a parameter, with the default value unless the help text states it."""
     words = " ".join((option.help or "").split())
     default = option.default
     default = default.value if isinstance(default, enum.Enum) else default

@@ -32,7 +32,7 @@ COLUMNS_BEFORE = 40  # of these at most before the place
 
 
 def problem_excerpt(problem: InputProblem) -> list[str]:
-    """The source of a problem in three lines: a margin, the line with its number, and carets."""
+    """Show the source of a problem: a margin, the line with its number, and carets."""
     if problem.source is None or problem.line is None or problem.column is None:
         return []
     at = problem.column - 1

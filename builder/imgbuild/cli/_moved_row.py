@@ -67,7 +67,7 @@ def compare_moved_row(name: str, before: Session, after: Session, planned: Proje
 
 
 def _required_packages(name: str, session: Session) -> tuple[str, ...]:
-    """The packages that a row or a file of the project requires."""
+    """Return the packages that a row or a file of the project requires."""
     item = project_row(session.matrix, name)
     if item is None:
         return ()

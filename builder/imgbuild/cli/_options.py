@@ -107,7 +107,7 @@ def _factor(value: object) -> float:
 
 
 def complete_target(incomplete: str) -> list[str]:
-    """The locked targets whose names begin with `incomplete`."""
+    """Return the locked targets whose names begin with `incomplete`."""
     try:
         return [name for name in find_project(None).locked_targets() if name.startswith(incomplete)]
     except ImgbuildError:
@@ -328,5 +328,5 @@ Reference = Annotated[
 
 
 def process_count(jobs: int) -> int:
-    """The number of processes for `--jobs`."""
+    """Return the number of processes for `--jobs`."""
     return jobs or processor_count()

@@ -108,7 +108,7 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows with a header. On a narrow terminal, the last column is printed below the others."""
+    """Format rows with a header. On a narrow terminal, the last column is below the others."""
     if not rows:
         return []
     whole = [HEAD, *rows]
@@ -148,7 +148,7 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
 
 
 def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
-    """A row for the standalone Python, if a newer release exists."""
+    """Yield a row for the standalone Python, if a newer release exists."""
     if base is None:
         return
     if base.python_error:

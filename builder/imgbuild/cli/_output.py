@@ -97,7 +97,7 @@ def align_columns(
 
 
 def terminal_width() -> int:
-    """The width of the terminal in columns. Unlimited if stdout is not a terminal."""
+    """Return the width of the terminal in columns. Unlimited if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 

@@ -102,7 +102,7 @@ def report_lines(choice: TargetChoice | None, matrix: Path) -> list[str]:
 
 
 def candidate_table(candidates: Sequence[TargetCandidate]) -> list[str]:
-    """The table of candidates, in at most 80 columns."""
+    """Return the table of candidates, in at most 80 columns."""
     rows = [HEAD, *(_cells(each) for each in candidates)]
     return align_columns(rows, right=RIGHT_COLUMNS, width=min(terminal_width(), WIDTH))
 
@@ -158,7 +158,7 @@ def _first_few(words: Sequence[str], most: int = FEW_REQUIREMENTS) -> list[str]:
 
 
 def _row(matrix: Path) -> list[str]:
-    """The lines of the matrix after `targets:`, without comments."""
+    """Return the lines of the matrix after `targets:`, without comments."""
     text = boundary.read_regular_file(matrix).decode().splitlines()
     start = text.index("targets:")
     return [line for line in text[start:] if line.strip() and not line.lstrip().startswith("#")]

@@ -17,7 +17,7 @@ from imgbuild.verify.expected_lock import ExpectedLock
 def open_registry_client(
     image: str, plain_http: list[str] | None, *, offline: bool, origin: bool = False
 ) -> tuple[RegistryClient, ImageReference]:
-    """A client for the registry of `image`, and the parsed reference."""
+    """Return a client for the registry of `image`, and the parsed reference."""
     named = image_reference.parse_reference(image)
     if not named.target:
         message = f"{image}: a tag or digest is required"
@@ -30,7 +30,7 @@ def open_registry_client(
 def find_expected_lock(
     targets: list[str] | None, file: str | None, matrix: Path | None
 ) -> ExpectedLock | None:
-    """The lock to compare with the image. None if no lock was specified."""
+    """Return the lock to compare with the image. None if no lock was specified."""
     if len(targets or []) + (file is not None) > 1:
         message = "--target and --lock can be specified only once, and not together"
         raise InputError(message, hint="specify one lock")

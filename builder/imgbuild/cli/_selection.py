@@ -32,7 +32,7 @@ class SelectedLock(msgspec.Struct, frozen=True, kw_only=True):
 def choose_locks(
     project: Project, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[SelectedLock]:
-    """The locks that match `patterns`, or all locks. Empty `arches` selects all architectures.
+    """Select locks that match `patterns`, or all locks. Empty `arches` selects all architectures.
 
     Without patterns, selects the only target of the project's matrix.
 
@@ -65,7 +65,7 @@ def choose_locks(
 
 
 def single_target(names: Sequence[str]) -> str:
-    """The name of the selected target. Raises InputError if several targets are selected."""
+    """Return the name of the selected target. Raises InputError if several targets are selected."""
     if len(names) > 1:
         message = f"several targets match: {', '.join(names)}"
         raise InputError(message, hint="specify one target")

@@ -76,7 +76,7 @@ def show_layers(selection: SelectionOptions) -> None:
 
 
 def _bar_style(line: str) -> list[tuple[str, str]]:
-    """The colour of a bar: blue for the base, green for NVIDIA's libraries, magenta for others."""
+    """Return the colour of a bar: blue (base), green (NVIDIA's libraries) or magenta (others)."""
     match = _BAR.fullmatch(line)
     if match is None:
         return [(line, "bold")]
@@ -110,7 +110,7 @@ def _bars(planned: Plan, image: ImageDigests) -> list[LayerBar]:
 
 
 def _rows(planned: Plan, image: ImageDigests) -> list[tuple[str, ...]]:
-    """A row for each layer."""
+    """Return a row for each layer."""
     return [
         (
             str(number),

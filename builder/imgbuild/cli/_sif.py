@@ -144,7 +144,7 @@ def _convert_image(
 
 
 def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
-    """The input for a target. The image is built unless it exists and is up to date."""
+    """Return the input for a target. The image is built unless it exists and is up to date."""
     target_digests = read_current(session.project, session.matrix, item.name)[1]
     only = _only_arch(item, arches)
     place = session.project.output(item.name)
@@ -170,7 +170,7 @@ def _built_input(session: Session, name: str, layout: Path | None) -> SifInput:
 def _origin(
     origin: str, selection: TargetOptions, plain_http: Sequence[str], stack: contextlib.ExitStack
 ) -> SifInput:
-    """The input for an OCI layout, or for an image in a registry."""
+    """Return the input for an OCI layout, or for an image in a registry."""
     folder = Path(origin)
     if not folder.is_dir():
         client = RegistryClient(plain_http=plain_http, reporter=console)
@@ -212,7 +212,7 @@ def _pulled_input(
     arches: Sequence[Arch] | None,
     stack: contextlib.ExitStack,
 ) -> SifInput:
-    """The image in a registry. The layers are kept in the cache until `stack` is closed."""
+    """Return the image in a registry. The layers are kept in the cache until `stack` is closed."""
     store = Store.open(reporter=console)
     place = stack.enter_context(store.scratch()) / "layout"
     with console.step(f"pulling {reference}"):

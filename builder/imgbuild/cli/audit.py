@@ -65,7 +65,7 @@ READ_PACKAGES = "packages"  # the test case that fails if a package was not read
 
 
 def add_check_cases(report: Report, checks: Sequence[str]) -> Report:
-    """A JUnit report with a case for each check. A case fails if the check found errors.
+    """Return a JUnit report with a case for each check. A case fails if the check found errors.
 
     An additional case fails if a required package could not be read.
     """
@@ -153,7 +153,7 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
     again: Annotated[bool, AGAIN("Applies to cached reports on package sets.")] = False
 
     def given_options(self) -> tuple[str, ...]:
-        """The specified options that can only be used without targets."""
+        """Return the specified options that can only be used without targets."""
         values = {
             "--python": self.python,
             "--base": self.base,
@@ -284,7 +284,7 @@ def parse_glibc(text: str) -> str:
 
 
 def _base(name: str, matrix: Path | None) -> tuple[str, str]:
-    """The Python and glibc versions of a base in the matrix."""
+    """Return the Python and glibc versions of a base in the matrix."""
     read = _matrix(matrix)
     if name not in read.bases:
         message = f"the matrix has no base {name}"
@@ -302,7 +302,7 @@ def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
 
 
 def project_glibc(python: str, matrix: Path | None) -> str:
-    """The glibc version of the base with this Python. `ANY_GLIBC` outside of a project."""
+    """Return the glibc version of the base with this Python. `ANY_GLIBC` outside of a project."""
     if not project_paths.find_project(matrix).writable:
         return ANY_GLIBC
     read = _matrix(matrix)
@@ -324,7 +324,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText]:
-    """The requirements of all files, and the pins on the command line."""
+    """Return the requirements of all files, and the pins on the command line."""
     texts = []
     for path, name in zip(dict.fromkeys(files), _names(files), strict=True):
         if str(path) == STDIN_FILE:
@@ -565,7 +565,7 @@ def _native_targets(selection: SelectionOptions, selected: Sequence[Selected]) -
 def _targets_with_lock(
     session: Session, selected: Sequence[Selected], patterns: Sequence[str], *, code: bool
 ) -> list[Selected]:
-    """The targets of `selected` that have a readable lock.
+    """Return the targets of `selected` that have a readable lock.
 
     Raises LockStale if a target without a readable lock is selected by name, or if no target is
     left.

@@ -243,7 +243,7 @@ def report(
 
 
 def _jobs_with_results(session: Session, folder: Path) -> JobPlan:
-    """The jobs of targets that have results in `folder`."""
+    """Return the jobs of targets that have results in `folder`."""
     names = {path.name.partition("@")[0] for path in folder.glob("*@*") if path.is_dir()}
     targets = sorted(names & session.matrix.targets.keys())
     if not targets:

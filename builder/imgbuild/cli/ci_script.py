@@ -167,7 +167,7 @@ def _script_options(
     how: ScriptGroup,
     request: AllocationOptions,
 ) -> ScriptOptions:
-    """The options for running jobs. Raises InputError if options cannot be combined."""
+    """Return the options for running jobs. Raises InputError if options cannot be combined."""
     place = how.registry or registry or ""
     if how.no_push and (how.registry or how.sign_key or how.keyless):
         message = "--no-push cannot be combined with a registry or a signature"

@@ -269,7 +269,7 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
 
 
 def _unqueried_lines(report: CveReport) -> Iterator[str]:
-    """A line with the packages that were not queried."""
+    """Yield a line with the packages that were not queried."""
     names = sorted(set(report.unqueried))
     if names and len(report.unqueried) < report.packages:
         more = f" and {len(names) - NAMED_PACKAGES} more" if len(names) > NAMED_PACKAGES else ""

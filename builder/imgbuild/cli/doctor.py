@@ -252,7 +252,7 @@ def _lines(diagnosis: HostDiagnosis, rows: Mapping[str, TableRow]) -> Iterable[s
 
 
 def _rows(project: Project, host: Host) -> dict[str, TableRow]:
-    """The locked targets with their images for the architecture of `host`, as rows of tables."""
+    """Return table rows of the locked targets, with images for the architecture of `host`."""
     matrix = published.load_matrix(project.matrix)
     selected = select_targets(matrix, [], everything=True, arches=[])
     return {

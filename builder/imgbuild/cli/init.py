@@ -188,7 +188,7 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
     arch: OneArch = None
 
     def choice_request(self, extends: str | None) -> ChoiceRequest:
-        """The criteria for choosing a target. Versions of the target `extends` must not change."""
+        """Return criteria for choosing a target. Versions in the target `extends` are kept."""
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends cannot be combined"
             raise InputError(message, hint="omit one of these options")
@@ -205,7 +205,7 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
         )
 
     def _host(self, arch: Arch) -> Host:
-        """The machine that must be able to run the image. Unknown properties are empty."""
+        """Return the machine that must be able to run the image. Unknown properties are empty."""
         here = accelerator_host()
         if here.arch != arch:
             here = Host(arch=arch)
@@ -468,7 +468,7 @@ def _row(
     request: ChoiceRequest,
     additions: AdditionOptions,
 ) -> WantedExtension:
-    """The row of the project's image."""
+    """Return the row of the project's image."""
     chosen = choice.chosen
     relaxed = (
         "relaxed with imgbuild init --relax, although the project requires a different version"
@@ -545,7 +545,7 @@ def _catalogue(lock: str | None) -> Project | None:
 
 
 def _select_target(catalogue: Project, extends: str | None) -> str:
-    """The selected target of the catalogue. Raises NothingSelected if the target is not locked."""
+    """Select a target of the catalogue. Raises NothingSelected if the target is not locked."""
     if extends is None:
         targets = load_matrix(catalogue.matrix).targets
         stacks = {name: target.recommended for name, target in targets.items()}

@@ -115,7 +115,7 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
     state: State = None
 
     def words(self) -> list[str]:
-        """The filters as options of the command line."""
+        """Return the filters as options of the command line."""
         return [
             *(f"--with {requirement}" for requirement in self.package or ()),
             *([f"--cuda {self.cuda}"] if self.cuda else []),
@@ -222,7 +222,7 @@ class RowMatcher:
         return [f"failed on {self._filters.tested}: {', '.join(names)}; {where}"] if names else []
 
     def _recorded_runs(self, row: TableRow) -> list[RecordedRun]:
-        """The test runs on the GPU of `--tested`."""
+        """Return the test runs on the GPU of `--tested`."""
         return table.runs_on_gpu(table.add_images(self._project, row), self._filters.tested or "")
 
     def driver_restrictions(self, rows: Iterable[TableRow]) -> list[str]:
@@ -250,7 +250,7 @@ class RowMatcher:
         return f": {own}, but images require at least {lowest}"
 
     def _fitting_images(self, row: TableRow) -> list[TargetFit]:
-        """The images of the row that run on the GPU and the driver in the filters."""
+        """Return the images of the row that run on the GPU and the driver in the filters."""
         if row.target not in self._fits:
             self._fits[row.target] = _fitting_images(self._project, row, self._model, self._driver)
         return self._fits[row.target]
@@ -353,7 +353,7 @@ def _target_needs(project: Project, target: str) -> TargetNeeds | None:
 
 
 def _image_needs(project: Project, row: TableRow) -> TargetNeeds:
-    """The requirements of the row's images. Without a lock, they are estimated from the row."""
+    """Return the requirements of the row's images, or without a lock, estimates from the row."""
     return _target_needs(project, row.target) or targets.planned_needs(
         row.target, row.cuda, row.arch, row.gpu
     )
@@ -526,7 +526,7 @@ def list_targets(
 
 
 def _wide_table(rows: Sequence[TableRow], width: int) -> list[str]:
-    """The table of all columns, or a paragraph for each target if the terminal is too narrow."""
+    """Format all columns, as a paragraph for each target if the terminal is too narrow."""
     lines = align_columns(table.table_cells(rows), width=sys.maxsize)
     return table.row_paragraphs(rows, width) if max(map(len, lines)) > width else lines
 
@@ -547,7 +547,7 @@ def _notes(
 
 
 def _style(line: str) -> list[tuple[str, str]]:
-    """The style of a line: header, recommended target or failed test."""
+    """Return the style of a line: header, recommended target or failed test."""
     name, gap, rest = line.partition("  ")
     if name in ("name", "target"):
         return [(line, "bold")]
@@ -573,7 +573,7 @@ def _answer_runs(selection: SelectionOptions, names: Sequence[str], paths: Seque
 
 
 def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
-    """A line for each target, followed by its first errors."""
+    """Yield a line for each target, followed by its first errors."""
     width = max((len(fit.target) for fit in results), default=0)
     for fit in results:
         parts = [format_count(fit.errors, "error")] if fit.errors else []
@@ -588,7 +588,7 @@ def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
 
 
 def _cache() -> Store | None:
-    """The cache, or None if the cache folder cannot be used."""
+    """Return the cache, or None if the cache folder cannot be used."""
     try:
         return Store.open()
     except (ImgbuildError, OSError) as error:

@@ -233,7 +233,7 @@ def _newer_targets(
 def _locked_requirements(
     session: Session, item: SelectedLock, records: dict[Sha256, Package]
 ) -> dict[str, Sequence[str]]:
-    """The requirements of locked versions by package, from records or METADATA on the index."""
+    """Return requirements of locked versions by package, from records or METADATA."""
     wheels = installed_wheels(item.lock.arch[item.arches[0]])
     lacking = [wheel for wheel in wheels if wheel.sha256 not in records]
     if lacking:
@@ -362,7 +362,7 @@ def _file_report(
 
 
 def _tags(declared: Declarations, python: str | None, arch: Arch, matrix: Matrix) -> WheelTags:
-    """The wheel tags of `python`, or by default of a version that the files accept."""
+    """Return the wheel tags of `python`, or by default of a version that the files accept."""
     request = resolve_request.ResolveRequest(
         requests=(),
         arches=(arch,),

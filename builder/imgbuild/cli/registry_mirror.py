@@ -153,7 +153,7 @@ def use_mirror(
 
 
 def _project_file(matrix: Path | None) -> Path:
-    """The file with the mirror setting. Raises InputError if the project is the catalogue."""
+    """Return the file with the mirror setting. Raises InputError for the catalogue."""
     project = open_project(matrix)
     project.require_writable(
         "imgbuild registry mirror use",

@@ -101,7 +101,7 @@ def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list
 
 
 def _requested_packages(answer: ResolveAnswer, outcome: ArchOutcome) -> list[ChosenVersion]:
-    """The requested packages, and other packages that the row pins."""
+    """Return the requested packages, and other packages that the row pins."""
     pins = answer.target.pins if answer.target is not None else {}
     names = dict.fromkeys((*answer.requested, *pins))
     chosen = {item.package: item for item in outcome.packages}

@@ -127,7 +127,7 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
     kernel_cache: KernelCache = True
 
     def assigned_variables(self) -> dict[str, str]:
-        """The variables that `--env` assigns a value to."""
+        """Return the variables that `--env` assigns a value to."""
         pairs = [text.partition("=") for text in self.env or []]
         return {name: value for name, given, value in pairs if given}
 

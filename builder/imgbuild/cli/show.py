@@ -359,7 +359,7 @@ def _page(session: Session, item: Selected) -> TargetPage:
 
 
 def target_guide(session: Session, item: Selected) -> TargetGuide:
-    """The guide of a locked target. Raises LockStale if the target is not locked."""
+    """Return the guide of a locked target. Raises LockStale if the target is not locked."""
     images = session.project.images
     lock = read_lock(images, item.name)
     text = lock.settings.readme or readme.readme_text(lock, item.target, images)

@@ -280,7 +280,7 @@ def _script(
     kernel_cache: bool,
     **more: object,
 ) -> JobScript:
-    """The script for `job` in the image of the target `name`."""
+    """Return the script for `job` in the image of the target `name`."""
     chosen = choose_locks(project, [name] if name else [], everything=False, arches=[])
     single_target([item.lock.target for item in chosen])
     lock = chosen[0].lock
@@ -305,7 +305,7 @@ def _script(
 
 
 def _kernels(target_digests: TargetDigests) -> dict[str, str]:
-    """The names of the kernel caches of the image by kind of machine."""
+    """Return the names of the kernel caches of the image by kind of machine."""
     return {
         arch.wheel: image.manifest.removeprefix("sha256:")
         for arch, image in target_digests.arch.items()

@@ -418,7 +418,7 @@ def _tiers(named: Sequence[Tier] | None, through: ThroughName | None) -> tuple[T
 
 
 def _model(folder: Path | None) -> Path | None:
-    """The absolute path of the model's folder. Raises InputError if it contains no model."""
+    """Return the absolute path of the model's folder. Raises InputError if it contains no model."""
     if folder is not None and not (folder / "config.json").is_file():
         message = f"--model {folder}: config.json is missing"
         raise InputError(

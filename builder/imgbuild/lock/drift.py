@@ -62,7 +62,6 @@ def _items(path: str, expected: list[Any], locked: list[Any]) -> Iterator[str]:
 
 
 def _common_prefix(text: str, other: str) -> int:
-    """The length of the common prefix."""
     pairs = zip(text, other, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))
 

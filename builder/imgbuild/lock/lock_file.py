@@ -96,7 +96,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 
 
 def required_specifiers(matrix: Matrix, name: str) -> dict[str, str]:
-    """The version specifiers of pins and additional requirements of target `name`, by package."""
+    """Return the specifiers of pins and other requirements of target `name`, by package."""
     target = matrix.targets[name]
     beside = {
         **matrix.requires,
@@ -109,7 +109,7 @@ def required_specifiers(matrix: Matrix, name: str) -> dict[str, str]:
 
 
 def require_arch(lock: Lock, arch: Arch) -> Resolution:
-    """The resolution for `arch`. Raises InputError if `arch` is not locked."""
+    """Return the resolution for `arch`. Raises InputError if `arch` is not locked."""
     if arch not in lock.arch:
         locked = ", ".join(sorted(lock.arch))
         message = f"the lock of {lock.target} does not cover {arch}, only {locked}"
@@ -118,7 +118,7 @@ def require_arch(lock: Lock, arch: Arch) -> Resolution:
 
 
 def lock_path(images: Path, target: str) -> Path:
-    """The path of the lock of `target` in the folder `images`."""
+    """Return the path of the lock of `target` in the folder `images`."""
     return images / target / FILE
 
 
@@ -223,7 +223,7 @@ def _require_format(lock_format: int, file: str, remedy: str) -> None:
 
 
 def damaged_lock_remedy(target: str) -> str:
-    """The hint for an unreadable lock, or unreadable digests, of `target`."""
+    """Return the hint for an unreadable lock, or unreadable digests, of `target`."""
     return f"restore it from git, or create it again with: imgbuild lock {target}"
 
 
@@ -295,7 +295,7 @@ def _unsatisfied_requirements(expected: Lock, resolution: Resolution) -> list[st
 
 
 def _other_python(lock: Lock, base: Base) -> Iterator[str]:
-    """The differences between the locked Python archives and the matrix."""
+    """Yield the differences between the locked Python archives and the matrix."""
     standalone = base.standalone_python if isinstance(base, DebianBase) else None
     sha256 = standalone.sha256 if standalone is not None else {}
     for arch, resolution in lock.arch.items():

@@ -62,7 +62,7 @@ def matrix_from_locks(
 
 
 def default_index_name(lock: Lock) -> str:
-    """The name of the default index in `lock`."""
+    """Return the name of the default index in `lock`."""
     project = lock.project or LockedProject()
     other = {*lock.indexes, *project.sources, *project.packages}
     wheels = (wheel for found in lock.arch.values() for wheel in found.wheels)
@@ -70,7 +70,7 @@ def default_index_name(lock: Lock) -> str:
 
 
 def locked_versions(lock: Lock) -> dict[str, str]:
-    """The versions of all packages in `lock`, on all architectures."""
+    """Return the versions of all packages in `lock`, on all architectures."""
     return {key: version for item in lock.arch.values() for key, version in item.versions.items()}
 
 
@@ -115,7 +115,7 @@ def _image(lock: Lock) -> Image:
 
 
 def _target(lock: Lock, base: str) -> Target:
-    """The target of `lock`, with all versions pinned."""
+    """Return the target of `lock`, with all versions pinned."""
     return Target(
         summary=lock.target,
         base=base,

@@ -206,7 +206,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(self.settings.labels.get(GPU_LABEL, "").split())
 
     def with_gpus(self, gpu: Iterable[str]) -> Lock:
-        """The lock of an image for the compute capabilities `gpu`."""
+        """Return the lock of an image for the compute capabilities `gpu`."""
         labels = {**self.settings.labels, GPU_LABEL: " ".join(gpu)}
         settings = msgspec.structs.replace(self.settings, labels=labels)
         return msgspec.structs.replace(self, settings=settings)

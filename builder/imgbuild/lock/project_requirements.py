@@ -93,7 +93,7 @@ def editable_packages(
     described: Mapping[str, EditablePackage] = NO_VERSIONS,
     folder: Path | None = None,
 ) -> dict[str, EditablePackage]:
-    """The installable packages of the project, which is mounted at `workdir`.
+    """Return the installable packages of the project, which is mounted at `workdir`.
 
     `described` maps packages to dynamic metadata from build backends. If the project's `folder` is
     given, setup.py files are hashed.
@@ -125,20 +125,20 @@ def editable_packages(
 
 
 def _setup_hash(folder: Path) -> Sha256 | None:
-    """The hash of setup.py in `folder`, or None if the file does not exist."""
+    """Return the hash of setup.py in `folder`, or None if the file does not exist."""
     path = folder / "setup.py"
     return sha256(boundary.read_regular_file(path)) if path.is_file() else None
 
 
 def image_roots(item: LocalPackage, workdir: str) -> tuple[str, ...]:
-    """The folders in the image that a package of the project adds to Python's path."""
+    """Return the folders in the image that a package of the project adds to Python's path."""
     return tuple(posixpath.normpath(f"{workdir}/{root}") for root in item.roots)
 
 
 def row_requirements(
     row: Extension, folder: Path, markers: Mapping[str, str]
 ) -> ProjectRequirements:
-    """The requirements of `row` of the matrix in `folder`, for the environment `markers` (PEP 508).
+    """Return the requirements of a `row` in the matrix in `folder`, for PEP 508 `markers`.
 
     Raises InputError, with all problems, if a file is unreadable.
     """
@@ -197,7 +197,7 @@ def row_requirements(
 
 
 def _debian(row: Extension, declared: Declarations) -> tuple[str, ...]:
-    """The Debian packages required by the row and the files."""
+    """Return the Debian packages required by the row and the files."""
     of_files = {item.name for item in declared.debian} - row.exclude.keys()
     return tuple(sorted({*row.packages, *of_files}))
 
@@ -282,7 +282,7 @@ def _versions(
     bounds: Sequence[DeclaredRequirement],
     overridden: Mapping[str, str],
 ) -> dict[str, str]:
-    """The specifiers of the direct requirements by package, with additional bounds."""
+    """Return the specifiers of the direct requirements by package, with additional bounds."""
     specs = {item.package: SpecifierSet() for item in direct if not item.parsed_requirement.url}
     for item in (*direct, *bounds):
         if item.package in specs:

@@ -85,7 +85,7 @@ class TargetOverlay(msgspec.Struct, frozen=True, kw_only=True):
     requirements: ProjectRequirements = ProjectRequirements()
 
     def requirements_for(self, arch: Arch) -> ProjectRequirements:
-        """The requirements on `arch`. Raises InputError with all problems in the files."""
+        """Return the requirements on `arch`. Raises InputError with all problems in the files."""
         return row_requirements(
             self.row, self.folder, environment_markers(self.published.lock.base.python, arch)
         )
@@ -138,7 +138,7 @@ def load_matrix(path: Path) -> Matrix:
 
 
 def published_sources(path: Path) -> Mapping[str, PublishedSource]:
-    """The published targets of the matrix at `path`. Raises InputError if there are none."""
+    """Return the published targets of the matrix at `path`. Raises InputError if there are none."""
     return decode_extensions(path, read_content(path)).published
 
 
@@ -171,13 +171,13 @@ def plan_matrix(
 
 
 def find_overlay(matrix: Matrix, name: str) -> TargetOverlay | None:
-    """The overlay of target `name`, or None if the target is not based on a published target."""
+    """Return the overlay of target `name`, or None if it is not based on a published target."""
     item = project_row(matrix, name)
     return item if item is not None and item.row.extends is not None else None
 
 
 def project_row(matrix: Matrix, name: str) -> TargetOverlay | None:
-    """The row of target `name`, or None if the row has neither `extends` nor `like`."""
+    """Return the row of target `name`, or None if the row has neither `extends` nor `like`."""
     return matrix.overlays.get(name) if isinstance(matrix, ExtendedMatrix) else None
 
 
@@ -247,7 +247,7 @@ def _extend_matrix(
 
 
 def read_published_target(folder: Path, name: str, image: str = "") -> PublishedTarget:
-    """The published target `name` in `folder`.
+    """Return the published target `name` in `folder`.
 
     Raises InputError if the lock in the folder belongs to another target.
     """
@@ -359,7 +359,7 @@ def _check_sources(
 
 
 def _protected_paths(lock: Lock) -> tuple[str, ...]:
-    """The paths that files and links of a row must not replace, with their parent folders."""
+    """Return paths that files and links of a row must not replace, and the parent folders."""
     settings = lock.settings
     image_paths = (
         settings.prefix,
@@ -438,7 +438,7 @@ def _catalogue(value: Extensions) -> Matrix:
 
 
 def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> TargetOverlay:
-    """The overlay of a row, with the requirements of files on the row's first architecture."""
+    """Create the overlay of a row. Requirements are those on the row's first architecture."""
     item = TargetOverlay(row=row, published=target, folder=folder)
     required = item.requirements_for(next(iter(row.arch or target.lock.arch)))
     if row.extends is not None:
@@ -447,7 +447,7 @@ def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> TargetOve
 
 
 def _extended_target(item: TargetOverlay, below: Matrix) -> Target:
-    """The published target with the row's additions and settings."""
+    """Return the published target with the row's additions and settings."""
     row, target, required = item.row, below.targets[item.published.name], item.requirements
     added = {name: pin for name, pin in required.pins.items() if name not in target.pins}
     pins = {**target.pins, **added, **row.pins}
@@ -522,6 +522,6 @@ def _similar_target(
 
 
 def _inherited_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a published image that do not depend on packages."""
+    """Return the labels of a published image that do not depend on packages."""
     prefixes = ("dev.imgbuild.", "org.opencontainers.image.title", "org.opencontainers.image.base")
     return {name: text for name, text in labels.items() if not name.startswith(prefixes)}

@@ -13,7 +13,7 @@ from imgbuild.values import Arch
 
 
 def file_name(arch: Arch) -> str:
-    """The name of the file for `arch`."""
+    """Return the name of the file for `arch`."""
     return f"requirements-{arch}.txt"
 
 

@@ -81,7 +81,7 @@ def check_matrix(notes: ProblemNotes, matrix: Matrix) -> None:
 
 
 def row_packages(rows: Iterable[Target | Extension]) -> list[str]:
-    """The packages of `rows`, in order."""
+    """Return the packages of `rows`, in order."""
     return [package for row in rows for package in (*row.pins, *row.requires, *row.indexes)]
 
 

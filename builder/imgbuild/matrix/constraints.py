@@ -108,7 +108,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def violated_constraints(
     entries: Iterable[Constraint], versions: Mapping[str, str]
 ) -> tuple[Constraint, ...]:
-    """The entries that a package set (normalized name → version) violates."""
+    """Return the entries that a package set (normalized name → version) violates."""
     return tuple(entry for entry in entries if entry.is_violated(versions))
 
 
@@ -217,7 +217,7 @@ def is_within(inner: str, outer: str) -> bool:
 
 
 def _union(spec: str, other: str) -> str | None:
-    """The union of two specifiers, or None if there is a gap between them."""
+    """Return the union of two specifiers, or None if there is a gap between them."""
     first, second = _span(spec), _span(other)
     if (
         first is None
@@ -260,7 +260,7 @@ class _ConstraintsFile(msgspec.Struct, frozen=True):
 
 
 def constraints_path(images: Path) -> Path:
-    """The path of the entries in the folder `images`."""
+    """Return the path of the entries in the folder `images`."""
     return images / "constraints.yaml"
 
 

@@ -254,7 +254,7 @@ class _NodeConverter:
         *,
         key: bool = False,
     ) -> Any:
-        """The value of a scalar. An invalid key is returned as text."""
+        """Return the value of a scalar. An invalid key is returned as text."""
         shape = _shape(expected_type)
         expected = expected or shape
         misfit = _TypeMisfit(f"not {'text' if shape.startswith('text') else shape}")

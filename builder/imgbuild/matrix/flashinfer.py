@@ -55,7 +55,7 @@ def is_contradicted(mode: str, packages: Collection[str]) -> bool:
 
 
 def mode_environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
-    """The variables that the mode requires, and a variable that records the mode of the image."""
+    """Return the variables that the mode requires, and the variable that records the mode."""
     mode = target.flashinfer.mode
     variables = {
         VARIABLE: Variable(
@@ -136,10 +136,10 @@ def toolkit_drops(target: Target, base: Base) -> tuple[DroppedFiles, ...]:
 
 
 def toolkit_folder(target: Target, image: Image, base: Base) -> str:
-    """The installation folder of NVIDIA's wheels for the target's CUDA release."""
+    """Return the installation folder of NVIDIA's wheels for the target's CUDA release."""
     return f"{image.prefix}/lib/python{base.python}/site-packages/nvidia/cu{cuda_major(target)}"
 
 
 def cuda_major(target: Target) -> int:
-    """The major version of the target's CUDA release."""
+    """Return the major version of the target's CUDA release."""
     return int(target.cuda.split(".")[0])

@@ -96,7 +96,7 @@ class ProblemNotes:
 
 
 def nearest_choice(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most similar to `word`, or None if no choice is similar."""
+    """Return the choice most similar to `word`, or None if no choice is similar."""
     best, match = 0.6, None
     matcher = difflib.SequenceMatcher()
     matcher.set_seq2(word)  # as difflib.get_close_matches, which compares less similar ones, too

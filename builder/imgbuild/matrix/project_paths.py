@@ -65,7 +65,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return _folder(self.work)
 
     def output(self, target: str) -> Path:
-        """The default folder for the OCI layout of `target`. Raises InputError as `output_path`."""
+        """Return the default layout folder of `target`. Raises InputError like `output_path`."""
         return self.output_path(f"build/{target}")
 
     def output_path(self, name: str) -> Path:
@@ -83,7 +83,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return (self.folder / UPDATE / JOURNAL).exists()
 
     def locked_targets(self) -> tuple[str, ...]:
-        """The targets that have a lock."""
+        """Return the targets that have a lock."""
         return tuple(sorted(path.parent.name for path in self.images.glob("*/lock.json")))
 
     def require_writable(self, command: str, *, hint: str = OWN_PROJECT) -> None:
@@ -106,7 +106,7 @@ def _folder(root: Path) -> Path:
 
 
 def catalogue_project() -> Project:
-    """The catalogue that is installed with imgbuild."""
+    """Return the catalogue that is installed with imgbuild."""
     return Project(matrix=CATALOGUE / MATRIX, writable=False)
 
 

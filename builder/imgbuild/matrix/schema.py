@@ -22,7 +22,7 @@ EXTENSION_FILE = "extension.schema.json"
 
 
 def matrix_schema() -> dict[str, Any]:
-    """The schema of a matrix with bases, as JSON types. Definitions are sorted by name."""
+    """Return the schema of a matrix with bases, as JSON types. Definitions are sorted by name."""
     json_schema = _schema_of(Matrix, ID, "imgbuild matrix")
     # msgspec does not describe the keys of a mapping whose keys are an enumeration.
     exclude = json_schema["$defs"]["Target"]["properties"]["exclude"]
@@ -31,17 +31,17 @@ def matrix_schema() -> dict[str, Any]:
 
 
 def extension_schema() -> dict[str, Any]:
-    """The schema of a matrix that extends published targets."""
+    """Return the schema of a matrix that extends published targets."""
     return _schema_of(Extensions, EXTENSION_ID, "imgbuild extension")
 
 
 def matrix_schema_bytes() -> bytes:
-    """The content of `matrix.schema.json`."""
+    """Return the content of `matrix.schema.json`."""
     return _bytes(matrix_schema())
 
 
 def extension_schema_bytes() -> bytes:
-    """The content of `extension.schema.json`."""
+    """Return the content of `extension.schema.json`."""
     return _bytes(extension_schema())
 
 

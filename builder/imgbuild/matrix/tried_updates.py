@@ -62,7 +62,7 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     refused: dict[Name, tuple[RefusedVersion, ...]] = {}
 
     def origin_of_row(self, name: str) -> str:
-        """The original row that `name` was derived from, or `name` if it was not derived."""
+        """Return the original row that `name` was derived from, or `name` if it was not derived."""
         passed = {name}
         while (row := self.rows.get(name)) is not None and row.of not in passed:
             name = row.of
@@ -70,7 +70,7 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return name
 
     def newest_descendant(self, name: str, present: Iterable[str]) -> str:
-        """The newest row in `present` that was derived from `name`."""
+        """Return the newest row in `present` that was derived from `name`."""
         existing = set(present)
         made = {row.of: new for new, row in self.rows.items() if new in existing}
         passed = {name}
@@ -80,7 +80,7 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return name
 
     def of(self, origin: str) -> dict[tuple[str, str], RefusedVersion]:
-        """The refusals of a row and its descendants, by package and version."""
+        """Return the refusals of a row and its descendants, by package and version."""
         return {(item.package, item.version): item for item in self.refused.get(origin, ())}
 
     def add_refusal(self, origin: str, refusal: RefusedVersion) -> TriedUpdates:
@@ -102,14 +102,14 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def _all_refusals(
         self, origin: str, items: Mapping[tuple[str, str], RefusedVersion]
     ) -> dict[str, tuple[RefusedVersion, ...]]:
-        """The sorted refusals of all rows. `items` replaces the refusals of `origin`."""
+        """Return the sorted refusals of all rows. `items` replaces the refusals of `origin`."""
         ordered = tuple(items[key] for key in sorted(items, key=_key))
         refused = {**self.refused, origin: ordered}
         return {name: each for name, each in sorted(refused.items()) if each}
 
 
 def updates_path(images: Path) -> Path:
-    """The path of `updates.json` in the folder `images`."""
+    """Return the path of `updates.json` in the folder `images`."""
     return images / FILE
 
 

@@ -108,7 +108,7 @@ def parse_yaml(data: bytes, file: str) -> YamlDocument:
 
 
 def node_kind(node: yaml.Node) -> str:
-    """The YAML type of the node: str, int, float, bool, null, timestamp, map or seq."""
+    """Return the YAML type of the node: str, int, float, bool, null, timestamp, map or seq."""
     return str(node.tag).removeprefix(PREFIX)
 
 

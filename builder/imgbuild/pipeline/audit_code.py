@@ -182,7 +182,7 @@ class CodePackages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_code_packages(package_set: PackageSet) -> CodePackages:
-    """An open package set."""
+    """Create the `CodePackages` of a package set that is already open."""
     return CodePackages(
         installed={name: each.wheel.sha256 for name, each in package_set.wheels.items()},
         machine=(package_set.python, package_set.arch, str(package_set.partial)),
@@ -235,7 +235,7 @@ def _place(store: Store, wheel: Wheel) -> Path | str:
 
 
 def _address(wheel: Wheel) -> str:
-    """A placeholder URL for a wheel, because no file is fetched for cached facts."""
+    """Return a placeholder URL for a wheel, because no file is fetched for cached facts."""
     return f"{LOCKED_PREFIX}{wheel.sha256}"
 
 
@@ -389,7 +389,7 @@ def _projects() -> list[Project]:
 
 
 def _others_key() -> str:
-    """A cache key that changes with the locks of `other_sets`."""
+    """Return a cache key that changes with the locks of `other_sets`."""
     locks = [
         path.read_bytes()
         for project in _projects()
@@ -399,7 +399,7 @@ def _others_key() -> str:
 
 
 def other_sets(target: str, library: Library) -> list[OtherSet]:
-    """The locked targets of the project and the catalogue for this machine, except `target`.
+    """Return the locked targets of the project and the catalogue for this machine, except `target`.
 
     Each package set contains the packages that the code uses and whose facts are cached.
     """

@@ -127,7 +127,7 @@ def audit_lock(
 def audit_terms(
     lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()
 ) -> AuditTerms:
-    """The inputs of an audit other than packages: CUDA release, GPUs and waivers."""
+    """Return the inputs of an audit other than packages: CUDA release, GPUs and waivers."""
     target = matrix.targets.get(lock.target)
     row = published.project_row(matrix, lock.target)
     required = row.requirements if row is not None else ProjectRequirements()
@@ -148,7 +148,7 @@ def audit_terms(
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """The symbolic links of an image: path → target."""
+    """Return the symbolic links of an image: path → target."""
     return lock.settings.links | (lock.extends.links if lock.extends is not None else {})
 
 
@@ -226,7 +226,7 @@ class _LockAudit:
         return _check_removed_attributes
 
     def _place(self, wheel: Wheel) -> Path | str:
-        """The location of a wheel: a path in the cache, else a URL for range requests."""
+        """Return the location of a wheel: a path in the cache, else a URL for range requests."""
         return self._store.file(wheel.sha256) or f"{LOCKED_PREFIX}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
@@ -251,7 +251,7 @@ class _LockAudit:
         return [*links, *debs, *libraries_loaded_first(self._interpreter(), self._lock.base.python)]
 
     def _interpreter(self) -> Sequence[ElfFacts]:
-        """The files of the standalone Python. Empty if Python is from Debian."""
+        """Return the files of the standalone Python. Empty if Python is from Debian."""
         archive = self._resolution.python
         if not archive:
             return []
@@ -325,7 +325,7 @@ class LockedRanges(ResolvedAddresses):
         self._opening = threading.Lock()
 
     def indexes(self) -> IndexLookup:
-        """The indexes of the lock, opened on first use."""
+        """Return the indexes of the lock, opened on first use."""
         with self._opening:
             return self._sources.indexes
 
@@ -336,7 +336,7 @@ class LockedRanges(ResolvedAddresses):
         return self._listed_url(wheel)
 
     def _listed_url(self, wheel: Wheel) -> str:
-        """The URL of a wheel on its index. Raises FetchFailed if the wheel was removed."""
+        """Return the URL of a wheel on its index. Raises FetchFailed if the wheel was removed."""
         indexes = self.indexes()
         if self._inputs.offline and not indexes.place(wheel.package).is_local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"

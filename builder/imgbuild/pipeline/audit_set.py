@@ -187,7 +187,7 @@ def _cached_report(
 
 
 def _path(pin: Pin) -> Path | None:
-    """The path of a pin's local wheel, or None."""
+    """Return the path of a pin's local wheel, or None."""
     parts = urlsplit(pin.url)
     path = Path(unquote(parts.path))
     return path if parts.scheme == "file" and path.suffix == ".whl" and path.is_file() else None
@@ -267,7 +267,7 @@ def _pinned_files(
 def open_indexes(
     request: SetRequest, by_address: Mapping[str, tuple[IndexFile, ...]] = pages.NO_FILES
 ) -> IndexLookup:
-    """The default index, the other indexes of the request, and the wheels with a URL."""
+    """Return the default index, the other indexes of the request, and the wheels with a URL."""
     place = IndexAddress(name="default index", address=request.index())  # no file's has a space
     others = request.indexes
     places = {place.name: place, **others.addresses}
@@ -414,7 +414,7 @@ def _download_wheels(
 def _wheels_requiring(
     name: str, wheels: Mapping[str, Wheel], package_set: PackageSet
 ) -> list[Wheel]:
-    """The wheels that require package `name` according to METADATA."""
+    """Return the wheels that require package `name` according to METADATA."""
     return [
         wheel
         for wheel in wheels.values()
@@ -436,7 +436,7 @@ def torch_cuda(package_set: PackageSet) -> str:
 def _unread_binaries(
     package_set: PackageSet, files: PackageFiles, checks: Sequence[str]
 ) -> list[UncheckedPart]:
-    """The parts of compiled packages that were not checked, and the reasons."""
+    """Return the parts of compiled packages that were not checked, and the reasons."""
     if not {"elf", "cuda"} & set(checks):
         return []
     compiled = [

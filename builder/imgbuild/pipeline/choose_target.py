@@ -168,7 +168,7 @@ class TargetChooser:
         return build.version.public, build.cuda or facts.cuda
 
     def cuda(self) -> tuple[str, ...]:
-        """The CUDA releases implied by the project's files."""
+        """Return the CUDA releases implied by the project's files."""
         python = next(iter(self._matrix.bases.values())).python
         return cuda_named(self._declared, self._tags(python).markers)
 
@@ -364,7 +364,7 @@ class TargetChooser:
         }
 
     def _open_demands(self, facts: LockedFacts) -> list[PackageDemand]:
-        """The requirements that a target does not satisfy, up to the limit of lookups."""
+        """Return the requirements that a target does not satisfy, up to the limit of lookups."""
         demands_left = [
             each for each in self.demands(facts.python) if not _is_satisfied(each, facts)
         ]
@@ -415,7 +415,7 @@ class TargetChooser:
     def _missing_pins(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[tuple[PackageDemand, list[Requirement]]]:
-        """The pins that the target lacks, up to the limit of lookups, with their requirements."""
+        """Return a limited number of pins that the target lacks, with their requirements."""
         tags = self._tags(facts.python)
         pins = [
             demand
@@ -461,7 +461,7 @@ class TargetChooser:
         return source_packages.advise_on_builds(cuda, needs, folder, requiring), sdists
 
     def _requiring(self, facts: LockedFacts, package: str) -> list[str]:
-        """The requirements that a target does not satisfy and that depend on `package`."""
+        """Return the requirements that a target does not satisfy and that depend on `package`."""
         demands_left = (d for d in self.demands(facts.python) if d.package not in facts.versions)
         added = sorted(demands_left, key=lambda each: _weight(each.package))
         return source_packages.demands_requiring(
@@ -489,7 +489,7 @@ class TargetChooser:
         tags: WheelTags,
         decided: Collection[str],
     ) -> datetime.date | None:
-        """The cut-off date of the row, or None to keep the date of the extended target."""
+        """Return the cut-off date of the row, or None to keep the date of the extended target."""
         if chosen.form == "like":
             return self.as_of
         days = [
@@ -503,7 +503,7 @@ class TargetChooser:
         return latest if latest > datetime.date.fromisoformat(facts.as_of) else None
 
     def _wheel_counts(self) -> tuple[WheelCount, ...]:
-        """The number of pinned packages that have wheels, for the Python version of each base."""
+        """Count the pinned packages that have wheels, for the Python version of each base."""
         locked = set(self._project.locked_targets())
         targets: dict[str, list[str]] = {}
         for name, target in self._matrix.targets.items():

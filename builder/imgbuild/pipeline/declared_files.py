@@ -228,7 +228,7 @@ def listed_files(files: ReadFiles) -> tuple[str, ...]:
 
 
 def _read_alone(files: ReadFiles, file: str) -> Declarations | None:
-    """The declarations of `file` alone. None if the file is unreadable."""
+    """Return the declarations of `file` alone. None if the file is unreadable."""
     try:
         return read.read_declared(
             files.folder, (file,), extras=files.extras, groups=files.groups, names=files.names

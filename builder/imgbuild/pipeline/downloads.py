@@ -89,13 +89,13 @@ def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[L
 
 
 def _layers(project: Project, lock: Lock, inputs: Inputs) -> list[Layer]:
-    """The layers of `lock` whose inputs must be read."""
+    """Return the layers of `lock` whose inputs must be read."""
     unknown, rest = layers_to_read(project, lock, inputs)
     return [*unknown, *rest, *folders.find_unread_layers(lock, inputs.store)]
 
 
 def _unread_hashes(lock: Lock, inputs: Inputs) -> set[Sha256]:
-    """The wheels and Debian packages of `lock` that the audit must read as whole files."""
+    """Return the wheels and Debian packages of `lock` that the audit must read as whole files."""
     hashes: set[Sha256] = set()
     with Library(inputs.store) as library:
         for resolution in lock.arch.values():

@@ -49,7 +49,7 @@ def read_package_records(
 def package_requirements(
     wheels: Sequence[Wheel], records: Mapping[Sha256, Package]
 ) -> dict[str, Sequence[str]]:
-    """The requirements of `wheels` by package. Packages without a record are omitted."""
+    """Return the requirements of `wheels` by package. Packages without a record are omitted."""
     return {
         normalize_package(wheel.package): records[wheel.sha256].requires or ()
         for wheel in wheels

@@ -30,7 +30,7 @@ def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
 
 
 def _project_with_targets(project: Project, names: Sequence[str]) -> Project:
-    """The catalogue if `project` has none of `names` and the catalogue has all of them."""
+    """Return the catalogue if `project` has none of `names` and the catalogue has all of them."""
     catalogue = project_paths.catalogue_project()
     offered = catalogue.locked_targets()
     if not all(fnmatch.filter(offered, name) for name in names):
@@ -44,7 +44,7 @@ def _project_with_targets(project: Project, names: Sequence[str]) -> Project:
 
 
 def matrix_targets(project: Project) -> list[str]:
-    """The targets of a project's matrix, including targets without a lock."""
+    """Return the targets of a project's matrix, including targets without a lock."""
     from imgbuild.lock import published  # reads YAML, which most commands do not need
 
     return list(published.load_matrix(project.matrix).targets)

@@ -62,7 +62,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(self.layout.images) if self.layout is not None else ()
 
     def built(self, arch: Arch) -> Layout | None:
-        """The layout, or None if it does not contain an image for `arch`."""
+        """Return the layout, or None if it does not contain an image for `arch`."""
         return self.layout if self.layout is not None and arch in self.layout.images else None
 
     def config(self, arch: Arch) -> CommandConfig:
@@ -128,7 +128,7 @@ def build_if_missing(session: Session, target: RunTarget, arch: Arch) -> Layout:
 
 
 def download_size(lock: Lock, target_digests: TargetDigests, arch: Arch, store: Store) -> int:
-    """The number of bytes to download for a build on `arch`."""
+    """Return the number of bytes to download for a build on `arch`."""
     from imgbuild.assemble.mirror_items import collect_inputs, missing_inputs
     from imgbuild.cache.transfer import partial_bytes
 

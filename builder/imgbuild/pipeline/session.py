@@ -117,7 +117,7 @@ def open_session(
 
 
 def find_built_layout(session: Session, name: str, folder: Path | None) -> Layout:
-    """The layout with the image of `name`. Raises InputError if the image is not built."""
+    """Return the layout with the image of `name`. Raises InputError if the image is not built."""
     place = folder or session.project.output(name)
     if not place.exists():
         message = f"{place}: {name} is not built"

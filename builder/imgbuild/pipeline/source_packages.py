@@ -98,7 +98,7 @@ def advise_on_builds(
 def demands_requiring(
     package: str, demands: Sequence[PackageDemand], pages: IndexPages, tags: WheelTags
 ) -> list[str]:
-    """The first items of `demands` that require `package`, with their wheels."""
+    """Return the first items of `demands` that require `package`, with their wheels."""
     first = [each for each in demands if each.installed and not each.source][:LOOKUP_LIMIT]
     pages.read(each.package for each in first)
     added = [
@@ -119,7 +119,7 @@ def demands_requiring(
 
 
 def package_imports(folder: Path, packages: Iterable[str]) -> dict[str, tuple[ImportSite, ...]]:
-    """The places below `folder` where Python files import each of `packages`."""
+    """Return the places below `folder` where Python files import each of `packages`."""
     modules = {package: source_only.imported_module(package) for package in packages}
     sites = import_sites(folder, frozenset(modules.values()))
     return {package: sites[module] for package, module in modules.items()}
@@ -167,7 +167,7 @@ def obstacle_reasons(
     pages: IndexPages,
     tags: WheelTags,
 ) -> list[str]:
-    """The reasons against `demands` of a row, with advice about packages without wheels."""
+    """Return the reasons against `demands` of a row, with advice about packages without wheels."""
     lock = row.published.lock
     pins = {**locked_versions(lock), **row.requirements.pins, **row.row.pins}
     needs = WheelNeeds(

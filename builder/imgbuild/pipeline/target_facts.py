@@ -41,7 +41,7 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_facts(project: Project, matrix: Matrix, request: ChoiceRequest) -> list[LockedFacts]:
-    """The facts of each locked target on the requested architecture."""
+    """Return the facts of each locked target on the requested architecture."""
     facts = []
     for name in project.locked_targets():
         lock = lock_file.read_lock(project.images, name)
@@ -89,7 +89,7 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, request: ChoiceRequest)
 def select_facts(
     facts: Sequence[LockedFacts], request: ChoiceRequest, matrix: Matrix
 ) -> list[LockedFacts]:
-    """The eligible targets. Raises NothingSelected, with the available targets, if no target is."""
+    """Select eligible targets. Raises NothingSelected, with the available targets, if none is."""
     if request.target is not None:
         named = [each for each in facts if each.target == request.target]
         if named:

@@ -173,7 +173,7 @@ def check_all(session: Session, selected: Iterable[Selected]) -> list[TargetDige
 def diff_all(
     session: Session, selected: Iterable[Selected], revision: str
 ) -> list[image_diff.ImageDiff]:
-    """The changes of each target since a git `revision`."""
+    """Return the changes of each target since a git `revision`."""
     return [
         image_diff.diff_locked_targets(
             revisions.locked_at(session.project, item.name, revision),

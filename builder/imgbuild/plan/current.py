@@ -37,7 +37,7 @@ def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) ->
 
 
 def requirement_files(lock: Lock) -> dict[str, str]:
-    """The texts of the requirements files of `lock`, by file name."""
+    """Return the texts of the requirements files of `lock`, by file name."""
     return {
         requirements.file_name(arch): requirements.requirements_text(lock, arch)
         for arch in lock.arch

@@ -125,7 +125,7 @@ def _lock_path(path: str) -> str:
 
 
 def _contents(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The contents of git objects by name. Missing objects are omitted."""
+    """Return the contents of git objects by name. Missing objects are omitted."""
     names = [name for name in names if name]
     if not names:
         return {}

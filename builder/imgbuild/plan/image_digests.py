@@ -153,7 +153,7 @@ def compute_digests(
 
 
 def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
-    """The digest of an image, which is its only manifest or an index of several manifests."""
+    """Return the digest of the only manifest, or of the index of several manifests."""
     if len(manifests) == 1:
         return digest_of(next(iter(manifests.values())))
     return digest_of(oci_documents.create_index(manifests))
@@ -162,7 +162,7 @@ def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
 def image_manifests(
     lock: Lock, target_digests: TargetDigests, arches: Iterable[Arch]
 ) -> dict[Arch, bytes]:
-    """The manifests of the image of `lock` on `arches`, computed from `target_digests`."""
+    """Return the manifests of the image of `lock` on `arches`, computed from `target_digests`."""
     records = layer_records(target_digests)
     return {
         arch: create_documents(
@@ -173,7 +173,7 @@ def image_manifests(
 
 
 def digests_path(images: Path, target: str) -> Path:
-    """The path of the `digests.json` of `target` in the folder `images`."""
+    """Return the path of the `digests.json` of `target` in the folder `images`."""
     return images / target / "digests.json"
 
 
@@ -221,7 +221,7 @@ def refuse_other(target_digests: TargetDigests, lock: Lock, file: str, *, hint: 
 
 
 def layer_records(target_digests: TargetDigests) -> dict[Digest, LayerRecord]:
-    """The records of all layers in `target_digests`, by layer id."""
+    """Return the records of all layers in `target_digests`, by layer id."""
     return {
         layer.id: LayerRecord(
             digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=layer.unpacked

@@ -250,7 +250,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_plan(lock: Lock, arch: Arch) -> Plan:
-    """The plan of the image of `lock` on `arch`. Reads no files.
+    """Return the plan of the image of `lock` on `arch`. Reads no files.
 
     An extension has the layers of the published target, with added layers on top. Raises InputError
     if the lock's rules for layers need more layers than the limit allows.
@@ -274,7 +274,7 @@ def published_layers(lock: Lock) -> frozenset[Digest]:
 
 
 def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
-    """The recipes and layer names of a target that is not an extension."""
+    """Return the recipes and layer names of a target that is not an extension."""
     resolution = lock.arch[arch]
     settings = lock.settings
     below = _base_layers(lock, arch, resolution)
@@ -410,7 +410,7 @@ def omitted_paths(
 
 
 def layer_id(recipe: Recipe) -> Digest:
-    """The digest of all inputs that determine the bytes of the layer."""
+    """Return the digest of all inputs that determine the bytes of the layer."""
     inputs: dict[str, object]
     match recipe:
         case DebianRecipe():

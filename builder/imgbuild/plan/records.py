@@ -39,12 +39,12 @@ class RecordedLayers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def records_path(images: Path) -> Path:
-    """The path of `layers.json` in the folder `images`."""
+    """Return the path of `layers.json` in the folder `images`."""
     return images / "layers.json"
 
 
 def read_records(images: Path) -> RecordedLayers:
-    """The records in the folder `images`. Empty if the file is missing.
+    """Return the records in the folder `images`. Empty if the file is missing.
 
     Raises InputError if the file is damaged, and LockStale if it has a different format.
     """

@@ -34,7 +34,7 @@ def dated_tag(tag: str, day: datetime.date) -> str:
 
 
 def day_of_tag(tag: str, stable: str) -> datetime.date | None:
-    """The date in a dated tag. None for other tags. Raises ValueError for an invalid date."""
+    """Parse the date in a dated tag. None for other tags. Raises ValueError if it is invalid."""
     match = re.fullmatch(rf"{re.escape(stable)}-([0-9]{{8}})", tag)
     if match is None:
         return None

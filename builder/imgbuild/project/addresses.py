@@ -37,12 +37,12 @@ def url_path(url: str) -> str:
 
 
 def file_name(url: str) -> str:
-    """The last part of a URL's path."""
+    """Return the last part of a URL's path."""
     return url_path(url).rpartition("/")[2]
 
 
 def url_fragment(url: str) -> dict[str, str]:
-    """The values after `#`, as in `#egg=NAME&subdirectory=FOLDER`."""
+    """Return the values after `#`, as in `#egg=NAME&subdirectory=FOLDER`."""
     parts = split_url(url)
     pairs = (part.partition("=") for part in (parts.fragment if parts else "").split("&"))
     return {key: unquote(value) for key, _, value in pairs if key}

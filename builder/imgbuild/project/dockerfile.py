@@ -64,7 +64,7 @@ def read_file(reading: ProjectReading, name: str) -> None:
 
 
 def parse_instructions(text: str) -> list[Instruction]:
-    """The instructions in order, read by dockerfile-parse without here-documents."""
+    """Return the instructions in order, read by dockerfile-parse without here-documents."""
     from dockerfile_parse import DockerfileParser
 
     plain, bodies = _replace_heredocs(text)
@@ -126,7 +126,7 @@ def _stages(steps: list[Instruction], file: str) -> tuple[dict[str, str], list[I
 
 
 def _chain(stages: list[ImageStage]) -> list[ImageStage]:
-    """The last stage and its base stages, in the order in which they are built."""
+    """Return the last stage and its base stages, in the order in which they are built."""
     chain = [stages[-1]]
     while True:
         before = stages[: stages.index(chain[0])]
@@ -178,7 +178,7 @@ def _step(script: ShellScript, step: Instruction, arguments: dict[str, str]) -> 
 
 
 def _exec_form(value: str) -> str:
-    """The command of `RUN ["pip", "install", "x"]` in shell syntax."""
+    """Return the command of `RUN ["pip", "install", "x"]` in shell syntax."""
     import shlex
 
     try:

@@ -60,7 +60,7 @@ def read_image_tag(reading: ProjectReading, image: str, place: FilePlace) -> Non
 
 
 def split_image(image: str) -> tuple[str, str]:
-    """The repository (without the host of Docker Hub) and the tag of an image reference."""
+    """Return the repository (without the host of Docker Hub) and the tag of an image reference."""
     name = image.partition("@")[0]
     head, _, last = name.rpartition("/")
     last, _, tag = last.partition(":")

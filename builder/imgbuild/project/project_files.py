@@ -83,7 +83,7 @@ class ProjectFiles:
         return self._texts[name]
 
     def read_toml(self, name: str) -> dict[str, Any]:
-        """The parsed TOML document of a file."""
+        """Return the parsed TOML document of a file."""
         try:
             return _check_printable(name, tomllib.loads(self.text(name)))
         except tomllib.TOMLDecodeError as error:
@@ -98,7 +98,7 @@ class ProjectFiles:
             raise _too_deep(name, error) from error
 
     def json(self, name: str) -> Any:
-        """The parsed JSON document of a file."""
+        """Return the parsed JSON document of a file."""
         try:
             return json.loads(self.text(name))
         except json.JSONDecodeError as error:

@@ -24,7 +24,7 @@ class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def definition_text(dockerfile: DockerfileModel, arch: Arch, name: str, images: Path) -> str:
-    """The definition file `name`.def of `dockerfile` on `arch`.
+    """Return the definition file `name`.def of `dockerfile` on `arch`.
 
     `dockerfile` must have all architectures of the lock.
     """

@@ -18,18 +18,18 @@ WHEELS = "build/wheels"
 
 
 def bake_document(dockerfiles: Iterable[DockerfileModel]) -> dict[str, Any]:
-    """The targets, and the default group with all targets."""
+    """Return the targets, and the default group with all targets."""
     targets = {target_slug(dockerfile.target): _target(dockerfile) for dockerfile in dockerfiles}
     return {"group": {"default": {"targets": sorted(targets)}}, "target": targets}
 
 
 def base_context(target: str, digest: Digest) -> str:
-    """The named context of the base of `target`, relative to the project's folder."""
+    """Return the named context of the base of `target`, relative to the project's folder."""
     return f"oci-layout://{BASES}/{target}@{digest}"
 
 
 def named_contexts(dockerfile: DockerfileModel) -> dict[str, str]:
-    """The named contexts that `imgbuild build --only` writes, below the project's folder."""
+    """Return the named contexts that `imgbuild build --only` writes, below the project's folder."""
     return {
         "base": base_context(dockerfile.target, dockerfile.base.digest),
         "wheels": f"{WHEELS}/{dockerfile.target}",

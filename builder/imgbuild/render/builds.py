@@ -31,7 +31,7 @@ def build_requirements(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel
 
 
 def file_name(package: str, arch: Arch) -> str:
-    """The name of the file that lists the build requirements of `package` on `arch`."""
+    """Return the name of the file that lists the build requirements of `package` on `arch`."""
     return f"build-{package}-{arch}.txt"
 
 

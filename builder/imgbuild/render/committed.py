@@ -28,13 +28,13 @@ _COPY_SOURCE = re.compile(
 def rendered_files(
     project: Project, matrix: Matrix, lock: Lock, document: dockerfile.DockerfileModel
 ) -> dict[str, bytes]:
-    """The contents of all rendered files of a target, by path relative to the lock."""
+    """Return the contents of all rendered files of a target, by path relative to the lock."""
     text = templates.render_template("dockerfile.j2", document, images=project.images)
     return {DOCKERFILE: text.encode(), **copied_files(lock, tuple(lock.arch), matrix)}
 
 
 def copied_files(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str, bytes]:
-    """The files that a Dockerfile copies into the image."""
+    """Return the files that a Dockerfile copies into the image."""
     plans = {arch: create_plan(lock, arch) for arch in arches}
     copies: dict[str, bytes] = {}
     for kind in (VenvRecipe, FilesRecipe):
@@ -97,7 +97,7 @@ def _present_files(folder: OpenFolder) -> set[str]:
 
 
 def _copied_names(text: bytes) -> set[str]:
-    """The files that the Dockerfile `text` copies from its folder, and the Dockerfile."""
+    """Return the files that the Dockerfile `text` copies from its folder, and the Dockerfile."""
     named = {DOCKERFILE}
     for top, quoted in _COPY_SOURCE.findall(text.decode("utf-8", "replace")):
         tops = PLACES[1:] if "TARGETARCH" in top else (top,)

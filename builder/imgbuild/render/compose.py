@@ -19,7 +19,7 @@ LOCAL_MODELS = ".cache/huggingface"  # below the home folder
 
 
 def compose_text(container: ContainerSettings, comment: str) -> str:
-    """The text of a compose.yaml with one service."""
+    """Return the text of a compose.yaml with one service."""
     _require_device(container)
     _require_one_node(container, "compose")
     if container.rdma and container.ports:
@@ -68,7 +68,7 @@ def compose_text(container: ContainerSettings, comment: str) -> str:
 
 
 def devcontainer_text(container: ContainerSettings) -> str:
-    """The text of a devcontainer.json. Raises InputError for a value that contains `${`."""
+    """Return the text of a devcontainer.json. Raises InputError for a value that contains `${`."""
     _require_device(container)
     _require_one_node(container, "devcontainer")
     if container.command:

@@ -50,12 +50,12 @@ class WheelFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_folder(project: Project, target: str) -> Path:
-    """The default folder for the base of `target`."""
+    """Return the default folder for the base of `target`."""
     return project.output_path(f"{bake.BASES}/{target}")
 
 
 def wheels_folder(project: Project, target: str) -> Path:
-    """The default folder for the wheels of `target`."""
+    """Return the default folder for the wheels of `target`."""
     return project.output_path(f"{bake.WHEELS}/{target}")
 
 

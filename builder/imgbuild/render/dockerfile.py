@@ -236,7 +236,7 @@ def source_date_epoch(created: str) -> int:
 
 
 def layer_members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[LayerMember]:
-    """The members of the only layer of this kind in the plan."""
+    """Return the members of the only layer of this kind in the plan."""
     recipe = next(layer.recipe for layer in planned.layers if isinstance(layer.recipe, kind))
     if isinstance(recipe, VenvRecipe):
         return skeleton.venv_members(recipe)
@@ -265,7 +265,7 @@ def added_members(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[LayerMembe
 
 
 def base_digest(target_digests: TargetDigests, plans: Iterable[Plan]) -> Digest:
-    """The digest of the image that `imgbuild build --only base` writes."""
+    """Return the digest of the image that `imgbuild build --only base` writes."""
     records = image_digests.layer_records(target_digests)
     bases = [base_plan(planned) for planned in plans]
     return image_digests.top_digest(
@@ -328,7 +328,7 @@ def _wheel_layer(lock: Lock, name: str, recipe: WheelsRecipe) -> WheelLayer:
 
 
 def omitted_files(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str) -> OmittedFiles:
-    """The files of `wheel` that match `paths`, and their rows in RECORD."""
+    """Return the files of `wheel` that match `paths`, and their rows in RECORD."""
     site = f"lib/python{python}/site-packages/"
     return OmittedFiles(
         requirement=f"{wheel.package}=={wheel.version}",
@@ -344,7 +344,7 @@ def omitted_files(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str)
 
 
 def _info(file: str) -> str:
-    """The name of the metadata folder of a wheel."""
+    """Return the name of the metadata folder of a wheel."""
     name, version, *_ = file.split("-")
     return f"{name}-{version}.dist-info"
 

@@ -28,7 +28,7 @@ _RESERVED_WORDS = frozenset(
 
 
 def job_manifest(container: ContainerSettings, comment: str) -> str:
-    """The manifest of a Job on one node."""
+    """Return the manifest of a Job on one node."""
     if container.nodes > 1:
         message = f"--format k8s-job supports one node, not --nodes {container.nodes}"
         raise InputError(message, hint="use --format jobset, or kuberay for Ray")
@@ -37,7 +37,7 @@ def job_manifest(container: ContainerSettings, comment: str) -> str:
 
 
 def job_value(container: ContainerSettings) -> dict[str, Any]:
-    """The Job object for one node."""
+    """Return the Job object for one node."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -47,7 +47,7 @@ def job_value(container: ContainerSettings) -> dict[str, Any]:
 
 
 def jobset_manifest(container: ContainerSettings, comment: str) -> str:
-    """A JobSet with a pod on each node, and the variables that torchrun reads."""
+    """Return a JobSet with a pod on each node, and the variables that torchrun reads."""
     _require_command(container, "jobset")
     name = container.name
     variables: list[dict[str, Any]] = [
@@ -166,7 +166,7 @@ def _template(
     variables: list[dict[str, Any]] | None = None,
     name: str = "main",
 ) -> dict[str, Any]:
-    """A pod with volumes for code, models, compiled code and shared memory."""
+    """Return a pod with volumes for code, models, compiled code and shared memory."""
     shared: dict[str, Any] = {"medium": "Memory"}
     if container.shared:
         shared["sizeLimit"] = f"{container.shared}Mi"
@@ -237,7 +237,7 @@ def _limits(container: ContainerSettings) -> dict[str, Any]:
 
 
 def _gpus(container: ContainerSettings) -> int:
-    """The number of GPUs per node (default: 1)."""
+    """Return the number of GPUs per node (default: 1)."""
     if container.gpus is True:
         message = "--gpus all is not supported, because Kubernetes requires a number"
         raise InputError(message, hint="specify a number per node, such as --gpus 8")

@@ -31,7 +31,7 @@ def online_dockerfile(
 
 
 def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
-    """The requirements files with hashes, by name, for building packages from sdists."""
+    """Return the requirements files with hashes, by name, for building packages from sdists."""
     return {
         builds.file_name(built.package, arch): "".join(
             f"{quoting.requirement_line(wheel.package, wheel.version, (wheel.sha256,))}\n"
@@ -43,7 +43,7 @@ def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
 
 
 def base_reference(dockerfile: DockerfileModel, lock: Lock, registry: str | None) -> str:
-    """The reference of the published base of `dockerfile`, by digest.
+    """Return the reference of the published base of `dockerfile`, by digest.
 
     Raises InputError if no registry is specified.
     """

@@ -22,7 +22,7 @@ EntriesByVersion = dict[tuple[str, str], dict[Arch, Wheel | BuiltWheel]]
 
 
 def pylock_text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
-    """The text of `pylock.toml` for `lock` on `arches`."""
+    """Return the text of `pylock.toml` for `lock` on `arches`."""
     entries: EntriesByVersion = {}
     for arch in arches:
         resolution = lock.arch[arch]
@@ -48,7 +48,7 @@ def pylock_text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str
 
 
 def _repository(package: str, source: str) -> list[str]:
-    """The entry of a package from a git repository, which has no version (PEP 751)."""
+    """Return the entry of a package from a git repository, which has no version (PEP 751)."""
     address = parse_address(source)
     if not isinstance(address, GitAddress):
         message = f"{package}: the URL in the lock is not the URL of a git repository: {source}"
@@ -99,5 +99,5 @@ def _marker(arches: Iterable[Arch]) -> str:
 
 
 def _string(text: str) -> str:
-    """A basic string in TOML. It is written as JSON, which has the same escapes."""
+    """Return a basic string in TOML. It is written as JSON, which has the same escapes."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

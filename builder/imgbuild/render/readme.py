@@ -50,7 +50,7 @@ class ReadmeValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def readme_text(lock: Lock, target: Target, images: Path) -> str:
-    """The README of the image of `lock`. `target` is the row of the matrix.
+    """Return the README of the image of `lock`. `target` is the row of the matrix.
 
     Raises InputError for a template of the project that cannot be rendered.
     """

@@ -237,7 +237,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return whole
 
     def _output_markup(self, value: Any) -> Markup:
-        """The output of a template for `{{ value }}`."""
+        """Return the output of a template for `{{ value }}`."""
         if isinstance(value, Undefined):
             value = str(value)  # empty if a condition has no else; an unknown name is an error
         if hasattr(value, "__html__"):

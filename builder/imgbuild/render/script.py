@@ -68,7 +68,7 @@ class InstallScript(msgspec.Struct, frozen=True, kw_only=True):
 def create_script(
     lock: Lock, target_digests: TargetDigests, arch: Arch, addresses: Addresses
 ) -> InstallScript:
-    """The script for `lock` on `arch`. Raises InputError if a package cannot be built on `arch`."""
+    """Create the script for `lock`. Raises InputError if a package cannot be built on `arch`."""
     resolution = lock.arch[arch]
     omissions = _omissions(lock, resolution)
     floors = target_digests.arch[arch].floors
@@ -105,7 +105,7 @@ def create_script(
 
 
 def _omissions(lock: Lock, resolution: Resolution) -> dict[str, OmittedFiles]:
-    """The files to omit, by package."""
+    """Return the files to omit, by package."""
     wheels = installed_wheels(resolution)
     omit = omitted_paths(lock.drop, wheels)
     return {
@@ -118,7 +118,7 @@ def _omissions(lock: Lock, resolution: Resolution) -> dict[str, OmittedFiles]:
 def _line(
     lock: Lock, package: str, version: str, files: Sequence[LockedFile], addresses: Addresses
 ) -> RequirementLine:
-    """The line for a package with the hashes of `files`. The first file is on an index."""
+    """Return the line for a package with the hashes of `files`. The first file is on an index."""
     hashes = [file.sha256 for file in files]
     with_url = ""
     if package in lock.indexes or (lock.project and package in lock.project.sources):
@@ -149,12 +149,12 @@ def _separate_install(
 
 
 def script_text(script: InstallScript, name: str, images: Path) -> str:
-    """The text of the script `name`.sh."""
+    """Return the text of the script `name`.sh."""
     return templates.render_template("script.j2", script, images=images, stem=name)
 
 
 def _environment(lock: Lock) -> dict[str, str]:
-    """The variables of the image, for a shell in which $venv and $cache are set."""
+    """Return the variables of the image, for a shell in which $venv and $cache are set."""
     return {
         name: _relocate_value(lock, value)
         for name, value in lock.settings.env.items()
@@ -163,7 +163,7 @@ def _environment(lock: Lock) -> dict[str, str]:
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """The links in the environment, by path."""
+    """Return the links in the environment, by path."""
     prefix = lock.settings.prefix + "/"
     return {
         path.removeprefix(prefix): to

@@ -14,7 +14,7 @@ from imgbuild.render import container_yaml
 
 
 def task_text(container: ContainerSettings, comment: str) -> str:
-    """The text of a task that runs the command in the image, on machines with the GPUs."""
+    """Return the text of a task that runs the command in the image, on machines with the GPUs."""
     wrong = _problems(container)
     if wrong:
         raise InputError("\n".join(wrong), hint="for the options, run: imgbuild render --help")

@@ -51,7 +51,7 @@ def render_template(
 
 
 def quoting_filters(name: str) -> dict[str, Callable[..., object]]:
-    """The quoting filters for the language of the template `name`."""
+    """Return the quoting filters for the language of the template `name`."""
     lines = name not in ONE_LINE
     quoting_filters: dict[str, Callable[..., object]] = {
         "word": lambda text: quoting.quote_word(text, lines=lines),
@@ -121,7 +121,7 @@ def _quote_label(text: str) -> QuotedText:
 
 
 def _source(images: Path | None, name: str) -> tuple[str, str] | None:
-    """The text and path of a template, or None."""
+    """Return the text and path of a template, or None."""
     if "\\" in name:
         message = f"{name!r} is not a valid template name"
         raise InputError(message, hint="specify a file below images/templates")
@@ -160,7 +160,7 @@ def _read_template(top: Path, name: str) -> str | None:
 
 
 def _place(error: BaseException, name: str) -> str:
-    """The file and line of `error` in a template."""
+    """Return the file and line of `error` in a template."""
     if isinstance(line := getattr(error, "lineno", None), int):  # a syntax error of Jinja
         return f"{getattr(error, 'filename', None) or name}:{line}"
     frames = [

@@ -24,7 +24,7 @@ class TreeFolder(msgspec.Struct, frozen=True, kw_only=True):
     gid: int = 0
 
     def command(self, *, owners: bool) -> QuotedText:
-        """The command that creates the folders."""
+        """Return the command that creates the folders."""
         other = owners and (self.uid or self.gid)
         owner = ("-o", str(self.uid), "-g", str(self.gid)) if other else ()
         return quoting.quote_words(("install", "-d", "-m", self.mode, *owner, *self.paths))
@@ -116,7 +116,7 @@ def create_tree(members: Mapping[Arch, Sequence[LayerMember]]) -> LayerTree:
 
 
 def source_files(members: Mapping[Arch, Sequence[LayerMember]]) -> dict[str, bytes]:
-    """The files of a layer by path in the folder of the Dockerfile."""
+    """Return the files of a layer by path in the folder of the Dockerfile."""
     contents: dict[str, bytes] = {}
     for arch, every in members.items():
         for member in every:

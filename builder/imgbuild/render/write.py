@@ -278,7 +278,7 @@ def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, who
 def _context(
     project: Project, matrix: Matrix, chosen: ChosenLock, options: RenderOptions
 ) -> dict[str, str]:
-    """The build context for `docker build`: the Dockerfile and all files that it copies."""
+    """Return the build context for `docker build`: the Dockerfile and all files that it copies."""
     lock, arches = chosen
     dockerfile = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
     files = {
@@ -346,13 +346,13 @@ def _bake_bytes(
 
 
 def _name(chosen: ChosenLock) -> str:
-    """The file name for one architecture. Includes the architecture if the target has several."""
+    """Return the file name. Includes the architecture if the target has several."""
     lock = chosen[0]
     return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_single_arch(chosen)}"
 
 
 def _single_arch(chosen: ChosenLock) -> Arch:
-    """The selected architecture. Raises InputError if several are selected."""
+    """Return the selected architecture. Raises InputError if several are selected."""
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]

@@ -144,7 +144,7 @@ class DifferenceMatcher:
     def accept_differences(
         self, differences: Iterable[FileDifference]
     ) -> tuple[FileDifference, ...]:
-        """The differences in the same order. Accepted differences have a reason."""
+        """Return the differences in the same order. Accepted differences have a reason."""
         judged = [self._accept_difference(each, ("", "launcher"), {}) for each in differences]
         # Folders and RECORD refer to other files, whose differences must be compared first.
         for like in ("folder", "record"):
@@ -207,7 +207,7 @@ class DifferenceMatcher:
 
 
 def _differences_by_path(judged: Iterable[FileDifference]) -> dict[str, FileDifference]:
-    """A difference for each path, preferably a difference that is not accepted."""
+    """Return a difference for each path, preferably a difference that is not accepted."""
     by_path: dict[str, FileDifference] = {}
     for each in judged:
         if each.path not in by_path or not each.reason:

@@ -117,7 +117,7 @@ def _merge_layers(
 
 
 def _trees(left: TreeNode, right: TreeNode) -> Iterator[FileDifference]:
-    """The differences between two trees, ordered by path."""
+    """Yield the differences between two trees, ordered by path."""
     first = (_names(left), _names(right))
     todo: list[tuple[str, TreeNode | None, TreeNode | None]] = [("", left, right)]
     while todo:
@@ -159,7 +159,7 @@ def _nodes(
 
 
 def _names(root: TreeNode) -> dict[int, str]:
-    """The first name of each file with several hard links."""
+    """Return the first name of each file with several hard links."""
     first_names: dict[int, str] = {}
     todo = [("", root)]
     while todo:

@@ -126,7 +126,7 @@ class AbsentPackage(msgspec.Struct, frozen=True, kw_only=True):
 def dependency_graph(
     lock: Lock, arch: Arch, requires: Mapping[str, Iterable[str]]
 ) -> DependencyGraph:
-    """The dependencies between packages of `lock`. `requires` maps packages to requirements."""
+    """Return the dependencies between packages of `lock`. `requires` maps packages to lines."""
     versions = {
         normalize_package(name): version for name, version in lock.arch[arch].versions.items()
     }
@@ -159,7 +159,7 @@ def _without_marker(requirement: Requirement) -> str:
 
 
 def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
-    """The normalized name of `package`. Raises InputError if `versions` does not contain it."""
+    """Normalize the name `package`. Raises InputError if `versions` does not contain the name."""
     name = normalize_package(package)
     if name not in versions:
         near = nearest_choice(name, versions)
@@ -205,7 +205,7 @@ def absent_package(
 def version_reason(
     graph: DependencyGraph, package: str, as_of: str, learned: Sequence[Constraint]
 ) -> VersionReason:
-    """The reasons for the version of `package`, a normalized name in `graph`."""
+    """Return the reasons for the version of `package`, a normalized name in `graph`."""
     dependents = tuple(
         dependent
         for dependent in graph.dependencies
@@ -346,12 +346,12 @@ class DependencyTree:
         self._shown: set[str] = set()
 
     def tree_lines(self, roots: Sequence[str]) -> Iterator[str]:
-        """The lines of the trees below `roots`."""
+        """Yield the lines of the trees below `roots`."""
         for name in roots:
             yield from self._lines_below(name, "", "", "", 0)
 
     def reached(self, roots: Sequence[str]) -> set[str]:
-        """The packages in the trees of `roots`, up to the displayed depth."""
+        """Return the packages in the trees of `roots`, up to the displayed depth."""
         names, edge, level = set(roots), list(roots), 0
         while edge and (self._depth is None or level < self._depth):
             edge = list(

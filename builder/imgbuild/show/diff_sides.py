@@ -119,7 +119,7 @@ def _registry_side(
 def _attached_lock(
     client: RegistryClient, reference: ImageReference, digest: Digest, reporter: Reporter
 ) -> LockBundle | None:
-    """The lock and digests attached to the image `digest`, if they belong to the image."""
+    """Return the lock and digests attached to the image `digest`, if they belong to the image."""
     place = str(reference)
     for artifact in artifact_store.find_artifacts(
         client, reference.repository, digest, bundle.ARTIFACT_TYPE

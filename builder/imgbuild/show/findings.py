@@ -20,7 +20,7 @@ _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 
 
 def findings_text(reports: Sequence[Report], form: str, *, notes: bool) -> str:
-    """The findings in the format `form`, "sarif" or "github", with notes if `notes` is set."""
+    """Write findings in the format `form`, "sarif" or "github", with notes if `notes` is set."""
     if form == "sarif":
         return codec.encode(sarif_document(reports, notes=notes)).decode()
     return "\n".join(workflow_commands(reports, notes=notes))
@@ -39,7 +39,7 @@ def _words(report: Report, finding: Finding) -> str:
 
 
 def workflow_commands(reports: Iterable[Report], *, notes: bool) -> Iterator[str]:
-    """A workflow command of GitHub Actions for each finding."""
+    """Yield a workflow command of GitHub Actions for each finding."""
     for report, finding in _shown_findings(reports, notes=notes):
         properties = {"title": finding.check}
         if isinstance(finding, CodeFinding):
@@ -61,7 +61,7 @@ def _escape_value(value: str, table: Mapping[str, str]) -> str:
 
 
 def sarif_document(reports: Iterable[Report], *, notes: bool) -> dict[str, Any]:
-    """A SARIF 2.1.0 run with all findings. A finding in a wheel has no location."""
+    """Return a SARIF 2.1.0 run with all findings. A finding in a wheel has no location."""
     results = [
         _result(report, finding) for report, finding in _shown_findings(reports, notes=notes)
     ]

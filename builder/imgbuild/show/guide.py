@@ -35,7 +35,7 @@ class TargetGuide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_guide(readme: str, page: TargetPage, *, user_packages: bool) -> TargetGuide:
-    """The guide of a target. In an image without `user_packages`, only root can use pip."""
+    """Return the guide of a target. In an image without `user_packages`, only root can use pip."""
     text = image_readme(readme, page.row.target, user_packages=user_packages)
     return TargetGuide(readme=text, page=page)
 
@@ -53,7 +53,7 @@ def image_readme(readme: str, target: str, *, user_packages: bool) -> str:
 
 
 def guide_lines(guide: TargetGuide) -> Iterator[str]:
-    """The guide as Markdown with 100 columns. Only commands and digests can be longer."""
+    """Yield the guide as Markdown with 100 columns. Only commands and digests can be longer."""
     page = guide.page
     yield from guide.readme.rstrip("\n").split("\n")
     yield from ("", "## Image", "")
@@ -82,7 +82,7 @@ def guide_lines(guide: TargetGuide) -> Iterator[str]:
 
 
 def _commands(page: TargetPage) -> Iterator[str]:
-    """The commands to run the image with an engine, on a Slurm cluster and in Kubernetes."""
+    """Yield the commands to run the image with an engine, on a Slurm cluster and in Kubernetes."""
     if compose := [command for command in page.commands if COMPOSE in command]:
         name = shlex.quote(page.row.target)
         yield from ("", "With Docker (add --dry-run to print the command for the engine):", "")
@@ -105,7 +105,7 @@ def _commands(page: TargetPage) -> Iterator[str]:
 
 
 def _facts(image: PageImage) -> Sequence[str]:
-    """The download size, the size on disk, and the requirements on the host."""
+    """Return the download size, the size on disk, and the requirements on the host."""
     needs = [f"NVIDIA driver {image.driver}"] if image.driver else []
     needs += [f"glibc {image.glibc}"] if image.glibc else []
     needs += [f"a GPU of {gpus}"] if (gpus := image_capabilities(image)) else []
@@ -116,7 +116,7 @@ def _facts(image: PageImage) -> Sequence[str]:
 
 
 def _run_text(run: RecordedRun) -> str:
-    """The tier, machine, date and numbers of cases of a run, and the first failure."""
+    """Return the tier, machine, date and numbers of cases of a run, and the first failure."""
     failure = (
         f"; {quoting.code_span(f'{run.first.case}: {run.first.message}')}" if run.first else ""
     )

@@ -113,7 +113,7 @@ def diff_locked_targets(
 
 
 def lock_side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
-    """The side for a lock. The default `name` is the target."""
+    """Return the side for a lock. The default `name` is the target."""
     return DiffSide(
         name=name or lock.target,
         arch={
@@ -166,7 +166,7 @@ def diff_sides(old: DiffSide | None, new: DiffSide) -> ImageDiff:
 
 
 def _settings(old: Lock | None, new: Lock | None) -> Iterator[str]:
-    """The changed settings, except properties that depend on the architecture."""
+    """Yield the changed settings, except properties that depend on the architecture."""
     before, after = (
         lock_changes.decode_lock(codec.encode(lock) if lock else None) for lock in (old, new)
     )
@@ -218,7 +218,7 @@ def _arch(old: SideContent | None, new: SideContent, keys: Iterable[tuple[str, s
 
 
 def package_versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
-    """The versions of all packages of `lock` on `arch` by kind and name."""
+    """Return the versions of all packages of `lock` on `arch` by kind and name."""
     wheels = {
         ("wheel", wheel.package): wheel.version for wheel in installed_wheels(lock.arch[arch])
     }
@@ -233,7 +233,7 @@ def _layers(names: Sequence[str]) -> str:
 
 
 def diff_lines(diff: ImageDiff) -> list[str]:
-    """The differences as lines of text, with all packages."""
+    """Return the differences as lines of text, with all packages."""
     return _lines(diff, _changes)
 
 
@@ -302,7 +302,7 @@ def _changes(part: ArchDiff) -> Iterator[str]:
 
 
 def _kinds(part: ArchDiff) -> Iterator[tuple[str, list[PackageChange]]]:
-    """The changes by kind of package, in the order of KINDS."""
+    """Yield the changes by kind of package, in the order of KINDS."""
     for kind in KINDS:
         changes = [change for change in part.changes if change.kind == kind]
         if changes:

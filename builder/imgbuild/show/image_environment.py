@@ -101,7 +101,7 @@ def set_variable_rows() -> tuple[VariableRow, ...]:
 def target_environment(
     matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | None
 ) -> TargetEnvironment:
-    """The variables of target `name` in the image and at run time."""
+    """Return the variables of target `name` in the image and at run time."""
     expected = {
         key: (by, variable)
         for by, part in _matrix_variables(matrix, name).items()
@@ -178,13 +178,13 @@ def _sources(given: Iterable[str], have: _ImagePackages) -> tuple[str, ...]:
 
 
 def _cited_package(source: str) -> tuple[str, str]:
-    """The package and version of a source that is a file in a wheel. Empty for other sources."""
+    """Return the package and version of a file in a wheel. Empty for other sources."""
     package, equal, rest = source.partition("==")
     return (package, rest.partition(" ")[0]) if equal and " " not in package else ("", "")
 
 
 def _matrix_variables(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
-    """The variables of target `name` in the matrix, by origin."""
+    """Return the variables of target `name` in the matrix, by origin."""
     target = matrix.targets[name]
     item = find_overlay(matrix, name)
     if item is not None:  # the reasons are in the matrix of the publisher
@@ -209,7 +209,7 @@ def _matrix_variables(matrix: Matrix, name: str) -> dict[str, Mapping[str, Varia
 def _locked_settings(
     lock: Lock, expected: Mapping[str, tuple[str, Variable]]
 ) -> tuple[ImageVariable, ...]:
-    """The variables of the lock, and variables that are only in the matrix."""
+    """Return the variables of the lock, and variables that are only in the matrix."""
     locked = tuple(
         _setting(key, value, expected) for key, value in sorted(lock.settings.env.items())
     )
@@ -273,7 +273,7 @@ def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]
 
 
 def _runtime_variables(cache: str, has: AbstractSet[str] | None) -> list[RuntimeVariable]:
-    """The variables set at run time in an image with the packages `has` (None: unknown)."""
+    """Return the variables set at run time in an image with the packages `has` (None: unknown)."""
     return [
         RuntimeVariable(
             name=name,

@@ -155,7 +155,7 @@ def _settings(before: CommittedLock, after: CommittedLock) -> Iterator[str]:
 
 
 def _layer_rules(before: object, after: object) -> Iterator[str]:
-    """The changed rules for dividing packages into layers."""
+    """Yield the changed rules for dividing packages into layers."""
     old, new = _texts(before), _texts(after)
     names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
     rules = f" (rules: {join_first(names, VALUES)})" if names else ""
@@ -163,7 +163,7 @@ def _layer_rules(before: object, after: object) -> Iterator[str]:
 
 
 def _dropped_files(before: object, after: object) -> Iterator[str]:
-    """The files of packages that were omitted or included."""
+    """Yield the files of packages that were omitted or included."""
     old, new = _drops(before), _drops(after)
     for words, files in (("omitted", new - old), ("no longer omitted", old - new)):
         if files:
@@ -225,7 +225,7 @@ def _value(value: object) -> str:
 
 
 def _texts(value: object) -> dict[str, str]:
-    """The strings of a JSON object by key. Empty for other values."""
+    """Return the strings of a JSON object by key. Empty for other values."""
     if not isinstance(value, dict):
         return {}
     return {str(key): str(text) for key, text in value.items()}

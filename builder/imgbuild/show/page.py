@@ -185,7 +185,7 @@ def _commands(
 
 
 def page_lines(page: TargetPage) -> Iterator[str]:
-    """The page as text with 80 columns. Only commands can be longer."""
+    """Yield the page as text with 80 columns. Only commands can be longer."""
     row = page.row
     yield row.target
     yield from _wrap_text(row.summary, INDENT)
@@ -211,7 +211,7 @@ def page_lines(page: TargetPage) -> Iterator[str]:
 
 
 def _command(command: str) -> list[str]:
-    """A command as lines. A long command is continued with a backslash."""
+    """Return a command as lines. A long command is continued with a backslash."""
     folded = textwrap.wrap(
         command, WIDTH - INDENT - 2, initial_indent="  ", subsequent_indent="    ",
         break_long_words=False, break_on_hyphens=False,
@@ -261,7 +261,7 @@ def _image_lines(image: PageImage) -> Iterator[str]:
 
 
 def image_capabilities(image: PageImage) -> str:
-    """The GPUs that the image supports, or "" if unknown."""
+    """Return the GPUs that the image supports, or "" if unknown."""
     able = sorted({*image.gpu, *image.gpu_ptx}, key=lambda text: [*map(int, text.split("."))])
     later = (
         f" ({', '.join(image.gpu_ptx)}: some code is compiled at the first use)"

@@ -65,7 +65,7 @@ def target_history(project: Project, target: str) -> tuple[TargetRevision, ...]:
 
 
 def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]]:
-    """The targets and git objects of files images/TARGET/`name` at `commit`."""
+    """Yield the targets and git objects of files images/TARGET/`name` at `commit`."""
     for line in _git_output(project, "ls-tree", "-r", commit, "--", "images").splitlines():
         about, _, path = line.partition("\t")
         target, _, file = path.removeprefix("images/").partition("/")
@@ -102,7 +102,7 @@ def _commit(project: Project, revision: str) -> str:
 
 
 def digests_at(project: Project, revision: str) -> dict[str, Digest]:
-    """The digests of all locked targets at `revision`.
+    """Return the digests of all locked targets at `revision`.
 
     Raises InputError if the revision is unknown.
     """
@@ -116,7 +116,7 @@ def digests_at(project: Project, revision: str) -> dict[str, Digest]:
 
 
 def locked_at(project: Project, target: str, revision: str) -> tuple[Lock, TargetDigests] | None:
-    """The lock and digests of `target` at `revision`, or None.
+    """Return the lock and digests of `target` at `revision`, or None.
 
     Raises InputError if the revision is unknown.
     """

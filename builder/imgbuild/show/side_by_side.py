@@ -60,7 +60,7 @@ def _versions(left: TargetPage, right: TargetPage) -> Iterator[tuple[str, str, s
 
 
 def _images(left: TargetPage, right: TargetPage) -> Iterator[tuple[str, str, str]]:
-    """The images by architecture, x86_64 first. Labels omit a single architecture."""
+    """Yield the images by architecture, x86_64 first. Labels omit a single architecture."""
     sides = [{image.arch: image for image in page.images} for page in (left, right)]
     arches = [arch for arch in (Arch.X86_64, Arch.ARM64) if any(arch in side for side in sides)]
     for arch in arches:

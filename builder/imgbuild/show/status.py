@@ -45,7 +45,7 @@ class TargetState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_state(project: Project, matrix: Matrix, name: str) -> TargetState:
-    """The state of target `name`, determined without solving or fetching."""
+    """Return the state of target `name`, determined without solving or fetching."""
     if not lock_file.lock_path(project.images, name).exists():
         missing = target_needs(matrix, name)
         condition = Condition.NEEDS if missing else Condition.UNLOCKED
@@ -61,7 +61,7 @@ def target_state(project: Project, matrix: Matrix, name: str) -> TargetState:
 def target_states(
     project: Project, matrix: Matrix, names: Iterable[str], store: Store | None
 ) -> dict[str, TargetState]:
-    """The states of the targets `names`, determined as in `target_state`.
+    """Return the states of the targets `names`, determined as in `target_state`.
 
     `store` caches a hash of all inputs for each locked target, so that a state is determined again
     only after a change. If `store` is None or read-only, nothing is cached.
@@ -88,7 +88,7 @@ def target_states(
 
 
 def _stored_hashes(store: Store | None, place: str) -> dict[str, Sha256]:
-    """The stored hashes of targets of the matrix at `place`. Empty without a valid fact."""
+    """Return the stored hashes of targets of the matrix at `place`. Empty without a valid fact."""
     data = store.fact(FACT, place) if store is not None else None
     with contextlib.suppress(msgspec.MsgspecError):
         return msgspec.json.decode(data or b"{}", type=dict[str, Sha256])
@@ -154,7 +154,7 @@ def lock_remedy(matrix: Matrix, name: str) -> str:
 
 
 def packages_with_wheel(folder: Path) -> frozenset[str]:
-    """The packages with a wheel in `folder`. Empty if the folder does not exist."""
+    """Return the packages with a wheel in `folder`. Empty if the folder does not exist."""
     owners = (pages.package_of_file(path.name) for path in folder.glob("*.whl"))
     return frozenset(owner for owner in owners if owner)
 

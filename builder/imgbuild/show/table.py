@@ -96,7 +96,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
-    """A row for each selected target, with the selected architectures."""
+    """Return a row for each selected target, with the selected architectures."""
     return tuple(
         TableRow(
             target=item.name,
@@ -127,7 +127,7 @@ def order_rows(table: Sequence[TableRow]) -> list[TableRow]:
 def narrow_table(
     table: Sequence[TableRow], width: int | None, columns_of: Sequence[str] = ()
 ) -> list[list[str]]:
-    """The cells of a table that fits `width` characters (at least 80). The first row is the header.
+    """Format a table for `width` characters (at least 80). The first row is the header.
 
     On a wide terminal, columns of `MORE_COLUMNS` that fit are added to the columns of `columns_of`.
     If the table does not fit, the months of tests are omitted first. Then versions are cut, and
@@ -170,7 +170,7 @@ def _name_with_mark(row: TableRow, retired: str) -> str:
 
 
 def _engine(row: TableRow) -> str:
-    """The engine with its version, such as "vLLM 0.26.0"."""
+    """Return the engine with its version, such as "vLLM 0.26.0"."""
     versions = row.versions
     named = (f"{label} {versions[name]}" for name, label in ENGINES.items() if name in versions)
     return ", ".join(named) or NO_VALUE
@@ -244,7 +244,7 @@ def highest_record(row: TableRow, *, brief: bool = False) -> str:
 
 
 def runs_on_gpu(row: TableRow, gpu: str) -> list[RecordedRun]:
-    """The runs of a row on `gpu`, such as "H200", or "2 H200" for two GPUs."""
+    """Return the runs of a row on `gpu`, such as "H200", or "2 H200" for two GPUs."""
     several = re.fullmatch(r"(\d+) (.+)", gpu)
     number, name = several.groups() if several else ("", gpu)
     return [
@@ -278,12 +278,12 @@ def row_paragraphs(table: Sequence[TableRow], width: int) -> list[str]:
 
 
 def markdown_lines(table: Sequence[TableRow]) -> list[str]:
-    """A Markdown table as lines."""
+    """Return a Markdown table as lines."""
     return markdown_table(table_cells(table))
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table. The first row is the header."""
+    """Return a Markdown table. The first row is the header."""
     head, *body = lines
     lines = [head, ["---"] * len(head), *body]
     return [
@@ -295,7 +295,7 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table_cells(table: Sequence[TableRow]) -> list[list[str]]:
-    """The header and a line for each row. Some columns are omitted if no row has a value."""
+    """Return the header and a line for each row. Some columns are omitted if no row has a value."""
     columns: dict[str, list[str]] = {
         "target": [row.target + (RETIRED_MARK if row.retired else "") for row in table],
         "recommended": [row.recommended or NO_VALUE for row in table],
@@ -329,7 +329,7 @@ def pull_size(row: TableRow) -> Bytes:
 
 
 def _pull_size_text(row: TableRow) -> str:
-    """The download size, such as "4.2 GB"."""
+    """Return the download size, such as "4.2 GB"."""
     size = pull_size(row)
     return f"{size / 1e9:.1f} GB" if size else NO_VALUE
 
@@ -352,7 +352,7 @@ def _flashinfer(row: TableRow) -> str:
 
 
 def test_runs(row: TableRow) -> list[str]:
-    """The tests of each image, such as "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
+    """List the tests of each image, such as "f0d861e48604: gpu on NVIDIA H200, driver 580.159"."""
     several = len(row.images) > 1
     return [
         f"{f'{image.arch} ' if several else ''}{short_digest(image.digest)}: {image.tested}"
@@ -366,7 +366,7 @@ def short_digest(digest: Digest) -> str:
 
 
 def other_pins(row: TableRow) -> str:
-    """The pins without a column, such as "sglang 0.5.12, ray 2.58.0"."""
+    """Return the pins without a column, such as "sglang 0.5.12, ray 2.58.0"."""
     return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
 
 
@@ -412,7 +412,7 @@ def add_images(project: Project, row: TableRow) -> TableRow:
 
 
 def _locked_versions(project: Project, row: TableRow) -> dict[str, str]:
-    """The locked versions of packages with a column. Empty without a readable lock."""
+    """Return the locked versions of packages with a column. Empty without a readable lock."""
     try:
         of_arches = lock_file.locked_versions(project.images, row.target)
     except ImgbuildError:

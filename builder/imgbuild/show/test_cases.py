@@ -39,7 +39,7 @@ class _AcceptedFailures(msgspec.Struct, frozen=True):
 
 
 def run_rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
-    """A header, and a row for each run, ordered by GPU (runs without a GPU first) and tier."""
+    """Return a header and a row for each run, by GPU (runs without a GPU first) and tier."""
     ordered = sorted(runs, key=lambda run: (_gpus(run) != NO_GPU, _gpus(run), _tier(run)))
     return [
         HEAD,
@@ -117,7 +117,7 @@ def tier_descriptions(runs: Sequence[RecordedRun]) -> list[str]:
 
 
 def failure_lines(runs: Sequence[RecordedRun]) -> list[str]:
-    """A line for each run with failures: the first failed case, and its message."""
+    """Return a line for each run with failures: the first failed case, and its message."""
     return [
         f"first failure of {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}:"
         f" {run.first.case}: {run.first.message}"
@@ -131,12 +131,12 @@ def _tier(run: RecordedRun) -> int:
 
 
 def _models(run: RecordedRun) -> str:
-    """The GPUs of a run without memory and form factor, such as "2 H100"."""
+    """Return the GPUs of a run without memory and form factor, such as "2 H100"."""
     names = [name.removeprefix("NVIDIA ").partition(" ")[0] for name in run.gpu]
     kinds = {name: names.count(name) for name in sorted(names)}
     return " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items()) or NO_GPU
 
 
 def _gpus(run: RecordedRun) -> str:
-    """The GPUs of a run without the manufacturer, such as "2 H200", or "none"."""
+    """Return the GPUs of a run without the manufacturer, such as "2 H200", or "none"."""
     return run.gpus.replace("NVIDIA ", "") or NO_GPU

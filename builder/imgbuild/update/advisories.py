@@ -25,7 +25,7 @@ class UpdateAdvisories:
         self._by_version: dict[tuple[str, str], tuple[Advisory, ...]] = {}
 
     def fixed(self, package: str, present: str, newer: str) -> tuple[str, ...]:
-        """The IDs of advisories about version `present` that do not apply to `newer`."""
+        """Return the IDs of advisories about version `present` that do not apply to `newer`."""
         before = self._advisories_about(package, present)
         if not before:
             return ()

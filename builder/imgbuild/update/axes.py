@@ -71,13 +71,13 @@ class CoolDown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def axis_names(target: Target) -> tuple[str, ...]:
-    """The pinned packages of a row, in the order in which they are tried."""
+    """Return the pinned packages of a row, in the order in which they are tried."""
     ranks = {package: rank for rank, package in enumerate(ORDER)}
     return tuple(sorted(target.pins, key=lambda name: (ranks.get(name, len(ORDER)), name)))
 
 
 def list_final_releases(files: Iterable[IndexFile]) -> dict[Version, Release]:
-    """The final releases of a package by version, without yanked releases."""
+    """Return the final releases of a package by version, without yanked releases."""
     return {version: _release(version, each) for version, each in final_releases(files).items()}
 
 
@@ -128,13 +128,13 @@ def package_axis(
 
 
 def base_axis(part: str, before: str, after: str) -> VersionAxis:
-    """The axis of a `part` of a base (BASE or PYTHON)."""
+    """Return the axis of a `part` of a base (BASE or PYTHON)."""
     release = Release(version=after, first=None, last=None, files="")
     return VersionAxis(package=part, version=before, releases=(release,))
 
 
 def version_order(part: str, version: str) -> Version:
-    """The sort key of a version. For a standalone Python, the key includes the build date."""
+    """Return a sort key for a version, including the build date for a standalone Python."""
     return Version(version) if part == PYTHON else public_version(version)
 
 

@@ -97,7 +97,7 @@ def _merge_scratch(
 
 
 def _records(scratch: Project, lock: Lock) -> RecordedLayers:
-    """The records of the layers and wheels of a lock. Records of other trials are omitted."""
+    """Return the records of layers and wheels of a lock, without records of other trials."""
     every = records.read_records(scratch.images)
     layers = {layer.id for arch in lock.arch for layer in create_plan(lock, arch).layers}
     wheels = _lock_hashes(lock)
@@ -108,7 +108,7 @@ def _records(scratch: Project, lock: Lock) -> RecordedLayers:
 
 
 def _lock_hashes(lock: Lock) -> set[Sha256]:
-    """The hashes of all wheels and Debian packages of a lock, including build requirements."""
+    """Return hashes of all wheels and Debian packages of a lock, with build requirements."""
     return {
         item.sha256
         for resolution in lock.arch.values()
@@ -137,7 +137,7 @@ def _learned_constraints(
 
 
 def violated_constraints(project: Project, learned: Iterable[Constraint]) -> list[Constraint]:
-    """The constraints in `learned` that a lock of the project violates."""
+    """Return the constraints in `learned` that a lock of the project violates."""
     entries = list(learned)
     violated: list[Constraint] = []
     for name in project.locked_targets():

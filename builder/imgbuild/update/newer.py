@@ -142,7 +142,7 @@ class _NewerLookup:
         self._violated = set(constraints.violated_constraints(packages.known, packages.versions))
 
     def row(self, package: str, **fields: Any) -> NewerVersion:
-        """A result for `package` with the current version and `fields`."""
+        """Return a result for `package` with the current version and `fields`."""
         values: dict[str, Any] = {
             "package": package,
             "version": self._set.versions.get(package, ""),
@@ -152,7 +152,7 @@ class _NewerLookup:
         return NewerVersion(**values)
 
     def find_newer(self, package: str) -> NewerVersion:
-        """The newer versions of `package` on the index."""
+        """Return the newer versions of `package` on the index."""
         has = public_version(self._set.versions[package])
         files = self._indexes.files(package)
         if not files:
@@ -295,7 +295,7 @@ def _is_below(version: str, spec: SpecifierSet) -> bool:
 
 
 def file_reasons(files: Sequence[IndexFile], machines: Sequence[WheelTags]) -> tuple[str, ...]:
-    """The reasons why files of a version cannot be installed on all of `machines`."""
+    """Return the reasons why files of a version cannot be installed on all of `machines`."""
     wheels = [file for file in files if file.is_wheel]
     if not wheels:
         return ("only an sdist",)
@@ -327,7 +327,7 @@ def _accepts_python(file: IndexFile, tags: WheelTags) -> bool:
 
 
 def _readable_wheel(files: Sequence[IndexFile], tags: WheelTags) -> IndexFile | None:
-    """The wheel to read METADATA of: the best wheel for `tags`, else any wheel."""
+    """Return the wheel to read METADATA of: the best wheel for `tags`, else any wheel."""
     wheels = [file for file in files if file.is_wheel]
     versions = {file.version for file in wheels if file.version is not None}
     fitting = (best_wheel(wheels, version, tags) for version in sorted(versions, reverse=True))

@@ -61,7 +61,7 @@ class KnownVulnerabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUpdates:
-    """The updates of the Debian packages and of the standalone Python of `lock`."""
+    """Return the updates of the Debian packages and of the standalone Python of `lock`."""
     debs = lock.arch[arch].debs
     state = BaseUpdates(base=lock.base.name, arch=arch, packages=len(debs))
     if not isinstance(base, DebianBase):
@@ -99,7 +99,7 @@ def add_python_update(state: BaseUpdates, base: DebianBase, context: Context) ->
 def image_vulnerabilities(
     case: CveCase, records: Mapping[Sha256, Package], context: Context
 ) -> KnownVulnerabilities:
-    """The vulnerabilities of an image's packages according to OSV's server."""
+    """Return the vulnerabilities of an image's packages according to OSV's server."""
     http = HttpClient(offline=context.http.offline, attempts=1)  # it is no reason to wait
     now = datetime.datetime.now(datetime.UTC)
     policy = CvePolicy(today=now.date())

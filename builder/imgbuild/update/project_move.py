@@ -82,13 +82,13 @@ def rows_to_move(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def copy_place(value: Extensions, old: str, new: str) -> str:
-    """The path of the copy of `new`, next to the copy of `old`."""
+    """Return the path of the copy of `new`, next to the copy of `old`."""
     lock = value.published[old].lock
     return lock if new == old else posixpath.join(posixpath.dirname(lock), new)
 
 
 def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) -> bytes:
-    """The text of the matrix at `path` after the move, with comments."""
+    """Return the text of the matrix at `path` after the move, with comments."""
     old, new = move.old, move.new
     others = [
         name for name, row in value.targets.items()
@@ -222,7 +222,7 @@ def _contradictions(
 def _added_packages(
     row: Extension, required: ProjectRequirements, versions: Mapping[str, str], tags: WheelTags
 ) -> list[PackageDemand]:
-    """The packages of the default index that the files require but the target lacks."""
+    """Return the packages of the default index that the files require but the target lacks."""
     left_out = {
         *versions,
         *map(normalize_package, (*row.exclude, *row.relax, *row.indexes)),
@@ -235,7 +235,7 @@ def _added_packages(
 def _addition_conflicts(
     added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: WheelTags
 ) -> list[str]:
-    """The requirements of added packages that conflict with versions of the target."""
+    """Return the requirements of added packages that conflict with versions of the target."""
 
     def _pin_conflicts(demand: PackageDemand, _: threads.StopFlag) -> list[TargetChange]:
         wheel = pages.pinned_wheel(demand, tags)

@@ -164,7 +164,7 @@ def _day(build: str) -> datetime.date:
 def _same_kind(
     release: _ReleaseEntry, present: _BaseArchive, place: str
 ) -> _ReleaseArtifact | None:
-    """The archive of `release` that has the same platform and type as `present` and a SHA-256 hash.
+    """Find the archive in `release` with the platform and type of `present` and a SHA-256 hash.
 
     Raises FetchFailed if the URL is not the URL of this archive.
     """
@@ -182,7 +182,7 @@ def _same_kind(
 
 
 def _url(present: _BaseArchive, newer_one: _ReleaseArtifact, build: str) -> str:
-    """The URL of a newer archive, on the server of `present` if that URL contains the build."""
+    """Return the URL of a newer archive, on the same server as `present` if possible."""
     folder = present.url.rpartition("/")[0]
     above, _, last = folder.rpartition("/")
     name = unquote(newer_one.url.rpartition("/")[2])

@@ -71,7 +71,7 @@ def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
 
 
 def _block_content(text: str, block: tuple[int, int]) -> str:
-    """The lines of a block below its key, without indentation."""
+    """Return the lines of a block below its key, without indentation."""
     return textwrap.dedent(text[block[0] : block[1]].split("\n", 1)[1])
 
 
@@ -172,7 +172,7 @@ def renew_texts(target: Target, source: str, row: MatrixRow, made: datetime.date
 
 
 def version_changes(before: Target, after: Target) -> list[tuple[str, str, str]]:
-    """The package, old version and new version of each changed pin."""
+    """Return the package, old version and new version of each changed pin."""
     return [
         (package, version, after.pins[package])
         for package, version in before.pins.items()

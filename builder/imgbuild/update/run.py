@@ -154,7 +154,7 @@ def _candidates(
 
 
 def _newer_base_parts(snapshot: BaseSnapshot | None) -> list[tuple[str, str, str]]:
-    """The changed parts of a newer base: axis, old version and new version of each."""
+    """Return the changed parts of a newer base: axis, old version and new version of each."""
     parts = []
     if snapshot is not None and snapshot.after:
         parts.append((BASE, snapshot.before, snapshot.after))
@@ -248,7 +248,7 @@ class RowUpdater:
         return pending
 
     def _present_version(self, axis: VersionAxis) -> str:
-        """The version of an axis, including the updates that were accepted so far."""
+        """Return the version of an axis, including the updates that were accepted so far."""
         if axis.package in BASE_PARTS:
             is_moved = self._accepted is not None
             return axis.releases[0].version if is_moved else axis.version
@@ -334,7 +334,7 @@ class RowUpdater:
         return trial.settings_hash(self._row.add_to_matrix(self._inputs.matrix), self._row.target)
 
     def _names(self, package: str) -> set[str]:
-        """The packages whose versions can cause the rejection of `package`."""
+        """Return the packages whose versions can cause the rejection of `package`."""
         locked = next(iter(self._start.lock.arch.values())).versions if self._start.lock else {}
         return {*locked, *self._row.target.pins, package}
 
@@ -401,7 +401,7 @@ def planned_versions(
 
 
 def versions_in_cool_down(start: RowCandidates) -> dict[str, tuple[str, ...]]:
-    """The versions in the cool-down, by package."""
+    """Return the versions in the cool-down, by package."""
     return {
         axis.package: tuple(release.version for release in axis.waiting)
         for axis in start.axes

@@ -172,7 +172,7 @@ def _audit_solution(
 
 
 def _packages_without_facts(resolution: Resolution, context: Context) -> list[str]:
-    """The packages whose facts are not in the cache."""
+    """Return the packages whose facts are not in the cache."""
     library = Library(context.store, ahead=False)
     lacking = []
     for wheel in installed_wheels(resolution):

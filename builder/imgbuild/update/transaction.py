@@ -49,7 +49,7 @@ class ChangeJournal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def transaction_folder(project: Project) -> Path:
-    """The folder for new content of `project`.
+    """Return the folder for new content of `project`.
 
     Raises InputError if the path contains a link.
     """

@@ -222,7 +222,7 @@ def _longer_refusal(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
 
 
 def mentioned_packages(reasons: tuple[str, ...], names: Iterable[str]) -> set[str]:
-    """The packages in `reasons` that are also in `names` or have a version specifier."""
+    """Return the packages in `reasons` that are also in `names` or have a version specifier."""
     text = " ".join(re.sub(r"[-_.]+(?=[a-z])", "-", reason.lower()) for reason in reasons)
     named = {name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
     return named | {

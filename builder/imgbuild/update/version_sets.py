@@ -127,7 +127,7 @@ def _target_requirements(lock: Lock) -> dict[str, RequiredVersion]:
 
 
 def _required_versions(item: TargetOverlay) -> dict[str, RequiredVersion]:
-    """The requirements in a project's files and row, and their places."""
+    """Return the requirements in a project's files and row, and their places."""
     required = item.requirements
     wanted = {
         package: RequiredVersion(spec=spec, place=str(required.places.get(package, "matrix.yaml")))
