@@ -130,7 +130,7 @@ def run_imgbuild(
     after: contenders.PreparedTarget,
     runs: int,
 ) -> tuple[measuring.CommandMeasure, int | None]:
-    """The median of `runs`, and the bytes to push to a registry that contains `base`."""
+    """Return the median of `runs`, and the bytes to push to a registry that contains `base`."""
     once: Callable[[], measuring.CommandMeasure] = {
         "cold": lambda: imgbuild.answer(base, have=None),
         "trl": lambda: imgbuild.answer(after, have=base),
@@ -153,7 +153,7 @@ def run_docker(
     after: contenders.PreparedTarget,
     runs: int,
 ) -> tuple[measuring.CommandMeasure, int]:
-    """The median of `runs` of `docker build` with uv, and the bytes to push."""
+    """Return the median of `runs` of `docker build` with uv, and the bytes to push."""
     if case == "nothing":
         docker.ensure_image(base)
         return median_measure(docker.answer(cached=True) for _ in range(runs)), 0
@@ -165,7 +165,7 @@ def run_docker(
 
 
 def median_measure(measures: Iterable[measuring.CommandMeasure]) -> measuring.CommandMeasure:
-    """The median of each figure."""
+    """Return the median of each figure."""
     samples = list(measures)
     return measuring.CommandMeasure(
         seconds=statistics.median(item.seconds for item in samples),
@@ -221,7 +221,7 @@ def format_report(
 
 
 def format_megabytes(size: int | None) -> str:
-    """A size in MB, or a dash."""
+    """Return a size in MB, or a dash."""
     return NO_FIGURE if size is None else f"{size / 1e6:,.1f} MB"
 
 

@@ -117,7 +117,7 @@ def draw_failures(results: Path, python: str, seed: int, count: int) -> None:
 
 
 def _place(entry: Values, file: str) -> Path:
-    """The absolute path of a file in a finding."""
+    """Return the absolute path of a file in a finding."""
     path = Path(entry["path"])
     return path if path.is_file() else Path(file).resolve()
 

@@ -68,7 +68,7 @@ def load_module(module: str) -> Any:
 
 
 def find_member(owner: Any, name: str) -> Any:
-    """An attribute or a submodule."""
+    """Return an attribute or a submodule."""
     try:
         return getattr(owner, name)
     except AttributeError:
@@ -111,7 +111,7 @@ def check_call(function: Any, node: ast.Call) -> None:
 
 
 def qualified_name(value: Any) -> str:
-    """The qualified name of a class or function."""
+    """Return the qualified name of a class or function."""
     return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}"
 
 
@@ -275,7 +275,7 @@ class UseWalk:
 
 
 def assigned_names(node: ast.AST) -> Iterator[str]:
-    """The names that a statement assigns."""
+    """Yield the names that a statement assigns."""
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
             yield each.id
@@ -286,7 +286,7 @@ def assigned_names(node: ast.AST) -> Iterator[str]:
 
 
 def find_failures(paths: Sequence[str]) -> list[tuple[str, int, int, str]]:
-    """The failures in the Python files below `paths`, except for missing packages."""
+    """Return the failures in the Python files below `paths`, except for missing packages."""
     result = []
     for top in map(Path, paths):
         for path in sorted(top.rglob("*.py")) if top.is_dir() else [top]:
@@ -307,7 +307,7 @@ def walk_file(path: Path) -> UseWalk | None:
 
 
 def judge_findings(drawn: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The verdict on each finding (true, false or untried) and the reason."""
+    """Return the verdict on each finding (true, false or untried) and the reason."""
     return [judge_finding(each) for each in drawn]
 
 
@@ -348,7 +348,7 @@ def judge_finding(finding: dict[str, Any]) -> tuple[str, str]:
 
 
 def import_dotted(dotted: str) -> Any:
-    """The module, or the member of a module, with a dotted name."""
+    """Return the module, or the member of a module, with a dotted name."""
     parts = dotted.split(".")
     value = load_module(parts[0])
     for name in parts[1:]:

@@ -60,12 +60,12 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     layers: dict[str, int]
 
     def inputs(self) -> list[LockedFile]:
-        """All input files of the image."""
+        """Return all input files of the image."""
         resolution = self.lock.arch[ARCH]
         return [*resolution.wheels, *(built.wheel for built in resolution.built), *resolution.debs]
 
     def wheels(self) -> list[LockedFile]:
-        """All installed wheels."""
+        """Return all installed wheels."""
         resolution = self.lock.arch[ARCH]
         return [*resolution.wheels, *(built.wheel for built in resolution.built)]
 
@@ -76,7 +76,7 @@ def prepare_target(project: Project, folder: Path) -> PreparedTarget:
 
 
 def change_project(project: Project, pins: Mapping[str, str], folder: Path) -> PreparedTarget:
-    """A copy of the project, locked again if `pins` are given, and built once."""
+    """Return a copy of the project, locked again if `pins` are given, and built once."""
     copy = Project(root=folder, target=project.target)
     folder.mkdir(parents=True)
     shutil.copytree(project.root / "images", folder / "images")
@@ -134,7 +134,7 @@ class ImgbuildContender:
         )
 
     def _script(self, built: PreparedTarget) -> list[str | Path]:
-        """The command line of `imgbuild run`, which builds and loads the image."""
+        """Return the command line of `imgbuild run`, which builds and loads the image."""
         words = ["run", built.project.target, "--through", self._through, *self._jobs]
         return [IMGBUILD, *words, "--", *ANSWER]
 
@@ -176,7 +176,7 @@ class DockerContender:
         self._base = ""
 
     def version(self) -> str:
-        """The engine's version."""
+        """Return the engine's version."""
         return _output("docker", "version", "--format", "{{.Server.Version}}").strip()
 
     def prepare(self, built: PreparedTarget) -> None:
@@ -257,7 +257,7 @@ class DockerContender:
 
 
 def daemon_processes() -> list[int]:
-    """The process IDs of Docker's daemon, whose child processes do the work."""
+    """Return the process IDs of Docker's daemon, whose child processes do the work."""
     pid_text = next((path.read_text() for path in DAEMON_PIDS if path.exists()), "")
     return [int(pid_text)] if pid_text.strip() else []
 

@@ -85,7 +85,7 @@ def measure_command(
 
 
 def process_memory(roots: Sequence[int]) -> int:
-    """The memory of `roots` and all descendants in bytes, with shared pages counted once."""
+    """Return the memory of `roots` and all descendants in bytes, with shared pages counted once."""
     if not roots:
         return 0
     children = defaultdict(list)
@@ -118,7 +118,7 @@ def _process_memory(process: int) -> int:
 
 
 def describe_machine() -> str:
-    """A description of this machine and its load, in one line."""
+    """Return a description of this machine and its load, in one line."""
     cpus = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     model = cpus[0].partition(":")[2].strip() if cpus else platform.machine()
     total = next((line.split()[1] for line in _lines("/proc/meminfo") if "MemTotal" in line), "0")

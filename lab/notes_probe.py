@@ -38,7 +38,7 @@ def load_module(module: str) -> Any:
 
 
 def find_object(dotted: str) -> Any:
-    """The object with a dotted name, or None if a part of the name is missing."""
+    """Return the object with a dotted name, or None if a part of the name is missing."""
     parts = dotted.replace(":", ".").split(".")
     for cut in range(len(parts), 0, -1):
         try:
@@ -152,7 +152,7 @@ CHECKS: dict[str, Callable[[str, str], bool]] = {
 
 
 def judge_question(question: dict[str, str]) -> tuple[str, str]:
-    """The outcome and reason for one question."""
+    """Return the outcome and reason for one question."""
     check = CHECKS.get(question["relation"])
     if check is None:
         return "untried", "cannot be checked inside an image"

@@ -88,7 +88,7 @@ class InstalledSet:
         return self.result().fails
 
     def result(self) -> SetResult:
-        """The result of the set without the results of an audit."""
+        """Return the result of the set without the results of an audit."""
         return SetResult(
             imported=self.imported,
             failures=tuple(self.failures),
@@ -224,7 +224,7 @@ class Experiments:
         )
 
     def _base(self, torch: str) -> Path:
-        """The folder in which a version of torch is installed once."""
+        """Return the folder in which a version of torch is installed once."""
         base = self.folder / f"torch-{torch}"
         if base.exists():
             return base
@@ -292,7 +292,7 @@ class Experiments:
 def _failures(
     tried: SetProbe, target: Path, package: str, modules: Sequence[str], names: Sequence[str]
 ) -> Iterator[Failure]:
-    """The failures to import, read or open parts of one package."""
+    """Yield the failures to import, read or open parts of one package."""
     objects = [
         str(path)
         for module in modules
@@ -311,7 +311,7 @@ def _report(text: str) -> Report:
 
 
 def _look_up_alarms(report: Report | None, tried: SetProbe) -> Iterator[Alarm]:
-    """The errors of a report, and whether Python confirms the errors that it can look up."""
+    """Yield the errors of a report, and whether Python confirms the errors that it can look up."""
     left = ALARMS
     for finding in audit_errors(report.findings if report is not None else ()):
         evidence = finding.evidence

@@ -130,7 +130,7 @@ def main() -> None:
 
 
 def find_failure(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any] | None:
-    """The failure to import a module or to read one of its names, or None."""
+    """Return the failure to import a module or to read one of its names, or None."""
     try:
         if by_name:
             look_up_object(name)
@@ -159,7 +159,7 @@ def look_up_object(name: str) -> Any:
 
 
 def error_text(error: BaseException) -> str:
-    """The error and its cause in one line of at most 400 characters."""
+    """Return the error and its cause in one line of at most 400 characters."""
     text = f"{type(error).__name__}: {error}"
     cause = error.__cause__ or error.__context__
     if cause is not None and str(cause) not in text:

@@ -31,20 +31,20 @@ class MeasuredDraw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_seeds(text: str) -> Iterable[int]:
-    """The seeds of "5" or "1-200"."""
+    """Return the seeds of "5" or "1-200"."""
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1)
 
 
 def read_results(path: Path) -> dict[int, MeasuredDraw]:
-    """The results of a file, by seed."""
+    """Return the results of a file, by seed."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     decoded = (msgspec.json.decode(line, type=MeasuredDraw) for line in lines if line.strip())
     return {measured.seed: measured for measured in decoded}
 
 
 def verdict_row(measured: MeasuredDraw) -> Row | None:
-    """The verdicts of a seed, or None if the seed was not audited."""
+    """Return the verdicts of a seed, or None if the seed was not audited."""
     if measured.draw is None or measured.control is None or measured.forced is None:
         return None
     return Row(
@@ -61,7 +61,7 @@ def verdict_row(measured: MeasuredDraw) -> Row | None:
 
 
 def exclusion_counts(results: Iterable[MeasuredDraw]) -> Iterator[str]:
-    """The reasons for draws that were not audited, with counts for each half."""
+    """Yield the reasons for draws that were not audited, with counts for each half."""
     counts: dict[str, list[int]] = {}
     for measured in results:
         if verdict_row(measured) is None:
@@ -76,7 +76,7 @@ def exclusion_counts(results: Iterable[MeasuredDraw]) -> Iterator[str]:
 
 
 def seed_details(measured: MeasuredDraw) -> Iterator[str]:
-    """The misses and false alarms of a seed."""
+    """Yield the misses and false alarms of a seed."""
     verdicts = verdict_row(measured)
     if (
         verdicts is None

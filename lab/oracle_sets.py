@@ -49,7 +49,7 @@ class ListedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     beside: dict[str, tuple[str, ...]] = msgspec.field(default={}, name="with")
 
     def names_to_read(self, packages: Collection[str]) -> tuple[str, ...]:
-        """The names to read in a set of these packages."""
+        """Return the names to read in a set of these packages."""
         more = [name for other, names in self.beside.items() if other in packages for name in names]
         return (*self.names, *more)
 
@@ -102,7 +102,7 @@ class SetDraw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_table() -> PackageTable:
-    """The table of packages and groups."""
+    """Return the table of packages and groups."""
     return msgspec.convert(yaml.safe_load(TABLE.read_text(encoding="utf-8")), PackageTable)
 
 
@@ -201,7 +201,7 @@ def is_sampled(seed: int, share: float) -> bool:
 
 
 def draw_sets(seed: int, shop: PackageShop) -> SetDraw | None:
-    """The draw of `seed`, or None if uv rejects all attempts."""
+    """Return the draw of `seed`, or None if uv rejects all attempts."""
     dice = random.Random(seed)  # noqa: S311 - a sample, no secret
     groups = shop.table.groups
     (group,) = dice.choices(groups, weights=[group.weight for group in groups])
@@ -256,7 +256,7 @@ def _attempt_draw(
 
 
 def _pinned_requirement(name: str, dice: random.Random, shop: PackageShop) -> str:
-    """A requirement on a main package, usually for the newest compatible version."""
+    """Return a requirement on a main package, usually for the newest compatible version."""
     versions = shop.versions(name)
     pinned = bool(versions) and dice.random() < PINNED_SHARE
     return f"{name}=={dice.choice(versions)}" if pinned else name
@@ -272,7 +272,7 @@ def packages_to_import(
 
 
 def pins_to_install(pins: Mapping[str, str]) -> dict[str, str]:
-    """The pins that a set installs in addition to the base of its group."""
+    """Return the pins that a set installs in addition to the base of its group."""
     return {
         name: version
         for name, version in pins.items()
@@ -323,7 +323,7 @@ def _top_modules(distribution: Distribution, target: Path) -> tuple[str, ...]:
 
 
 def metadata_conflicts(target: Path, extra: Mapping[str, str]) -> tuple[str, ...]:
-    """The requirements in METADATA, without extras, that the installed set does not satisfy.
+    """Return the requirements in METADATA, without extras, that the installed set does not satisfy.
 
     Each item is "package: requirement". `extra` contains versions of packages installed elsewhere.
     """

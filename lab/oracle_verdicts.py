@@ -97,7 +97,7 @@ CHOICES: dict[str, Callable[[SetResult], bool]] = {
 
 
 def set_verdict(result: SetResult, package: str) -> Verdict:
-    """The verdict of a set in which the version of `package` was forced."""
+    """Return the verdict of a set in which the version of `package` was forced."""
     if result.audited:
         return Verdict.UNANSWERED
     tested = [alarm for alarm in result.errors if alarm.finding.check not in UNTESTABLE]
@@ -168,7 +168,7 @@ def _is_named(alarm: Alarm, failure: Failure) -> bool:
 
 
 def metadata_verdict(result: SetResult) -> Verdict:
-    """The verdict from the requirements in the installed METADATA alone."""
+    """Return the verdict from the requirements in the installed METADATA alone."""
     evidence = [
         alarm.finding.evidence for alarm in result.alarms if alarm.finding.check == METADATA
     ]
@@ -189,19 +189,19 @@ def metadata_verdict(result: SetResult) -> Verdict:
 
 
 def module_of_file(file: str) -> str:
-    """The module name of a Python file in a wheel, or "" for other files."""
+    """Return the module name of a Python file in a wheel, or "" for other files."""
     if not file.endswith(".py"):
         return ""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def audit_errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The errors among `findings`."""
+    """Return the errors among `findings`."""
     return tuple(finding for finding in findings if finding.severity is Severity.ERROR)
 
 
 def wilson_interval(hits: int, total: int) -> tuple[float, float]:
-    """The 95 % Wilson interval of a share, or 0 to 1 if `total` is 0."""
+    """Return the 95 % Wilson interval of a share, or 0 to 1 if `total` is 0."""
     if not total:
         return 0.0, 1.0
     z, share = 1.959964, hits / total
@@ -212,7 +212,7 @@ def wilson_interval(hits: int, total: int) -> tuple[float, float]:
 
 
 def format_share(hits: int, total: int) -> str:
-    """A share as a cell of a table, such as "5 of 13: 38 % (18 to 64)"."""
+    """Return a share as a cell of a table, such as "5 of 13: 38 % (18 to 64)"."""
     if not total:
         return "0 of 0"
     low, high = wilson_interval(hits, total)
@@ -237,7 +237,7 @@ Half = Callable[[Row], bool]
 
 
 def verdict_table(rows: Sequence[Row]) -> list[str]:
-    """The Markdown table of `rows`."""
+    """Return the Markdown table of `rows`."""
     halves: list[tuple[str, Half]] = [
         ("development (even seeds)", lambda row: row.seed % 2 == 0),
         ("held out (odd seeds)", lambda row: row.seed % 2 == 1),

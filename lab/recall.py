@@ -23,7 +23,7 @@ from tests.support.combinations import HALVES, Combination, Outcome, audit_all, 
 
 
 def format_table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
-    """The table, with a line for each group of outcomes."""
+    """Return the table, with a line for each group of outcomes."""
     lines = [
         "| | records | found | recall | healthy neighbours with an error | precision |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
@@ -38,7 +38,7 @@ def format_table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
 
 
 def fault_lines(outcomes: Iterable[Outcome]) -> list[str]:
-    """The missed findings, and the messages of false alarms."""
+    """Return the missed findings, and the messages of false alarms."""
     lines = []
     for outcome in outcomes:
         if not outcome.found:

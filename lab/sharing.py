@@ -47,7 +47,7 @@ def list_images(folder: Path) -> list[TargetImage]:
 
 
 def image_table(locked_images: Sequence[TargetImage]) -> list[str]:
-    """The lines of the table, and the sums below the table."""
+    """Return the lines of the table, and the sums below the table."""
     holders = Counter(digest for _, _, image in locked_images for digest in sizes_by_digest(image))
     lines = [
         "| image | layers | packed | unpacked | own | shared |",
@@ -89,7 +89,7 @@ def sum_lines(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
 
 
 def sizes_by_digest(image: ImageDigests) -> dict[str, int]:
-    """The packed size in bytes of each layer of an image, by digest."""
+    """Return the packed size in bytes of each layer of an image, by digest."""
     return {layer.digest: layer.size for layer in image.layers}
 
 

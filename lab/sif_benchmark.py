@@ -147,13 +147,13 @@ def run_conversion(command: Sequence[str | Path], folder: Path, out: Path) -> Co
 
 
 def processor_seconds() -> float:
-    """The processor time of all ended child processes in seconds."""
+    """Return the processor time of all ended child processes in seconds."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def format_report(runs: dict[str, list[ConversionRun]], before: str) -> str:
-    """A line about the machine, and a table of medians."""
+    """Return a line about the machine, and a table of medians."""
     count = len(runs["imgbuild"])
     lines = [f"{before}; median of {count}.", "", HEAD, "| --- " * 7 + "|"]
     slowest = max(median_seconds(each) for each in runs.values())
@@ -174,7 +174,7 @@ def format_report(runs: dict[str, list[ConversionRun]], before: str) -> str:
 
 
 def median_seconds(runs: Sequence[ConversionRun]) -> float:
-    """The median wall time in seconds."""
+    """Return the median wall time in seconds."""
     return statistics.median(run.measure.seconds for run in runs)
 
 

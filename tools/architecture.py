@@ -27,7 +27,7 @@ WIDTH = 15
 
 
 def tree_block() -> str:
-    """The levels as a code block, highest level first, with number, folder and purpose."""
+    """Return the levels as a code block, highest level first, with number, folder and purpose."""
     lines = []
     for number, level in reversed(list(enumerate(LEVELS, start=1))):
         if {*level} <= {*ROOT_MODULES}:
@@ -45,7 +45,7 @@ def tree_block() -> str:
 
 
 def _rows(name: str, depth: int = 0) -> Iterator[tuple[int, str]]:
-    """A folder and its subfolders, each with its depth."""
+    """Yield a folder and its subfolders, each with its depth."""
     folder = PACKAGE / name
     label = "  " * depth + folder.name + "/"
     yield depth, f"{label:{WIDTH}} {module_purpose(folder)}"
@@ -55,14 +55,14 @@ def _rows(name: str, depth: int = 0) -> Iterator[tuple[int, str]]:
 
 @functools.cache
 def module_purpose(path: Path) -> str:
-    """The first line of the docstring of a module, or of `__init__` for a folder."""
+    """Return the first line of the docstring of a module, or of `__init__` for a folder."""
     file = path / "__init__.py" if path.is_dir() else path
     text = file.read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
 def _line(path: Path) -> str:
-    """A line for a module with path, purpose and public names."""
+    """Return a line for a module with path, purpose and public names."""
     names = [
         f"`{node.name}`"
         for node in ast.parse(path.read_text(encoding="utf-8")).body
@@ -73,7 +73,7 @@ def _line(path: Path) -> str:
 
 
 def module_index() -> str:
-    """A section for each level, highest first, with a line for each module."""
+    """Return a section for each level, highest first, with a line for each module."""
     lines: list[str] = []
     for number, level in reversed(list(enumerate(LEVELS, start=1))):
         lines.append(f"## Level {number}\n")
@@ -93,7 +93,7 @@ def module_index() -> str:
 
 
 def render_page() -> str:
-    """The text of ARCHITECTURE.md with the current tree."""
+    """Return the text of ARCHITECTURE.md with the current tree."""
     text = PAGE.read_text(encoding="utf-8")
     head, _, rest = text.partition(START)
     _, _, tail = rest.partition(END)

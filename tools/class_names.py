@@ -41,7 +41,7 @@ OLDEST = Version("0.0")
 
 
 def classes(package: str, http: HttpClient) -> set[str]:
-    """The classes in the newest and in an earlier wheel of a package."""
+    """Return the classes in the newest and in an earlier wheel of a package."""
     every = published_wheels.default_indexes(http).files(package)
     wheels = [
         *published_wheels.first_wheels(every, OLDEST, published_wheels.minor_release).values()

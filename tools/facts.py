@@ -133,7 +133,7 @@ class FactsReader:
             self.bases[key] = folders.published_paths(layers, inputs.store)
 
     def entries(self) -> dict[str, bytes]:
-        """The entries of the file."""
+        """Return the entries of the file."""
         encode = msgspec.msgpack.encode
         hashes = sorted(self.debs)
         return {
@@ -171,7 +171,7 @@ def chosen_locks(names: Sequence[str]) -> list[Lock]:
 
 
 def ordered_arches(lock: Lock) -> list[Arch]:
-    """The architectures of `lock`, x86_64 first."""
+    """Return the architectures of `lock`, x86_64 first."""
     return sorted(lock.arch, key=lambda arch: arch is not Arch.X86_64)
 
 
@@ -276,7 +276,7 @@ def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library
 
 
 def shown_files() -> set[str]:
-    """The files to store with comments, because a rule can search for a comment."""
+    """Return the files to store with comments, because a rule can search for a comment."""
     return {rule.shown.file for rule in rules.load_rules()}
 
 
@@ -318,7 +318,7 @@ def read_wheels(
 
 
 def read_small(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
-    """The entries of the file at `path`, with the small facts of the wheels of `locks`."""
+    """Return the entries of the file at `path`, with the small facts of the wheels of `locks`."""
     session = open_session(None, SessionOptions())
     facts = FactsReader()
     for lock in locks:
@@ -351,7 +351,7 @@ def add_names(locks: Sequence[Lock], path: Path) -> None:
 
 
 def add_modules(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
-    """The entries of the file at `path`, with the modules that audits of `locks` read.
+    """Return the entries of the file at `path`, with the modules that audits of `locks` read.
 
     The cache must not contain modules from other audits.
     """
@@ -387,7 +387,7 @@ def add_modules(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
 
 
 def read_entries(path: Path) -> dict[str, bytes]:
-    """The entries of the file at `path`."""
+    """Return the entries of the file at `path`."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     file = FactsFile.open(path)
@@ -395,7 +395,7 @@ def read_entries(path: Path) -> dict[str, bytes]:
 
 
 def add_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
-    """The entries of the file at `path`, with missing wheels, packages and bases added."""
+    """Return the entries of the file at `path`, with missing wheels, packages and bases added."""
     session = open_session(None, SessionOptions())
     before = FactsFile.open(path)
     published = PublishedFacts(before)

@@ -35,7 +35,7 @@ NOTE = "<!-- made from locks and test records by tools/images_table.py -->"
 
 
 def all_rows(root: Path) -> list[TableRow]:
-    """The rows of `imgbuild list --all` for the matrix in `root`."""
+    """Return the rows of `imgbuild list --all` for the matrix in `root`."""
     project = find_project(root)
     matrix = published.load_matrix(project.matrix)
     rows = table.create_rows(
@@ -59,7 +59,7 @@ PINS = {"torch": "torch", "vllm": "vLLM", "trl": "TRL", "verl": "verl"}
 
 
 def image_table(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
-    """A Markdown table of the images with download sizes and test records.
+    """Return a Markdown table of the images with download sizes and test records.
 
     With `pages`, names are links to the pages of the targets, and only x86_64 sizes and the newest
     tests are shown.
@@ -87,7 +87,7 @@ def _name(row: TableRow, *, link: bool) -> str:
 
 
 def _sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
-    """The download size of each architecture."""
+    """Return the download size of each architecture."""
     sizes = {image.arch: f"{image.size / 1e9:.1f} GB" for image in row.images}
     if x86_64_alone and Arch.X86_64 in sizes:
         return [sizes[Arch.X86_64]]
@@ -95,12 +95,12 @@ def _sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
 
 
 def _tested_text(row: TableRow, *, brief: bool) -> list[str]:
-    """The GPUs and the month of the newest test, or the records of each image."""
+    """Return the GPUs and the month of the newest test, or the records of each image."""
     return [table.highest_record(row)] if brief else table.test_runs(row)
 
 
 def _name_mark(row: TableRow) -> str:
-    """The note below the name of a target in a Markdown table."""
+    """Return the note below the name of a target in a Markdown table."""
     if row.recommended:
         return f"<br>**{quoting.markdown_cell(row.recommended)}**"
     return "<br>retired" if row.retired else ""

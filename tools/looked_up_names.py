@@ -100,7 +100,7 @@ class RecordingPackageSet(PackageSet):
 
 
 def names_looked_up(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, ...]]:
-    """The key of a target's packages, and the names that an audit of their code looks up."""
+    """Return the key of a target's packages, and the names that an audit of their code looks up."""
     resolution = lock.arch[arch]
     # As `lock` audits: with the exact Python of the base.
     target = inputs.matrix.targets[lock.target]

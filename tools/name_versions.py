@@ -79,7 +79,7 @@ class VersionNames(msgspec.Struct):
 
 
 def imported_names(packages: Iterable[str], http: HttpClient) -> dict[str, set[str]]:
-    """The names that `IMPORTERS` import from modules of these packages, by module."""
+    """Return the names that `IMPORTERS` import from modules of these packages, by module."""
     tops = {TOPS.get(package, package.replace("-", "_")) for package in packages}
     imports: dict[str, set[str]] = defaultdict(set)
     for importer, oldest in IMPORTERS.items():
@@ -112,7 +112,7 @@ def read_names(
     inner: Mapping[str, set[str]],
     listed: Sequence[str] | None,
 ) -> VersionNames:
-    """The names in a wheel on the index. Inner modules are read only for names in `inner`.
+    """Return the names in a wheel on the index. Inner modules are read only for names in `inner`.
 
     `listed` contains the classes whose arguments are read. If it is None, these are the classes
     that match `KEPT_CLASSES`.
@@ -173,14 +173,14 @@ def read_names(
 
 
 def module_of_file(path: str) -> str:
-    """The module of a file in a wheel."""
+    """Return the module of a file in a wheel."""
     parts = path.split("/")
     parts[-1] = parts[-1].partition(".")[0]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def bound_names(body: Iterable[ast.stmt]) -> Iterable[str]:
-    """The names that the body of a module binds, or lists for lazy import."""
+    """Yield the names that the body of a module binds, or lists for lazy import."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -202,7 +202,7 @@ def bound_names(body: Iterable[ast.stmt]) -> Iterable[str]:
 def constructor_arguments(
     name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]
 ) -> set[str]:
-    """The arguments of a constructor, which are parameters or the fields of a dataclass."""
+    """Return the arguments of a constructor, which are parameters or the fields of a dataclass."""
     if name not in classes or name in seen:
         return set()
     node = classes[name]
@@ -229,7 +229,7 @@ def constructor_arguments(
 
 
 def class_members(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> set[str]:
-    """The methods and fields of a class."""
+    """Return the methods and fields of a class."""
     if name not in classes or name in seen:
         return set()
     node = classes[name]
@@ -247,14 +247,14 @@ def class_members(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]
 
 
 def base_names(node: ast.ClassDef) -> list[str]:
-    """The names of the base classes of a class."""
+    """Return the names of the base classes of a class."""
     return [ast.unparse(base).rpartition(".")[2].partition("[")[0] for base in node.bases]
 
 
 def changed_names(
     per_version: Sequence[set[str] | None], versions: Sequence[Version]
 ) -> dict[str, str]:
-    """The names that not every version has, with the range of versions that have them.
+    """Return the names that not every version has, with the range of versions that have them.
 
     Versions without the module or class are None and are ignored.
     """
@@ -274,7 +274,7 @@ def changed_names(
 
 
 def data_tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
-    """The tables of a data file."""
+    """Return the tables of a data file."""
     versions, values = list(read_versions), list(read_versions.values())
 
     def _group_by_key(part: str) -> dict[str, dict[str, str]]:
@@ -324,7 +324,7 @@ def write_package(
 
 
 def _release(version: Version) -> tuple[int, ...]:
-    """The release of a version without its post-release number."""
+    """Return the release of a version without its post-release number."""
     return version.release[:3]
 
 

@@ -85,7 +85,7 @@ PICTURES = {
 
 
 def draw_picture(picture: Picture) -> str:
-    """The SVG of a picture."""
+    """Return the SVG of a picture."""
     text = Text.from_ansi(f"$ {picture.command}\n{run_for_picture(picture)}")
     console = Console(
         record=True,
@@ -104,7 +104,7 @@ def draw_picture(picture: Picture) -> str:
 
 
 def run_for_picture(picture: Picture) -> str:
-    """The output of the command on a terminal. Raises CalledProcessError if it fails."""
+    """Return the output of the command on a terminal. Raises CalledProcessError if it fails."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, picture.columns, 0, 0))
     environment = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "LANG": "C.UTF-8",

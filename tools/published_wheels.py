@@ -15,13 +15,13 @@ from imgbuild.solve import uv
 
 
 def default_indexes(http: HttpClient) -> IndexLookup:
-    """The default index of uv as the only index."""
+    """Return the default index of uv as the only index."""
     place = IndexAddress(name="default", address=uv.default_index())
     return IndexLookup({place.name: place}, {}, place.name, http)
 
 
 def open_wheel(file: IndexFile, http: HttpClient, block: int) -> zipfile.ZipFile:
-    """A wheel whose needed parts are downloaded in blocks of `block` bytes."""
+    """Return a wheel whose needed parts are downloaded in blocks of `block` bytes."""
     remote = RemoteFile(file.url, BlockCache(http, block=block, limit=64))
     return zipfile.ZipFile(io.BufferedReader(remote, 1 << 16))
 
@@ -47,5 +47,5 @@ def first_wheels(
 
 
 def minor_release(version: Version) -> tuple[int, ...]:
-    """The minor release of a version."""
+    """Return the minor release of a version."""
     return version.release[:2]

@@ -34,7 +34,7 @@ markdown` prints the `docker pull` and `apptainer pull` lines of each. The workf
 
 
 def pull_block(place: str, recommended: Sequence[str]) -> list[str] | None:
-    """The text for the images in `place`, or None if it has no image of a target."""
+    """Return the text for the images in `place`, or None if it has no image of a target."""
     client = RegistryClient()
     images = listing.list_images(client, [image_reference.parse_repository(place)])
     return pull_page.brief_commands(images, recommended)

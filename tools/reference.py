@@ -47,12 +47,12 @@ TYPE_NAMES = {"string": "text", "integer": "number", "boolean": "true or false",
 
 
 def page_folders() -> dict[str, dict[str, str]]:
-    """The pages of each folder in docs, by name."""
+    """Return the pages of each folder in docs, by name."""
     return {"reference": reference_pages(), "images": guide_pages()}
 
 
 def guide_pages() -> dict[str, str]:
-    """The guides of the recommended targets, by name in docs/images."""
+    """Return the guides of the recommended targets, by name in docs/images."""
     session = open_session(ROOT / "matrix.yaml")
     chosen = select_targets(session.matrix, [], everything=True, arches=[])
     return {
@@ -65,7 +65,7 @@ def guide_pages() -> dict[str, str]:
 
 
 def reference_pages() -> dict[str, str]:
-    """The pages, by name in docs/reference."""
+    """Return the pages, by name in docs/reference."""
     return {
         "cli.md": cli_page(),
         "matrix.md": file_page("matrix.yaml", schema.matrix_schema(), MATRIX),
@@ -104,7 +104,7 @@ The settings of `imgbuild ci` for images and machines ([how to](../ci.md)). The 
 
 
 def visible_verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
-    """The visible verbs and subcommands by full name, in the order of the help."""
+    """Yield the visible verbs and subcommands by full name, in the order of the help."""
     for name, command in of.commands.items():
         if command.hidden:
             continue
@@ -114,7 +114,7 @@ def visible_verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]
 
 
 def cli_page() -> str:
-    """The page about verbs, with a list by help panel and a section for each verb."""
+    """Return the page about verbs, with a list by help panel and a section for each verb."""
     program = typer.main.get_command(app)
     commands = list(visible_verbs(program))
     parts = [GENERATED_NOTE, "# Commands\n", f"{program.help}\n", COMMON, *_contents(commands)]
@@ -151,7 +151,7 @@ def _contents(commands: Sequence[tuple[str, Any]]) -> Iterator[str]:
 
 
 def verb_section(name: str, command: Any) -> str:
-    """The section of a verb with description, usage, arguments and options."""
+    """Return the section of a verb with description, usage, arguments and options."""
     lines = [f"## {name}\n", f"{help_markdown(command.help or '')}\n"]
     if hasattr(command, "commands"):
         rest = ", ".join(f"`{name} {each}`" for each in command.commands)
@@ -189,7 +189,7 @@ def help_markdown(text: str) -> str:
 
 
 def option_flags(option: Any) -> str:
-    """The names of an option, long name first, with the negated name after a slash."""
+    """Return the names of an option, long name first, with the negated name after a slash."""
     value = value_metavar(option)
     names = sorted(option.opts, key=lambda name: -len(name))
     words = [f"`{names[0]} {value}`" if value else f"`{names[0]}`", *(f"`{n}`" for n in names[1:])]
@@ -200,7 +200,7 @@ def option_flags(option: Any) -> str:
 
 
 def ci_schema() -> dict[str, Any]:
-    """The JSON Schema of ci.yaml, with its root definition inlined."""
+    """Return the JSON Schema of ci.yaml, with its root definition inlined."""
     (root,), definitions = msgspec.json.schema_components(
         (settings.CiFile,), ref_template="#/$defs/{name}"
     )
@@ -221,7 +221,7 @@ def file_page(title: str, schema: Mapping[str, Any], head: str) -> str:
 
 
 def _used_definitions(part: object, definitions: Mapping[str, Any]) -> list[str]:
-    """The names of definitions below `part`, in the order of use."""
+    """Return the names of definitions below `part`, in the order of use."""
     used_names: dict[str, None] = {}
 
     def _collect_definitions(node: object) -> None:
@@ -242,7 +242,7 @@ def _used_definitions(part: object, definitions: Mapping[str, Any]) -> list[str]
 
 
 def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
-    """A table of keys, with type, description, and whether each key is required."""
+    """Return a table of keys, with type, description, and whether each key is required."""
     required = part.get("required", ())
     rows = [
         (
@@ -257,7 +257,7 @@ def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[s
 
 
 def type_text(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """The type of a value as text, with links to parts of the file."""
+    """Return the type of a value as text, with links to parts of the file."""
     if "$ref" in node:
         name = node["$ref"].rsplit("/", 1)[1]
         if "enum" in definitions[name]:
@@ -290,7 +290,7 @@ def _default(node: Mapping[str, Any], *, needed: bool) -> str:
 
 
 def key_description(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """The description of a key, or of the parts of its value."""
+    """Return the description of a key, or of the parts of its value."""
     if "description" in node:
         return str(node["description"])
     if "$ref" in node:
@@ -305,7 +305,7 @@ def key_description(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
 
 
 def errors_page() -> str:
-    """The classes of errors with their exit statuses, sorted by status."""
+    """Return the classes of errors with their exit statuses, sorted by status."""
     kinds = sorted(ImgbuildError.__subclasses__(), key=lambda error_class: error_class.exit_code)
     rows = [
         (str(error_class.exit_code), f"`{error_class.__name__}`", first_sentences(error_class))
@@ -352,7 +352,7 @@ Codes from IMG901 on are derived from facts, such as the versions in which a nam
 
 
 def first_sentences(of: type) -> str:
-    """The first sentence or sentences of a docstring, as one line."""
+    """Return the first sentence or sentences of a docstring, as one line."""
     return " ".join((inspect.getdoc(of) or "").split("\n\n")[0].split())
 
 
@@ -360,7 +360,7 @@ def first_sentences(of: type) -> str:
 
 
 def test_runs() -> str:
-    """All recorded runs of smoke tests, in a table for each target."""
+    """Return all recorded runs of smoke tests, in a table for each target."""
     parts = [GENERATED_NOTE, "# Recorded runs of the smoke tests\n", TEST_RUNS]
     for path in sorted((ROOT / "images").glob(f"*/{records.FILE}")):
         target = path.parent.name
@@ -409,7 +409,7 @@ def _test_run(run: RecordedRun) -> tuple[str, ...]:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table followed by an empty line. Bars in cells are escaped."""
+    """Return a Markdown table followed by an empty line. Bars in cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     table_rows = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines

@@ -186,7 +186,7 @@ def later_build(target: str, surroundings: BuildEnvironment, folder: Path, place
 
 
 def build_command(python: Path | str, target: str, surroundings: BuildEnvironment) -> list[str]:
-    """The command line of a build."""
+    """Return the command line of a build."""
     build = [str(python), "-P", "-m", "imgbuild", "build", "--target", target, "--output", "out"]
     return [*build, *surroundings.words]
 
@@ -252,7 +252,7 @@ def make_root(suite: str, root: Path, folder: Path) -> None:
 
 
 def python_version(root: Path) -> str:
-    """The version of the root's Python, as 3.13."""
+    """Return the version of the root's Python, as 3.13."""
     versions = [
         match[1]
         for path in (root / "usr" / "bin").iterdir()
@@ -309,7 +309,7 @@ def compare_layout(project: Path, target: str, layout: Path) -> str | None:
 
 
 def child_digests(path: Path) -> list[str]:
-    """The digests in a document of the layout. Empty for other blobs."""
+    """Return the digests in a document of the layout. Empty for other blobs."""
     document = read_document(path)
     entries = [*document.get("manifests", []), *document.get("layers", [])]
     if "layers" in document:
@@ -323,7 +323,7 @@ def is_manifest(path: Path) -> bool:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The JSON object of a blob. Empty if the blob is not an OCI document."""
+    """Return the JSON object of a blob. Empty if the blob is not an OCI document."""
     with path.open("rb") as file:
         if file.read(1) != b"{":
             return {}
@@ -332,7 +332,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def cache_root() -> Path:
-    """The folder of the user's cache."""
+    """Return the folder of the user's cache."""
     if "IMGBUILD_CACHE" in os.environ:
         return Path(os.environ["IMGBUILD_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -59,7 +59,7 @@ ENVIRONMENT = {
 
 
 def required_specifiers(file: IndexFile, http: HttpClient) -> dict[str, str]:
-    """The specifiers in a wheel's requirements on `REQUIRED_PACKAGES`, by package."""
+    """Return the specifiers in a wheel's requirements on `REQUIRED_PACKAGES`, by package."""
     with published_wheels.open_wheel(file, http, block=1 << 16) as wheel:
         path = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Metadata.from_email(wheel.read(path), validate=False)
@@ -74,7 +74,7 @@ def required_specifiers(file: IndexFile, http: HttpClient) -> dict[str, str]:
 
 
 def version_ranges(by_version: Mapping[Version, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """The required specifiers by required package and version range."""
+    """Return the required specifiers by required package and version range."""
     versions = list(by_version)
     rows: dict[str, dict[str, str]] = {}
     for name in sorted({name for each in by_version.values() for name in each}):

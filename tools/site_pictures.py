@@ -63,7 +63,7 @@ PICTURES = {
 
 
 def draw_picture(window: Browser, site: Path, picture: SitePicture) -> bytes:
-    """The PNG of a picture."""
+    """Return the PNG of a picture."""
     window.view(picture.width, picture.height, dark=picture.dark)
     window.open("about:blank")  # so that the form of another picture is not kept
     address = (site / picture.page).as_uri()

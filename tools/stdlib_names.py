@@ -97,7 +97,7 @@ class StdlibStubs:
         return first <= self.version <= last and (not parent or self.has(parent))
 
     def names(self, module: str) -> frozenset[str]:
-        """The public names of a module, and its subscriptable classes as "X[]"."""
+        """Return the public names of a module, and its subscriptable classes as "X[]"."""
         if module not in self._names:
             self._names[module] = frozenset()  # for modules that import each other
             tree = ast.parse(stub_path(module).read_text(encoding="utf-8"))
@@ -128,7 +128,7 @@ class StdlibStubs:
                     yield name
 
     def _reexported_names(self, node: ast.ImportFrom, module: str) -> Iterator[str]:
-        """The names that `from a import b as b` or `from a import *` re-exports."""
+        """Yield the names that `from a import b as b` or `from a import *` re-exports."""
         base = module if stub_path(module).name == "__init__.pyi" else module.rpartition(".")[0]
         above = base.split(".")[: len(base.split(".")) - node.level + 1] if node.level else []
         source = ".".join([*above, *([node.module] if node.module else [])])
@@ -139,7 +139,7 @@ class StdlibStubs:
                 yield alias.name
 
     def _taken_branches(self, body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-        """The statements in the branches for this version on Linux."""
+        """Yield the statements in the branches for this version on Linux."""
         for node in body:
             if isinstance(node, ast.If):
                 yield from self._taken_branches(
@@ -166,7 +166,7 @@ class StdlibStubs:
 
 
 def _lifetimes() -> Iterator[tuple[str, tuple[Release, Release]]]:
-    """The first and the last version of each module."""
+    """Yield the first and the last version of each module."""
     for line in (TYPESHED / "VERSIONS").read_text(encoding="utf-8").splitlines():
         module, _, lifetime = line.partition("#")[0].partition(":")
         if lifetime:
@@ -180,13 +180,13 @@ def _version(text: str) -> Release:
 
 
 def stub_path(module: str) -> Path:
-    """The stub of a module."""
+    """Return the stub of a module."""
     path = TYPESHED.joinpath(*module.split("."))
     return path / "__init__.pyi" if path.is_dir() else path.with_suffix(".pyi")
 
 
 def public_modules() -> list[str]:
-    """All modules, except those with a name component that starts with an underscore."""
+    """Return all modules, except those with a name component that starts with an underscore."""
     modules = []
     for path in sorted(TYPESHED.rglob("*.pyi")):
         parts = path.relative_to(TYPESHED).with_suffix("").parts
@@ -232,7 +232,7 @@ def missing_table(versions: dict[Release, StdlibStubs]) -> Table:
 
 
 def find_disagreements(missing: Table, python: str) -> tuple[str, set[tuple[str, str]]]:
-    """The version of an interpreter, and the names for which it contradicts typeshed."""
+    """Return the version of an interpreter, and the names for which it contradicts typeshed."""
     question = json.dumps({module: list(names) for module, names in missing.items()})
     done = subprocess.run(
         [python, "-c", PROBE], input=question, capture_output=True, text=True, check=True
@@ -247,7 +247,7 @@ def find_disagreements(missing: Table, python: str) -> tuple[str, set[tuple[str,
 
 
 def table_yaml(missing: Table, checked: list[str]) -> str:
-    """The table as YAML: names by module and specifier, separated by spaces."""
+    """Return the table as YAML: names by module and specifier, separated by spaces."""
     first, last = ("{}.{}".format(*release) for release in (VERSIONS[0], VERSIONS[-1]))
     probed = ", ".join(sorted(checked, key=Version))
     head = HEAD.format(mypy=version("mypy"), checked=probed, first=first, last=last)

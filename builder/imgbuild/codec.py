@@ -99,7 +99,7 @@ def decode(
 
 
 def _first_misfit(data: bytes, kind: type[T], file: str) -> InputProblem | None:
-    """The first text in `data` that does not match the pattern of its type, or None.
+    """Return the first text in `data` that does not match the pattern of its type, or None.
 
     Errors of msgspec do not contain the value or the keys of mappings.
     """

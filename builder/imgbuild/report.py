@@ -98,7 +98,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count_cases(cases: Sequence[CaseResult], outcome: str) -> int:
-    """The number of `cases` with this outcome."""
+    """Return the number of `cases` with this outcome."""
     return sum(case.outcome == outcome for case in cases)
 
 
@@ -108,7 +108,7 @@ def has_passed(cases: Sequence[CaseResult]) -> bool:
 
 
 def case_counts(cases: Sequence[CaseResult]) -> str:
-    """The number of cases by outcome, such as "3 passed, 0 failed, 1 skipped"."""
+    """Return the number of cases by outcome, such as "3 passed, 0 failed, 1 skipped"."""
     return ", ".join(f"{count_cases(cases, outcome)} {outcome}" for outcome in OUTCOMES)
 
 

@@ -84,12 +84,12 @@ def sha256(data: bytes) -> str:
 
 
 def digest_of(data: bytes) -> Digest:
-    """The OCI digest of `data`."""
+    """Return the OCI digest of `data`."""
     return f"sha256:{sha256(data)}"
 
 
 def digest_of_file(file: BufferedReader) -> Digest:
-    """The OCI digest of `file` from its current position to its end."""
+    """Return the OCI digest of `file` from its current position to its end."""
     return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 

@@ -111,7 +111,7 @@ def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
 
 
 def _published_base_paths(layers: Sequence[Layer]) -> list[BasePath] | None:
-    """All paths of a published base, or None if unknown."""
+    """Return all paths of a published base, or None if unknown."""
     data = installed_facts().fact(FACT, base_key(layers))
     if data is None:
         return None

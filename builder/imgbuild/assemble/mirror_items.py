@@ -61,7 +61,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collect_inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
-    """Every input of `lock` on `arch`, without duplicates, sorted by name.
+    """Return every input of `lock` on `arch`, without duplicates, sorted by name.
 
     For a wheel built from an sdist, the wheel, the sdist and the build requirements are included. A
     build uses the wheel. The other files are required to build the wheel again.

@@ -68,7 +68,7 @@ def attach_all(
 def planned_artifacts(
     lock_bundle: LockBundle, arches: Collection[Arch], statement: bytes
 ) -> list[PlannedArtifact]:
-    """All artifacts for the image of `lock_bundle` on `arches`."""
+    """Return all artifacts for the image of `lock_bundle` on `arches`."""
     lock, target_digests = lock_bundle.lock, lock_bundle.target_digests
     descriptors = list_subjects(lock, target_digests, arches)
     manifests = descriptors if len(descriptors) == 1 else descriptors[1:]
@@ -107,7 +107,7 @@ def planned_artifacts(
 
 
 def sbom_files(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
-    """The SBOMs for `arch` by media type."""
+    """Return the SBOMs for `arch` by media type."""
     with convert_read_errors(
         f"the package list of {lock_bundle.lock.target}", hint=bundle.OTHER_REMEDY
     ):
@@ -127,7 +127,7 @@ def sbom_files(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, Ar
 def list_subjects(
     lock: Lock, target_digests: TargetDigests, arches: Collection[Arch]
 ) -> list[Descriptor]:
-    """The tagged manifest, or the tagged index and each manifest of this index."""
+    """Return the tagged manifest, or the tagged index and each manifest of this index."""
     manifests = image_digests.image_manifests(lock, target_digests, arches)
     each = [create_descriptor(MANIFEST, data) for data in manifests.values()]
     if len(each) == 1:

@@ -102,7 +102,7 @@ def create_lock_bundle(lock: Lock, target_digests: TargetDigests, project: Proje
 
 
 def bundle_files(lock_bundle: LockBundle) -> dict[str, ArtifactFile]:
-    """The files of the artifact by name."""
+    """Return the files of the artifact by name."""
     return {
         name: ArtifactFile(data=data, media_type=OCTETS if name.startswith(FILES) else JSON)
         for name, data in lock_bundle.data.items()

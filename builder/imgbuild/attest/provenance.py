@@ -94,7 +94,7 @@ def lock_build_details(lock: Sha256) -> BuildDetails:
 
 
 def builder_id(environ: Mapping[str, str]) -> str:
-    """The ID of the builder: the running GitHub workflow, else `LOCAL_BUILDER`."""
+    """Return the ID of the builder: the running GitHub workflow, else `LOCAL_BUILDER`."""
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_WORKFLOW_REF"):
         return f"{_server(environ)}/{environ['GITHUB_WORKFLOW_REF']}"
     return LOCAL_BUILDER
@@ -184,7 +184,7 @@ def _project_dependencies(circumstances: BuildDetails) -> Iterator[dict[str, Any
 def _inputs(
     lock: Lock, target_digests: TargetDigests, arches: Sequence[Arch]
 ) -> Iterator[dict[str, Any]]:
-    """The distinct input files by purl and sha256."""
+    """Yield the distinct input files by purl and sha256."""
     seen: set[Sha256] = set()
     for arch in arches:
         sbom: Sbom = document.create_sbom(lock, target_digests, arch, SbomPackages())
@@ -208,7 +208,7 @@ def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
 
 
 def _invocation(environ: Mapping[str, str]) -> str:
-    """The URL of this GitHub run. Empty outside of GitHub."""
+    """Return the URL of this GitHub run. Empty outside of GitHub."""
     repository, number = environ.get("GITHUB_REPOSITORY"), environ.get("GITHUB_RUN_ID")
     if environ.get("GITHUB_ACTIONS") != "true" or not repository or not number:
         return ""
@@ -221,7 +221,7 @@ def _server(environ: Mapping[str, str]) -> str:
 
 
 def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str]) -> Commit | None:
-    """The checked-out commit, if matrix, lock and digests are unchanged."""
+    """Return the checked-out commit, if matrix, lock and digests are unchanged."""
     paths = (project.matrix, *files)
     names = [f"HEAD:./{os.path.relpath(path, project.root)}" for path in paths]
     try:
@@ -240,13 +240,13 @@ def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str])
 
 
 def _blob_id(content: bytes, digits: int) -> str:
-    """The git object ID of a file, as SHA-1 (40 `digits`) or SHA-256."""
+    """Return the git object ID of a file, as SHA-1 (40 `digits`) or SHA-256."""
     algorithm = hashlib.sha256 if digits == 64 else hashlib.sha1
     return algorithm(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def public_url(remote: str) -> str:
-    """The URL of a git remote without user and password. Empty for a local folder."""
+    """Return the URL of a git remote without user and password. Empty for a local folder."""
     if "://" not in remote and (scp := SCP.fullmatch(remote)):
         return f"git+ssh://{scp[1]}/{scp[2]}"
     parts = urlsplit(remote)

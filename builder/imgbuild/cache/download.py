@@ -50,7 +50,7 @@ class FileRequest(msgspec.Struct, frozen=True):
     layer: bool = False
 
     def stored(self, store: Store) -> Path | None:
-        """The path of the file in `store`, or None.
+        """Return the path of the file in `store`, or None.
 
         Raises IntegrityError if the size differs from the lock.
         """
@@ -213,7 +213,7 @@ class Download:
         raise self._failure(failures)
 
     def _failure(self, failures: Sequence[ImgbuildError]) -> ImgbuildError:
-        """The error for the failures of all URLs."""
+        """Return the error for the failures of all URLs."""
         name, hint = self._locked.file, self._request.hint
         if not failures:
             message = f"{name} is no longer available from any index"

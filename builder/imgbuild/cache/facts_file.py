@@ -67,7 +67,7 @@ class FactsFile:
         return len(self._names)
 
     def entry(self, name: str) -> bytes | None:
-        """The MessagePack of an entry. None if it is missing or damaged."""
+        """Return the MessagePack of an entry. None if it is missing or damaged."""
         if self._archive is None or name not in self._names:
             return None
         try:
@@ -76,7 +76,7 @@ class FactsFile:
             return None
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """A fact of a kind in `KINDS`, in the format of the cache."""
+        """Return a fact of a kind in `KINDS`, in the format of the cache."""
         if kind not in KINDS:
             return None
         if kind not in self._kinds:
@@ -90,14 +90,14 @@ class FactsFile:
 
 
 def facts_path() -> Path:
-    """The path of the facts file in the installed package."""
+    """Return the path of the facts file in the installed package."""
     # Not through files.data, because cached audit reports would then depend on this file.
     return Path(str(resources.files("imgbuild")), "data", "facts", "published.zip")
 
 
 @lru_cache
 def installed_facts() -> FactsFile:
-    """The facts installed with this version of imgbuild."""
+    """Return the facts installed with this version of imgbuild."""
     return FactsFile.open(facts_path())
 
 

@@ -16,7 +16,7 @@ from imgbuild.system.folder import regular_file, try_lock
 
 
 def leased_paths(root: Path, current: str | None) -> set[str]:
-    """The paths below `root` in use by live processes, except the process `current`."""
+    """Return the paths below `root` in use by live processes, except the process `current`."""
     names: set[str] = set()
     for path in _live_processes(root, current):
         with _open_descriptor(path, os.O_RDONLY) as descriptor:

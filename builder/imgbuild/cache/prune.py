@@ -60,7 +60,7 @@ _TURN = {"root": 0, "unpacked": 1, "fact": 3}  # 2: all others
 
 
 def list_entries(store: Store) -> list[CacheEntry]:
-    """All entries, least recently used first."""
+    """Return all entries, least recently used first."""
     leased = store.leased_paths()
     cache_entries = []
     for kind, top, depth in _PLACES:
@@ -75,7 +75,7 @@ def list_entries(store: Store) -> list[CacheEntry]:
 
 
 def _paths_below(folder: str, depth: int) -> Iterator[str]:
-    """The paths `depth` levels below `folder`. Links are neither included nor followed.
+    """Yield the paths `depth` levels below `folder`. Links are neither included nor followed.
 
     Paths are strings for speed, because a cache can contain tens of thousands of facts.
     """

@@ -35,6 +35,6 @@ def default_root() -> Path:
 
 
 def size_limit() -> int | None:
-    """The size limit of the cache in bytes, from $IMGBUILD_CACHE_SIZE. None if unset."""
+    """Return the size limit of the cache in bytes, from $IMGBUILD_CACHE_SIZE. None if unset."""
     text = os.environ.get("IMGBUILD_CACHE_SIZE", "")
     return parse_size(text, "IMGBUILD_CACHE_SIZE") if text else None

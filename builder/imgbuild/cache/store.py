@@ -100,11 +100,11 @@ class Store:
     # -- files and blobs
 
     def file(self, sha256: str) -> Path | None:
-        """The input file with this hash, kept until this process ends. None if missing."""
+        """Return the input file with this hash, kept until this process ends. None if missing."""
         return self._use_entry(self._file(sha256))
 
     def blob(self, digest: str) -> Path | None:
-        """The layer with this digest, kept until this process ends. None if missing."""
+        """Return the layer with this digest, kept until this process ends. None if missing."""
         return self._use_entry(self._blob(digest))
 
     def add_file(self, temporary: Path, sha256: str) -> Path:
@@ -128,7 +128,7 @@ class Store:
             return self.add_file(folder / "file", sha256)
 
     def unpacked(self, digest: str, *, kind: FolderKind = "unpacked") -> Path | None:
-        """The folder of a layer or root, kept until this process ends. None if missing.
+        """Return the folder of a layer or root, kept until this process ends. None if missing.
 
         Raises InputError if another user owns the folder or its parent.
         """
@@ -167,7 +167,7 @@ class Store:
         return paths
 
     def kernel_folder(self, digest: str, *, make: bool = True) -> Path:
-        """The folder for kernels that the image with this manifest compiles at run time.
+        """Return the folder for kernels that the image with this manifest compiles at run time.
 
         With `make`, the folder is created, private to this user, and kept until this process ends.
         Raises InputError if another user owns the folder.
@@ -319,7 +319,7 @@ class Store:
     # -- facts
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """The data stored by `put_fact` with `kind` and `key`. None if missing or damaged.
+        """Return the data stored by `put_fact` with `kind` and `key`. None if missing or damaged.
 
         Facts stored by other users are ignored, because they are not trusted. Missing facts are
         looked up in the facts installed with imgbuild.
@@ -407,12 +407,12 @@ class Store:
             temporary.replace(self.root / name)
 
     def _process_folder(self) -> Path:
-        """The folder of this process in `scratch/`."""
+        """Return the folder of this process in `scratch/`."""
         folder = self.root / "scratch" / self._process_file()[0]
         return self._checked_path(folder / "new").parent
 
     def _process_file(self) -> tuple[str, int]:
-        """The name of this process, and its locked file in `live/`."""
+        """Return the name of this process, and its locked file in `live/`."""
         with self._lock:
             if self._live is None:
                 identity, descriptor = "", None
@@ -451,7 +451,7 @@ class Store:
                 os.truncate(self._live[1], 0)
 
     def leased_paths(self, *, current_process: bool = True) -> set[str]:
-        """The paths below the root that live processes use.
+        """Return the paths below the root that live processes use.
 
         If `current_process` is false, paths that only this process uses are omitted.
         """

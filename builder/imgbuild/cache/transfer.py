@@ -13,7 +13,7 @@ from imgbuild.values import Bytes, Sha256
 
 
 def partial_bytes(store: Store, hashes: Iterable[Sha256]) -> Bytes:
-    """The number of bytes in partial downloads of these files in `store`."""
+    """Return the number of bytes in partial downloads of these files in `store`."""
     paths = (store.root / "partial" / name for name in hashes)
     return sum(path.stat().st_size for path in paths if path.exists())
 

@@ -56,7 +56,7 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
     labels: bool = True
 
     def tested(self, item: Selected) -> tuple[Arch, ...]:
-        """The architectures to test `item` on."""
+        """Return the architectures to test `item` on."""
         return tuple(arch for arch in item.arches if not self.arches or arch in self.arches)
 
 
@@ -68,7 +68,7 @@ def choose_jobs(
     published: Mapping[str, TaggedImage],
     reporter: Reporter = SILENT_REPORTER,
 ) -> JobPlan:
-    """The jobs of the `selected` targets. `published` is the state of the registry.
+    """Return the jobs of the `selected` targets. `published` is the state of the registry.
 
     A published target without a SIF has only the job that creates the SIF, if ci.yaml requests
     SIFs. A target without a suitable machine is skipped with a warning. If no other target is
@@ -113,7 +113,7 @@ def _target_jobs(
     query: JobQuery,
     there: TaggedImage | None,
 ) -> TargetJobs | SkippedTarget:
-    """The jobs of a target with the registry state `there`.
+    """Return the jobs of a target with the registry state `there`.
 
     Raises InputError if there is no suitable machine.
     """

@@ -106,13 +106,13 @@ class _JobFactory(msgspec.Struct, frozen=True):
         )
 
     def rebuild_jobs(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """The jobs that build the image again on machines of other architectures, if any."""
+        """Return the jobs that build the image again on machines of other architectures, if any."""
         there = {runner.arch for runner in self.settings.runners}
         others = (arch for arch in Arch if arch in there and arch not in arches)
         return tuple(self.job(f"{arch}-{AGAIN_JOB}", arch, ("check", "build")) for arch in others)
 
     def gpu_jobs(self, arches: Sequence[Arch], pushed: CiJob) -> tuple[CiJob, ...]:
-        """A job for each tier that needs GPUs, on each architecture with GPU machines."""
+        """Return a job for each tier that needs GPUs, on each architecture with GPU machines."""
         return tuple(
             msgspec.structs.replace(
                 self.job(f"{arch}-{tier}", arch, ("gate", "pull", "smoke")),
@@ -126,7 +126,7 @@ class _JobFactory(msgspec.Struct, frozen=True):
         )
 
     def sif_jobs(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """The SIF jobs, one for each architecture, if `ci.yaml` requests them."""
+        """Return the SIF jobs, one for each architecture, if `ci.yaml` requests them."""
         selected = arches if self.settings.sif else ()
         return tuple(self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")) for arch in selected)
 
@@ -167,7 +167,7 @@ def create_jobs(
 def sif_jobs(
     target: str, arches: Sequence[Arch], target_digests: TargetDigests, settings: CiSettings
 ) -> TargetJobs:
-    """The jobs that create SIF files of a published `target` for `arches`."""
+    """Return the jobs that create SIF files of a published `target` for `arches`."""
     maker = _JobFactory(target, target_digests, settings)
     return TargetJobs(
         target=target, digest=maker.digest, image=(), publish=(), sif=maker.sif_jobs(arches)

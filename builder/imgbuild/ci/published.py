@@ -34,7 +34,7 @@ def read_published_state(
     *,
     sifs: bool = False,
 ) -> dict[str, TaggedImage]:
-    """The state in `repository` of each tagged target, including SIFs if `sifs` is set.
+    """Return the state in `repository` of each tagged target, including SIFs if `sifs` is set.
 
     A job sets the target's tag last, after the gate. `imgbuild push` sets it without a gate. If the
     registry returns status 401 or 403, the repository is treated as empty, with a warning.

@@ -57,7 +57,7 @@ class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[TargetOutcome, ...]
 
     def outcomes_needing_attention(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
-        """The targets that need attention. `strict` includes targets without a machine."""
+        """Return the targets that need attention. `strict` includes targets without a machine."""
         return tuple(
             outcome
             for outcome in self.targets
@@ -66,7 +66,7 @@ class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> JobOverview:
-    """The outcomes of `chosen` according to the results in `folder`.
+    """Return the outcomes of `chosen` according to the results in `folder`.
 
     `published` is used as in `target_outcome`.
     """
@@ -116,7 +116,7 @@ def target_outcome(
 
 
 def _command(job: CiJob) -> str:
-    """The command that repeats `job`. It does not push if the job needs no registry."""
+    """Return the command that repeats `job`. It does not push if the job needs no registry."""
     registry = "--registry HOST/REPOSITORY" if "gate" in job.steps else "--no-push"
     return f"imgbuild ci script {shell_command([job.id])} {registry} > job.sh && bash job.sh"
 
@@ -138,7 +138,7 @@ def _failed_outcome(folder: Path, outcome: TargetOutcome, result: JobResult) -> 
 
 
 def overview_rows(summary: JobOverview) -> list[tuple[str, ...]]:
-    """The overview as rows of a table."""
+    """Return the overview as rows of a table."""
     return [
         (
             outcome.target,
@@ -153,7 +153,7 @@ def overview_rows(summary: JobOverview) -> list[tuple[str, ...]]:
 
 
 def overview_markdown(summary: JobOverview) -> str:
-    """The overview as Markdown, for the summary page of a run."""
+    """Return the overview as Markdown, for the summary page of a run."""
     lines: list[tuple[str, ...]] = [("target", "outcome", "where", "first error")]
     for outcome in summary.targets:
         mark = MARKS.get(outcome.outcome, "✅")
@@ -165,7 +165,7 @@ def overview_markdown(summary: JobOverview) -> str:
 
 
 def issue_text(outcome: TargetOutcome) -> str:
-    """The text of an issue about a target that is not published."""
+    """Return the text of an issue about a target that is not published."""
     digest = outcome.digest or "none, because there are no digests"
     span = quoting.code_span
     lines = [f"{span(outcome.target)} is {outcome.outcome}; its digest is {span(digest)}.", ""]

@@ -61,7 +61,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def result_path(folder: Path, job: str, name: str) -> Path:
-    """The path of a file of a job."""
+    """Return the path of a file of a job."""
     return folder / job / name
 
 
@@ -82,7 +82,7 @@ def read_result(folder: Path, job: CiJob) -> JobResult:
 
 
 def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
-    """The state in a file. None if it is missing, damaged, or for another image."""
+    """Return the state in a file. None if it is missing, damaged, or for another image."""
     path = result_path(folder, job.id, f"{name}.json")
     if not path.exists():
         return None
@@ -94,7 +94,7 @@ def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
 
 
 def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError:
-    """The first error of a failed step, based on the `--json` output of its command.
+    """Return the first error of a failed step, based on the `--json` output of its command.
 
     The first available error is used: the error of the command, the first failed test, the first
     error of an audit, the vulnerabilities, or the exit code and the path of the log.

@@ -94,7 +94,7 @@ class _ScriptWriter:
         self.matrix = ("--matrix", str(project.matrix.resolve())) if plain else ()
 
     def script_head(self) -> Iterator[str]:
-        """The head of the script: variables for the functions, and the working folder."""
+        """Yield the head of the script: variables for the functions, and the working folder."""
         options = self.options
         published = ()
         if options.registry and options.published:
@@ -117,7 +117,7 @@ class _ScriptWriter:
         yield ""
 
     def body(self, targets: Sequence[TargetJobs], *, drop: bool) -> Iterator[str]:
-        """The part of the script that runs the jobs.
+        """Yield the part of the script that runs the jobs.
 
         With Slurm, all images are built first, while submitted tests wait in the queue.
         """
@@ -159,7 +159,7 @@ class _ScriptWriter:
         return bool(self.options.registry) or not _publishes(job)
 
     def _job(self, job: CiJob) -> Iterator[str]:
-        """The commands of a job, to join with &&."""
+        """Yield the commands of a job, to join with &&."""
         on_slurm = job.gpus > 0 and self.options.slurm is not None
         anywhere = self.names or _publishes(job) or on_slurm
         machine = "any" if anywhere else MACHINES[job.arch]
@@ -203,7 +203,7 @@ class _ScriptWriter:
         return f"step {step} {key} {words}"
 
     def _command(self, job: CiJob, step: JobStep) -> tuple[str, ...]:
-        """The imgbuild command for `step`, with options."""
+        """Return the imgbuild command for `step`, with options."""
         options, target, matrix, plain = (
             self.options,
             job.target,
@@ -245,7 +245,7 @@ class _ScriptWriter:
             yield from ("--on", "slurm", f"--sbatch=--gpus-per-node={job.gpus}", *options.slurm)
 
     def _cves_options(self) -> Iterator[str]:
-        """The options for `imgbuild cves` in `ci.yaml`."""
+        """Yield the options for `imgbuild cves` in `ci.yaml`."""
         gate = self.settings.cves
         if gate is None:
             return
@@ -257,7 +257,7 @@ class _ScriptWriter:
         return tuple(_repeated_options("--plain-http", self.options.plain_http))
 
     def _size(self, job: CiJob) -> Iterator[str]:
-        """A step that fails if the download size of the locked digests exceeds the budget."""
+        """Yield a step that fails if the download size of the locked digests exceeds the budget."""
         limit, target_digests = (
             self.settings.limit(job.target),
             read_digests(self.project, job.target),
@@ -283,7 +283,7 @@ def _publishes(job: CiJob) -> bool:
 
 
 def _answer(message: str, hint: str) -> str:
-    """The --json output of a failed command."""
+    """Return the --json output of a failed command."""
     return codec.encode_compact({"message": message, "hint": hint}).decode()
 
 

@@ -57,7 +57,7 @@ class CiSettings(StrictStruct, frozen=True):
     cves: CveGate | None = None
 
     def gpu_arches(self, gpus: int) -> tuple[Arch, ...]:
-        """The architectures that have a machine with `gpus` GPUs, in the order of `Arch`."""
+        """Return the architectures that have a machine with `gpus` GPUs, in the order of `Arch`."""
         return tuple(
             arch
             for arch in Arch
@@ -77,7 +77,7 @@ class CiSettings(StrictStruct, frozen=True):
         return msgspec.structs.replace(self, gate=gate)
 
     def limit(self, target: str) -> int | None:
-        """The maximum download size of `target` in MB, or None if there is no budget."""
+        """Return the maximum download size of `target` in MB, or None if there is no budget."""
         sizes = (size for pattern, size in self.budget.items() if fnmatchcase(target, pattern))
         return next(sizes, None)
 
@@ -128,10 +128,10 @@ def read_ci_settings(project: Project) -> CiSettings:
 
 
 def order_tiers(tiers: tuple[TierName, ...]) -> tuple[TierName, ...]:
-    """The distinct `tiers` in the order of execution."""
+    """Return the distinct `tiers` in the order of execution."""
     return tuple(tier for tier in TIERS if tier in tiers)
 
 
 def tiers_without_gpu(tiers: tuple[TierName, ...]) -> tuple[TierName, ...]:
-    """The `tiers` that need no GPU."""
+    """Return the `tiers` that need no GPU."""
     return tuple(tier for tier in tiers if tier not in GPU_TIERS)

@@ -36,7 +36,7 @@ class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_apptainer() -> str:
-    """The path of `apptainer`. Raises ToolMissing if it is not installed."""
+    """Return the path of `apptainer`. Raises ToolMissing if it is not installed."""
     return process.find_program("apptainer", remedy=REMEDY)
 
 
@@ -49,7 +49,7 @@ def run_in_sif(
 
 
 def apptainer_variables(settings: ApptainerOptions) -> dict[str, str]:
-    """The variables that pass `settings.env` to Apptainer.
+    """Return the variables that pass `settings.env` to Apptainer.
 
     Unlike --env, values can contain commas.
     """
@@ -59,7 +59,7 @@ def apptainer_variables(settings: ApptainerOptions) -> dict[str, str]:
 def command_line(
     program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
 ) -> list[str]:
-    """The command line for `run_in_sif`.
+    """Return the command line for `run_in_sif`.
 
     Run it with the environment `apptainer_variables(settings)`.
     """

@@ -34,7 +34,7 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
     env_from: Mapping[str, str] = {}
 
     def text(self) -> str:
-        """The command as text that can be pasted into a shell."""
+        """Return the command as text that can be pasted into a shell."""
         plain, word = quoting.require_plain_word, partial(quoting.quote_word, lines=True)
         given = [f"{plain(name)}={word(value)}" for name, value in self.env.items()]
         given += [f'{plain(name)}="${plain(source)}"' for name, source in self.env_from.items()]
@@ -42,7 +42,7 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def variables_from_process(env_from: Mapping[str, str]) -> dict[str, str]:
-    """The variables in `EngineCommand.env_from` that are set, with their values."""
+    """Return the variables in `EngineCommand.env_from` that are set, with their values."""
     values = {name: os.environ.get(source) for name, source in env_from.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -116,7 +116,7 @@ def apptainer_command(request: ContainerRequest, program: str, image: Path) -> E
 
 
 def ignored_options(request: ContainerRequest, through: str) -> list[str]:
-    """The messages about options in `request` that the engine `through` ignores."""
+    """Return the messages about options in `request` that the engine `through` ignores."""
     if through in ("docker", "podman"):
         return []
     name = {"apptainer": "Apptainer", "root": "a root folder"}[through]

@@ -47,7 +47,7 @@ def control_groups(limits: dict[str, int], process: int) -> list[str]:
 
 
 def abandoned_groups(base: str) -> list[str]:
-    """The control groups in `base` that killed processes did not remove."""
+    """Return the control groups in `base` that killed processes did not remove."""
     owners = {name: name.partition("-")[2] for name in os.listdir(base)}
     return [
         f"{base}/{name}"

@@ -98,13 +98,13 @@ def driver_library_folder() -> Path | None:
 
 
 def _listed_folders(text: str) -> list[Path]:
-    """The folders with the 64-bit library, according to the output of `ldconfig -p`."""
+    """Return the folders with the 64-bit library, according to the output of `ldconfig -p`."""
     rows = [row for row in text.splitlines() if row.strip().startswith(f"{LIBRARY} (libc6,")]
     return [Path(row.rpartition("=> ")[2].strip()).parent for row in rows]
 
 
 def _first_with_library(folders: Iterable[Path]) -> Path | None:
-    """The first of `folders` that contains the library. Links in its path are resolved."""
+    """Return the first of `folders` that contains the library. Links in its path are resolved."""
     for folder in folders:
         path = folder / LIBRARY
         if path.exists():

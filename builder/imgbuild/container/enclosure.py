@@ -119,7 +119,7 @@ def serve_requests(helper: HelperPipes, job: EnclosureJob) -> None:
 
 
 def id_map(name: str, index: int, job: EnclosureJob) -> str:
-    """The text for `uid_map` or `gid_map`.
+    """Return the text for `uid_map` or `gid_map`.
 
     If the caller is not root, one ID is mapped to the caller. If the caller is root, one ID is
     mapped to `host_id` or, without `host_id`, all IDs are mapped to themselves.
@@ -312,7 +312,7 @@ def start_command(
 
 
 def file_identity(path: str) -> tuple[int, int, bytes]:
-    """The device and inode of a file, and its mount ID."""
+    """Return the device and inode of a file, and its mount ID."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)

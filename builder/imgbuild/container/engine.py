@@ -126,7 +126,7 @@ def is_local(engine: Engine) -> bool:
 
 
 def inspect_image(engine: Engine, reference: str) -> InspectedImage | None:
-    """The image `reference` in `engine`, or None if it is missing."""
+    """Return the image `reference` in `engine`, or None if it is missing."""
     answer = process.run_command(engine.command("image", "inspect", reference), check=False)
     if answer.status != 0:
         return None
@@ -136,7 +136,7 @@ def inspect_image(engine: Engine, reference: str) -> InspectedImage | None:
 
 
 def diff_ids(engine: Engine) -> frozenset[Digest]:
-    """The diff IDs of the layers of all named images in `engine`."""
+    """Return the diff IDs of the layers of all named images in `engine`."""
     words = engine.command("image", "ls", "--quiet", "--no-trunc")
     answer = process.run_command(words, check=False)
     if answer.status != 0:  # as when an image is removed while Docker reads its content
@@ -185,7 +185,7 @@ def remove_container(engine: Engine, container: str) -> None:
 
 
 def gpu_options(kind: EngineKind, gpus: bool | int) -> tuple[str, ...]:
-    """The engine's options for `gpus` GPUs (True for all)."""
+    """Return the engine's options for `gpus` GPUs (True for all)."""
     if gpus is True:
         return GPUS[kind]
     if kind == "docker":

@@ -57,13 +57,13 @@ class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def path_variable_table() -> tuple[PathVariables, ...]:
-    """The rows of the table, in the order of the file."""
+    """Return the rows of the table, in the order of the file."""
     tables = yaml_data.load_yaml_data(files.data("variables.yaml"), dict[str, Any])
     return msgspec.convert(tables["paths"], tuple[PathVariables, ...])
 
 
 def variable_names(use: VariableUse | None = None) -> frozenset[str]:
-    """The names of all path variables, or of variables with this `use`."""
+    """Return the names of all path variables, or of variables with this `use`."""
     return frozenset(
         name for row in path_variable_table() if use in (None, row.use) for name in row.names
     )
@@ -76,12 +76,12 @@ def image_folders(env: Iterable[str]) -> tuple[str, ...]:
 
 
 def apptainer_folders() -> tuple[str, ...]:
-    """The folders that Apptainer mounts by default, at the same path."""
+    """Return the folders that Apptainer mounts by default, at the same path."""
     return (os.path.expanduser("~"), "/tmp", "/var/tmp")  # noqa: PTH111, S108
 
 
 def local_path(value: str) -> Path | None:
-    """The absolute path in `value`, or None for a URL such as https://….
+    """Return the absolute path in `value`, or None for a URL such as https://….
 
     The result is /PATH for file:/PATH, and the folder of the database for sqlite:////PATH/FILE.
     Relative URLs are not changed, because the program starts in the same folder.
@@ -181,7 +181,7 @@ def split_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount,
 
 
 def _omission_message(values: Mapping[str, str], reason: str) -> str:
-    """The message about variables that are not passed, with the reason."""
+    """Return the message about variables that are not passed, with the reason."""
     name, value = next(iter(values.items()))
     path = local_path(value) or value
     shown = ", ".join(f"{name}={value}" for name, value in values.items())

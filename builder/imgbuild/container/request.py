@@ -12,7 +12,7 @@ from imgbuild.values import is_number
 
 
 def process_ids() -> tuple[int, int]:
-    """The user and group ID of this process."""
+    """Return the user and group ID of this process."""
     return os.geteuid(), os.getegid()
 
 
@@ -69,7 +69,7 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
         return variables
 
     def user_ids(self) -> tuple[int, int] | None:
-        """The user and group ID of the command, or None if `user` is a name."""
+        """Return the user and group ID of the command, or None if `user` is a name."""
         if self.user is None:
             return self.caller
         uid, _, gid = self.user.partition(":")

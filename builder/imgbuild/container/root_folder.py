@@ -56,7 +56,7 @@ def root_folder(
 
 
 def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) -> Path:
-    """The tree of the image in the cache. A missing tree is created."""
+    """Return the tree of the image in the cache. A missing tree is created."""
     with files.plain_errors(store.root), store.scratch() as scratch:
         layers = _unpacked_layers(layout, arch, store, scratch, reporter)
         names = "\n".join(layer.digest for layer in layout.image(arch).layers)
@@ -72,7 +72,7 @@ def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) ->
 def _unpacked_layers(
     layout: Layout, arch: Arch, store: Store, scratch: Path, reporter: Reporter
 ) -> list[Path]:
-    """The folders of unpacked layers, from bottom to top. Missing folders are created."""
+    """Return the folders of unpacked layers, from bottom to top. Missing folders are created."""
     digests = [layer.digest for layer in layout.image(arch).layers]
     files_of = dict(zip(digests, layout.layer_files(arch), strict=True))
     present = {digest: path for digest in files_of if (path := store.unpacked(digest)) is not None}

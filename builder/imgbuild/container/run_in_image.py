@@ -74,7 +74,7 @@ def command_config(layout: Layout, arch: Arch) -> CommandConfig:
 
 
 def image_environment(settings: CommandConfig) -> dict[str, str]:
-    """The environment variables of the image by name."""
+    """Return the environment variables of the image by name."""
     return dict(item.split("=", 1) for item in settings.env)
 
 
@@ -188,7 +188,7 @@ def engine_command(
     *,
     rootless: bool = False,
 ) -> EngineCommand:
-    """The command line for `request` with Docker or podman."""
+    """Return the command line for `request` with Docker or podman."""
     places = [f"{folder}{kind}" for folder in HELPERS]
     # An engine on another machine may also have the program for --init.
     init = (

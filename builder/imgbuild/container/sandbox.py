@@ -106,7 +106,7 @@ class UntrustedUser(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
 
     def limits(self) -> dict[str, int]:
-        """The resource limits by name."""
+        """Return the resource limits by name."""
         return {"memory": self.memory, "processes": self.processes}
 
 
@@ -259,7 +259,7 @@ def spare_id() -> int | None:
 
 
 def _sources(binds: Sequence[BindMount], *, network: bool) -> list[tuple[bool, str, str]]:
-    """The binds for a job. Raises InputError if a source is missing."""
+    """Return the binds for a job. Raises InputError if a source is missing."""
     shared = [path for path in (RESOLVER, RDMA) if network and path.exists()]
     binds = (*binds, *(BindMount(source=path, target=str(path)) for path in shared))
     try:

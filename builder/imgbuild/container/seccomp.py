@@ -59,7 +59,7 @@ class ArgumentCheck(ctypes.Structure):
 
 @functools.cache
 def filter_program() -> bytes | None:
-    """The filter as BPF instructions for this architecture, or None without libseccomp.
+    """Return the filter as BPF instructions for this architecture, or None without libseccomp.
 
     Raises WorkFailed if libseccomp cannot create the filter.
     """

@@ -136,7 +136,7 @@ def dns_label(target: str) -> str:
 
 
 def _problems(options: StartOptions) -> Iterable[str]:
-    """The messages about problems in the options."""
+    """Yield the messages about problems in the options."""
     if options.gpus not in (None, "all") and int(options.gpus or 0) > MOST_GPUS:
         yield f"--gpus {options.gpus}: expected at most {MOST_GPUS} per node"
     if options.gpu is not None and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", options.gpu):

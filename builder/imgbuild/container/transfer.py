@@ -45,7 +45,7 @@ class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
     there: frozenset[Digest]
 
     def size(self, without: Collection[Digest] = ()) -> int:
-        """The size of all layers except `without`, in bytes."""
+        """Return the size of all layers except `without`, in bytes."""
         layers = self.layout.image(self.arch).layers
         return sum(layer.size for layer in layers if layer.digest not in without)
 

@@ -139,7 +139,7 @@ def _refuse_unusable(
 
 
 def _linked_libraries(program: bytes, place: str) -> tuple[str, list[str]]:
-    """The dynamic linker of the ELF file `program`, and the libraries that it loads."""
+    """Return the dynamic linker of the ELF file `program`, and the libraries that it loads."""
     from elftools.elf.elffile import ELFFile  # imports fifty modules that few commands need
 
     linker, names = "", []

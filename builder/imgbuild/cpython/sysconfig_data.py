@@ -117,6 +117,6 @@ def _compiler(word: str) -> str:
 
 
 def _tool(name: str, word: str) -> str:
-    """The binutils name of a tool from another toolchain."""
+    """Return the binutils name of a tool from another toolchain."""
     program, plain = word.rpartition("/")[2], name.lower()
     return plain if re.fullmatch(rf"(.*-)?{plain}(-[0-9.]+)?", program) else word

@@ -238,7 +238,7 @@ def _join_advisories(
 def accepting_entry(
     accepted: Sequence[AcceptedCve], ids: Collection[str], today: datetime.date
 ) -> AcceptedCve | None:
-    """The first unexpired entry of `accepted` for one of `ids`, or None."""
+    """Return the first unexpired entry of `accepted` for one of `ids`, or None."""
     return next(
         (entry for entry in accepted if entry.id in ids and not is_expired(entry, today)), None
     )

@@ -49,7 +49,7 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
         return self.ecosystem, self.name, self.version
 
     def lowest_fix(self, versions: Iterable[str]) -> str:
-        """The lowest of `versions` above the installed version, or "" if there is none.
+        """Return the lowest of `versions` above the installed version, or "" if there is none.
 
         Invalid versions are ignored.
         """
@@ -73,7 +73,7 @@ def version_order(ecosystem: str) -> Callable[[str], Any]:
 def installed_sources(
     lock: Lock, arch: Arch, records: Mapping[Sha256, Package]
 ) -> tuple[InstalledSource, ...]:
-    """The packages of `lock` on `arch`, sorted.
+    """Return the packages of `lock` on `arch`, sorted.
 
     `records` contains the source packages of debs. Without a record, the source package is named
     after the folder in the archive, and has the version of the deb.
@@ -114,7 +114,7 @@ def installed_sources(
 
 
 def unknown_parts(lock: Lock, arch: Arch) -> tuple[str, ...]:
-    """The parts of the image with packages that are not in the lock."""
+    """Return the parts of the image with packages that are not in the lock."""
     if lock.arch[arch].base_manifest is None:
         return ()
     return (f"{lock.base.image}: the lock contains its layers, but not its packages",)
@@ -129,7 +129,7 @@ def _release(lock: Lock) -> str:
 
 
 def _source(deb: Deb, record: Package | None) -> tuple[str, str]:
-    """The name and version of the source package of `deb`."""
+    """Return the name and version of the source package of `deb`."""
     name = (record.source if record else deb.file.split("/")[-2]) or deb.package
     version = (record.source_version if record else "") or REBUILT.sub("", deb.version)
     return name, version

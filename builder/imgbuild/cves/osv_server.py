@@ -117,7 +117,7 @@ class OsvServer:
         answers: Mapping[tuple[str, str, str], _CachedAnswer],
         by_id: Mapping[str, OsvRecord],
     ) -> SourceAnswer:
-        """The advisories about `packages` in `answers`. `by_id` are the records."""
+        """Return the advisories about `packages` in `answers`. `by_id` are the records."""
         oldest = min((answer.asked for answer in answers.values()), default=self._now)
         matches = [
             advisory
@@ -161,7 +161,7 @@ class OsvServer:
     def _answers(
         self, packages: dict[tuple[str, str, str], InstalledSource]
     ) -> dict[tuple[str, str, str], _CachedAnswer]:
-        """The responses about `packages`, from the cache or the server."""
+        """Return the responses about `packages`, from the cache or the server."""
         answers = {}
         for key in packages:
             cached = self._cached_response(key)
@@ -182,7 +182,7 @@ class OsvServer:
         return msgspec.json.encode((self._address, *key)).decode()
 
     def _cached_response(self, key: tuple[str, str, str]) -> _CachedAnswer | None:
-        """The cached response, if it is less than a day old or if the context is offline."""
+        """Return the cached response, if it is less than a day old or if the context is offline."""
         data = self._context.store.fact(QUERY, self._query_key(key))
         if data is None:
             return None
@@ -257,7 +257,7 @@ class OsvServer:
         return record
 
     def _optional_record(self, named: _NamedAdvisory) -> OsvRecord | None:
-        """The advisory, which is cached for a day.
+        """Return the advisory, which is cached for a day.
 
         Returns None if the server does not have the advisory, or if the context is offline and the
         advisory is not cached.

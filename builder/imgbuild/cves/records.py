@@ -102,7 +102,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
         return lines[0].strip() if lines else ""
 
     def affected_entries(self, ecosystem: str, name: str) -> Iterator[AffectedEntry]:
-        """The entries for the package `name`. Debian:12 matches all point releases.
+        """Yield the entries for the package `name`. Debian:12 matches all point releases.
 
         PyPI names are normalized, because advisories contain names such as jaraco.context. For a
         package identified by its repository, entries with commits of the repository are returned.
@@ -122,14 +122,14 @@ class OsvRecord(msgspec.Struct, frozen=True):
                 yield entry
 
     def fixed_versions(self, ecosystem: str, name: str) -> Iterator[str]:
-        """The fixed versions of a package, one for each range."""
+        """Yield the fixed versions of a package, one for each range."""
         for entry in self.affected_entries(ecosystem, name):
             for bounds in entry.ranges or ():
                 if bounds.type != COMMITS:
                     yield from (event.fixed for event in bounds.events if event.fixed)
 
     def package_rating(self, ecosystem: str, name: str) -> tuple[Rating, float | None]:
-        """The rating for a package, and the highest CVSS score, if any.
+        """Return the rating for a package, and the highest CVSS score, if any.
 
         `unimportant` in Debian is low regardless of the score. Otherwise, the severity stated in
         the record overrides the score.
@@ -173,7 +173,7 @@ def decode_record(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
 def record_advisories(
     record: OsvRecord, package: InstalledSource, source: str
 ) -> Iterator[Advisory]:
-    """The advisories in `record` about `package`, one for each vulnerability."""
+    """Yield the advisories in `record` about `package`, one for each vulnerability."""
     rating, score = record.package_rating(package.ecosystem, package.name)
     cves = tuple(part for part in record.covered_vulnerabilities if part.startswith("CVE-"))
     split = record.id.startswith(UPDATES) and bool(cves)

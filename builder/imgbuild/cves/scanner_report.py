@@ -126,7 +126,7 @@ ReportEntries = Iterator[tuple[ReportedPackage, Iterable[OsvRecord | _ReportEntr
 
 
 def find_advisories(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
-    """The advisories in the report `path` about `packages`.
+    """Return the advisories in the report `path` about `packages`.
 
     Entries about other packages are listed as not checked.
 

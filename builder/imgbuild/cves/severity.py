@@ -41,18 +41,18 @@ _FORMS = {"CVSS:4.0/": CVSS4, "CVSS:3.1/": CVSS3, "CVSS:3.0/": CVSS3, "AV:": CVS
 
 
 def word_rating(word: object) -> Rating:
-    """The rating for a term in an advisory, such as MODERATE or `low**`, else unknown."""
+    """Return the rating for a term in an advisory, such as MODERATE or `low**`, else unknown."""
     return _WORDS.get(str(word).lower().strip("* "), Rating.UNKNOWN)
 
 
 def score_rating(score: float) -> Rating:
-    """The rating of a CVSS score, 0.0 to 10.0 (CVSS 3.1, section 5; 4.0, section 6)."""
+    """Return the rating of a CVSS score, 0.0 to 10.0 (CVSS 3.1, section 5; 4.0, section 6)."""
     bounds = ((9.0, Rating.CRITICAL), (7.0, Rating.HIGH), (4.0, Rating.MEDIUM))
     return next((rating for bound, rating in bounds if score >= bound), Rating.LOW)
 
 
 def base_score(vector: str) -> float | None:
-    """The base score of a vector of CVSS 2, 3.0 or 3.1, or the score of a CVSS 4.0 vector.
+    """Return the base score of a vector of CVSS 2, 3.0 or 3.1, or the score of a CVSS 4.0 vector.
 
     None for other vectors. CVSS 4.0 has a single score, which includes optional metrics such as E.
     """
@@ -66,5 +66,5 @@ def base_score(vector: str) -> float | None:
 
 
 def highest_rating(ratings: Iterable[Rating]) -> Rating:
-    """The highest of `ratings`. Unknown if there are none."""
+    """Return the highest of `ratings`. Unknown if there are none."""
     return max(ratings, key=lambda rating: rating.rank, default=Rating.UNKNOWN)

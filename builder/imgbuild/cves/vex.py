@@ -87,7 +87,7 @@ def decode_vex(data: bytes, place: str) -> VexDocument:
 
 
 def _statement(finding: Vulnerability) -> dict[str, Any]:
-    """The statement about `finding`, without products."""
+    """Return the statement about `finding`, without products."""
     aliases = [name for name in finding.ids if name != finding.id]
     vulnerability = {"name": finding.id, **({"aliases": aliases} if aliases else {})}
     accepted = finding.accepted

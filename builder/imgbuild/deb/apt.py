@@ -156,7 +156,7 @@ def unknown_packages(
 def security_updates(
     base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
 ) -> tuple[str, tuple[SecurityUpdate, ...]]:
-    """The date of the security suite of `base`, and its packages that are newer than `debs`.
+    """Return the date of the security suite of `base`, and its packages that are newer than `debs`.
 
     The security suite is read even if the base does not use it. Raises the same errors as
     `resolve_debs`.
@@ -168,7 +168,7 @@ def security_updates(
 def archive_updates(
     base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
 ) -> tuple[SecurityUpdate, ...]:
-    """The packages of the suite of `base` that are newer than `debs`, sorted by name.
+    """Return the packages of the suite of `base` that are newer than `debs`, sorted by name.
 
     Newer packages exist only after a point release. Raises the same errors as `resolve_debs`.
     """
@@ -232,7 +232,7 @@ def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
 
 
 def _listed_packages(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, str]]:
-    """All packages that `base` can use."""
+    """Return all packages that `base` can use."""
     return [package for index in _suites(base, arch, context) for package in index.packages]
 
 
@@ -249,7 +249,7 @@ def _suites(
 def _suite_index(
     suite: Suite, base: DebianBase, arch: Arch, context: Context, *, read: IndexReader | None = None
 ) -> SuiteIndex:
-    """All packages of `suite`, from the first mirror that responds."""
+    """Return all packages of `suite`, from the first mirror that responds."""
     if not suite.mirrors:
         message = f"no Debian mirror is known for {suite.name}"
         hint = "add a mirror to the base in matrix.yaml, such as a dated snapshot"
@@ -280,7 +280,7 @@ def _security_suite(base: DebianBase) -> Suite:
 
 
 def deb_urls(deb: Deb, base: DebianBase) -> list[str]:
-    """The possible URLs of `deb`, one for each mirror."""
+    """Return the possible URLs of `deb`, one for each mirror."""
     security = deb.file.startswith(SECURITY_FILES)
     places = _security_suite(base).mirrors if security else archive_mirrors(base)
     return [f"{mirror}/{deb.file}" for mirror in places]
@@ -301,7 +301,7 @@ def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...
 
 @cache
 def _apt_sites() -> tuple[tuple[str, str], ...]:
-    """The code name and the site of each package index of this machine's apt."""
+    """Return the code name and the site of each package index of this machine's apt."""
     try:
         apt = process.find_program("apt-get", remedy="")
     except ToolMissing:
@@ -316,7 +316,7 @@ def _apt_sites() -> tuple[tuple[str, str], ...]:
 
 
 def _index_targets(apt: Sequence[str], suite: str, *options: str) -> tuple[tuple[str, str], ...]:
-    """The field `suite` and the site of each package index of apt, without duplicates."""
+    """Return the field `suite` and the site of each package index of apt, without duplicates."""
     form = f"$(CREATED_BY) {suite} $(SITE)"
     result = process.run_command([*apt, "indextargets", *options, "--format", form], check=False)
     rows = [line.split() for line in result.stdout.splitlines()]
@@ -336,7 +336,7 @@ def _indexes(
     context: Context,
     read: IndexReader,
 ) -> SuiteIndex:
-    """The packages of each component, from verified `Packages` indexes."""
+    """Return the packages of each component, from verified `Packages` indexes."""
     place = f"{mirror}/dists/{suite}"
     release = _verified_release(
         context.http.fetch_bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
@@ -370,7 +370,7 @@ def _indexes(
 
 
 def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """The packages of an index. They are cached, because parsing an index takes seconds."""
+    """Return the packages of an index. They are cached, because parsing an index takes seconds."""
     store = context.store
     if (parsed := store.fact(INDEX_FACT, digest)) is not None:
         return msgspec.msgpack.decode(parsed, type=list[dict[str, str]])
@@ -382,7 +382,7 @@ def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
 
 
 def _read_package_names(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """The names of the packages of an index. Other fields are not kept in memory."""
+    """Return the names of the packages of an index. Other fields are not kept in memory."""
     store = context.store
     stored = store.fact(NAMES, digest)
     names = stored.decode().splitlines() if stored is not None else []
@@ -404,12 +404,12 @@ def _read_nothing(url: str, digest: str, context: Context) -> list[dict[str, str
 
 
 def _text(url: str, digest: str, context: Context) -> str:
-    """The decompressed index at `url`."""
+    """Return the decompressed index at `url`."""
     return lzma.decompress(_packed_index(url, digest, context)).decode()
 
 
 def _packed_index(url: str, digest: str, context: Context) -> bytes:
-    """The index at `url`, from the cache if possible."""
+    """Return the index at `url`, from the cache if possible."""
     store, http = context.store, context.http
     cached = store.file(digest)
     if cached is not None:
@@ -434,7 +434,7 @@ def _packed_index(url: str, digest: str, context: Context) -> bytes:
 
 
 def _verified_release(data: bytes, url: str, store: Store) -> dict[str, str]:
-    """The fields in the signed part of a clear-signed `InRelease`."""
+    """Return the fields in the signed part of a clear-signed `InRelease`."""
     gpgv = process.find_program("gpgv", remedy=REMEDY)
     keyring = next((path for path in KEYRINGS if path.exists()), None)
     if keyring is None:

@@ -120,7 +120,7 @@ def read_notice(path: Path, package: str) -> CopyrightNotice:
 
 
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The members of an `ar` archive by name."""
+    """Yield the members of an `ar` archive by name."""
     with open(path, "rb", opener=open_regular) as file:
         total = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
@@ -164,7 +164,7 @@ class _TarStream:
             raise self._damage_error(error) from error
 
     def extractfile(self, info: tarfile.TarInfo) -> IO[bytes] | None:
-        """The content of `info`. It must be read before the next member."""
+        """Return the content of `info`. It must be read before the next member."""
         return self._tar.extractfile(info)
 
     def content(self, info: tarfile.TarInfo) -> bytes:

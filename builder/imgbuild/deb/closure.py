@@ -112,7 +112,7 @@ def resolve_dependencies(
 
 
 def package_dependencies(package: Paragraph) -> list[Clause]:
-    """The dependencies of `package`: first Pre-Depends, then Depends."""
+    """Return the dependencies of `package`: first Pre-Depends, then Depends."""
     return [clause for field in NEEDS for clause in parse_clauses(package.get(field, ""))]
 
 

@@ -55,7 +55,7 @@ def install_database(
 
 
 def alternative_state(choices: Sequence[AlternativeEffect]) -> bytes:
-    """The state file of an alternative in automatic mode."""
+    """Return the state file of an alternative in automatic mode."""
     slaves = {slave.name: slave.link for choice in choices for slave in choice.slaves}
     lines = ["auto", choices[0].link]
     for name in sorted(slaves):

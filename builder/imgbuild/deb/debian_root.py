@@ -67,7 +67,7 @@ def base_members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -
 def added_members(
     recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Path
 ) -> list[LayerMember]:
-    """The members that differ between the roots with and without the added packages.
+    """Return the members that differ between the roots with and without the added packages.
 
     The parent folders of members are included, because the layer writer would give them the default
     mode. `paths`, `spool` and errors are the same as for `base_members`. IntegrityError is also

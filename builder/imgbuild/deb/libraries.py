@@ -38,7 +38,7 @@ class FoundLibrary(msgspec.Struct, frozen=True):
 
 
 def library_cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[LayerMember]]:
-    """The cache for `tree`, and the links that `ldconfig` would create.
+    """Return the cache for `tree`, and the links that `ldconfig` would create.
 
     `version` is from libc-bin.
     """
@@ -74,7 +74,7 @@ def library_folders(tree: DebTree, arch: Arch) -> list[str]:
 
 
 def encode_cache(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
-    """The cache file for `entries` (name and path), which have the order of the cache."""
+    """Return the cache file for `entries` (name and path), which have the order of the cache."""
     offsets, strings = _strings({text for entry in entries for text in entry})
     base = HEADER.size + len(entries) * ENTRY.size
     rows = b"".join(
@@ -152,7 +152,7 @@ def _configured_folders(tree: DebTree, path: str) -> list[str]:
 
 
 def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
-    """The entries of `ldconfig` for a folder: one file for each SONAME."""
+    """Return the entries of `ldconfig` for a folder: one file for each SONAME."""
     chosen: dict[str, FoundLibrary] = {}
     for member in tree.members_below(folder):
         file = posixpath.basename(member.path)

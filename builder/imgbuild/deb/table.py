@@ -194,17 +194,17 @@ def check_scripts(table: EffectTable, packages: Iterable[DebContents]) -> None:
 
 
 def excluded_pattern(table: EffectTable) -> re.Pattern[str]:
-    """A pattern that matches the excluded paths (without a leading slash)."""
+    """Return a pattern that matches the excluded paths (without a leading slash)."""
     return _union(item.path for item in table.exclude)
 
 
 def included_pattern(table: EffectTable) -> re.Pattern[str]:
-    """A pattern that matches the restored paths (without a leading slash)."""
+    """Return a pattern that matches the restored paths (without a leading slash)."""
     return _union(item.path for item in table.include)
 
 
 def dpkg_configuration(table: EffectTable) -> bytes:
-    """The exclusions in dpkg's format, for packages that users add to the image."""
+    """Return the exclusions in dpkg's format, for packages that users add to the image."""
     lines = [
         "# What the base leaves out, left out of added packages too. Delete this file to undo it."
     ]

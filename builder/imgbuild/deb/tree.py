@@ -76,11 +76,11 @@ class DebTree:
         self.put(LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
 
     def get(self, path: str) -> LayerMember | None:
-        """The member at `path`. If it is a link, the link is returned."""
+        """Return the member at `path`. If it is a link, the link is returned."""
         return self._members.get(merge_usr(path))
 
     def resolve_member(self, path: str) -> LayerMember | None:
-        """The member at `path` after following all links, or None if a link is broken."""
+        """Return the member at `path` after following all links, or None if a link is broken."""
         place = merge_usr(posixpath.normpath(path))
         for _ in range(LINKS):
             parts = place.split("/")
@@ -96,7 +96,7 @@ class DebTree:
         return None
 
     def read(self, path: str) -> bytes:
-        """The content of the file at `path`, following links.
+        """Return the content of the file at `path`, following links.
 
         Raises IntegrityError if `path` is not a file.
         """
@@ -129,7 +129,7 @@ class DebTree:
         return sorted(members, key=sort_key)
 
     def members(self) -> list[LayerMember]:
-        """All members in byte order of the paths, including the links of merged /usr."""
+        """Return all members in byte order of the paths, including the links of merged /usr."""
         for alias in ALIASES:
             used = any(path.startswith(f"usr/{alias}/") for path in self._members)
             if alias in ALWAYS_LINKED or used:

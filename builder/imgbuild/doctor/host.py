@@ -128,7 +128,7 @@ def _gpus() -> tuple[str, tuple[HostGpu, ...]]:
 
 
 def driver_version(text: str) -> str:
-    """The driver version in `text`, the content of the driver's file in /proc."""
+    """Return the driver version in `text`, the content of the driver's file in /proc."""
     first = text.partition("\n")[0]
     match = _VERSION.search(first) if "NVRM" in first else None
     return match[0] if match else ""
@@ -176,7 +176,7 @@ def _arch(machine: str) -> Arch | None:
 
 
 def glibc_version() -> str:
-    """The glibc version of this machine, or "" with another C library."""
+    """Return the glibc version of this machine, or "" with another C library."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (OSError, ValueError):

@@ -135,7 +135,7 @@ def _command(lock: Lock, options: InspectOptions) -> list[str]:
 
 
 def _script_tar() -> Iterator[bytes]:
-    """The two files of the script as a tar stream."""
+    """Yield the two files of the script as a tar stream."""
     for name in SCRIPTS:
         data = (runner.TESTS / name).read_bytes()
         yield member_header(LayerMember(path=name, size=len(data), content=data))
@@ -176,7 +176,7 @@ def _report(lock: Lock, arch: Arch, done: process.ProcessResult, reporter: Repor
 
 
 def finding_lines(report: Report) -> Sequence[str]:
-    """The findings as text, with errors at the end."""
+    """Return the findings as text, with errors at the end."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []
     for finding in sorted(report.findings, key=lambda entry: order.index(entry.severity)):

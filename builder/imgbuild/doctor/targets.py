@@ -122,7 +122,7 @@ def planned_needs(
 
 
 def _assumed_floors(cuda: str, stated: Sequence[str]) -> Floors:
-    """The requirements that follow from the CUDA release and the stated capabilities."""
+    """Return the requirements that follow from the CUDA release and the stated capabilities."""
     data = gpus.load_drivers()
     later = [entry.capability for entry in data.gpus if _has_code_for(stated, entry.capability)]
     return Floors(
@@ -247,7 +247,7 @@ def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
 
 
 def driver_text(driver: str, floors: Floors) -> str:
-    """A remark on a `driver` that can run an image, but not all features of the image.
+    """Return a remark on a `driver` that can run an image, but not all features of the image.
 
     If a library contains PTX of a newer CUDA release and no machine code for some GPUs,
     `floors.driver_full` is newer than the driver of the image's CUDA release.
@@ -264,7 +264,7 @@ def driver_text(driver: str, floors: Floors) -> str:
 
 
 def restriction_text(driver: str, place: str) -> str:
-    """The same remark as in `driver_text` for images with different requirements.
+    """Return the same remark as in `driver_text` for images with different requirements.
 
     `place` is where the oldest driver without the restriction is shown.
     """
@@ -277,7 +277,7 @@ def restriction_text(driver: str, place: str) -> str:
 
 
 def shared_remarks(host: Host, fit: TargetFit, place: str) -> tuple[str, ...]:
-    """The remarks on a target, with `restriction_text` in place of `driver_text`."""
+    """Return the remarks on a target, with `restriction_text` in place of `driver_text`."""
     return tuple(
         restriction_text(host.driver, place)
         if fit.unrestricted and COMPATIBILITY in remark
@@ -307,7 +307,7 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
 
 
 def _computed_capabilities() -> set[str]:
-    """The compute capabilities for which requirements of images are computed."""
+    """Return the compute capabilities for which requirements of images are computed."""
     return {entry.capability for entry in gpus.load_drivers().gpus}
 
 

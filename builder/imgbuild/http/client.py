@@ -108,7 +108,7 @@ class Authorizer:
         return http.send_request(request, login)
 
     def refusal_error(self, http: HttpClient, request: Request, response: Response) -> Exception:
-        """The error to raise for a failed response."""
+        """Return the error to raise for a failed response."""
         return http.refusal_error(request, response)
 
 
@@ -453,7 +453,7 @@ class HttpClient:
             raise FetchFailed(message) from None
 
     def _session(self, request: Request) -> Session:
-        """The session of this thread for the TLS context of `request`."""
+        """Return the session of this thread for the TLS context of `request`."""
         from imgbuild.http import session
 
         context = self._authorizer.context(request)

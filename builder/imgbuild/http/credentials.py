@@ -37,7 +37,7 @@ def redact_url(url: str) -> str:
 
 
 def url_host(url: str) -> str:
-    """The host of `url`, with the port if there is one."""
+    """Return the host of `url`, with the port if there is one."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
@@ -82,7 +82,7 @@ class Credentials:
             return login
 
     def query_keyring(self, url: str) -> LoginPair | None:
-        """The credentials for `url` from keyring, or None if there are none.
+        """Return the credentials for `url` from keyring, or None if there are none.
 
         Keyring is queried once for each server.
         """
@@ -143,7 +143,7 @@ def _read_netrc() -> netrc.netrc | None:
 
 
 def _services(url: str) -> list[str]:
-    """The keyring services of an index: the URL (as in pip and uv) and the host."""
+    """Return the keyring services of an index: the URL (as in pip and uv) and the host."""
     parts = urlsplit(strip_login(url))
     base = f"{parts.scheme}://{parts.netloc}"
     names = [parts.netloc, base, base + "/"]

@@ -15,7 +15,7 @@ def parse_integer(text: str) -> int | None:
 
 
 def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """The first byte and the total size in Content-Range. A missing value is None."""
+    """Return the first byte and the total size in Content-Range. A missing value is None."""
     text = headers.get("Content-Range", "")
     match = re.fullmatch(r"\s*bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)\s*", text)
     if match is None:
@@ -24,7 +24,7 @@ def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """The delay in Retry-After (seconds or a date) in seconds, or None if it is invalid."""
+    """Return the delay in Retry-After (seconds or a date) in seconds, or None if it is invalid."""
     text = headers.get("Retry-After", "").strip()
     seconds = parse_integer(text)
     if seconds is not None:

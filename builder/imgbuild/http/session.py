@@ -107,7 +107,7 @@ def create_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def cached_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """The shared result of `create_trust`. Reading the system's bundle takes 0.1 s."""
+    """Return the shared result of `create_trust`. Reading the system's bundle takes 0.1 s."""
     with _LOCK:
         return _create_shared_trust(tuple((name, environ.get(name, "")) for name in BUNDLES))
 
@@ -181,7 +181,7 @@ def create_session(context: ssl.SSLContext) -> requests.Session:
 
 
 def proxy_secrets() -> list[str]:
-    """The passwords in proxy URLs of the environment, which can occur in error messages."""
+    """Return the passwords in proxy URLs of the environment, which can occur in error messages."""
     passwords = [urlsplit(address).password for address in urllib.request.getproxies().values()]
     return [form for password in passwords if password for form in (password, unquote(password))]
 
@@ -214,7 +214,7 @@ def convert_error(error: Exception, place: str) -> Exception:
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """The exceptions that the requests library and reads of responses raise."""
+    """Return the exceptions that the requests library and reads of responses raise."""
     # Python's http.client raises ValueError for some chunks with an invalid size.
     return (requests.RequestException, low.HTTPError, HTTPException, OSError, ValueError)
 
@@ -257,7 +257,7 @@ class _WatchedStream(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        """The descriptor of the socket."""
+        """Return the descriptor of the socket."""
         return int(self._source.fileno())
 
     def readinto(self, buffer: WriteableBuffer) -> int:

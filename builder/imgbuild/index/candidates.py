@@ -43,7 +43,7 @@ def exclusion_reason(file: IndexFile, package: str, rules: FileRules, *, timed: 
 
 
 def cut_off_reason(file: IndexFile, rules: FileRules, *, timed: bool) -> str | None:
-    """The reason why the cut-off excludes `file`, or None.
+    """Return the reason why the cut-off excludes `file`, or None.
 
     If `timed` is set, a file without an upload time is excluded, too.
     """
@@ -55,7 +55,7 @@ def cut_off_reason(file: IndexFile, rules: FileRules, *, timed: bool) -> str | N
 
 
 def unwanted_reason(file: IndexFile, package: str, rules: FileRules) -> str | None:
-    """The reason to exclude `file`, other than upload time and platform, or None."""
+    """Return the reason to exclude `file`, other than upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
     if not accepts_python(file, rules):
@@ -92,7 +92,7 @@ def same_version(version: Version | None, pin: str | None) -> bool:
 def usable_files(
     files: Iterable[IndexFile], package: str, rules: FileRules, *, timed: bool
 ) -> list[IndexFile]:
-    """The usable wheels of `files`, in the same order."""
+    """Return the usable wheels of `files`, in the same order."""
     fitting = (file for file in files if file.is_wheel and rules.tags.is_compatible(file.name))
     return [file for file in fitting if exclusion_reason(file, package, rules, timed=timed) is None]
 
@@ -113,7 +113,7 @@ def public_version(version: str) -> Version:
 
 
 def final_releases(files: Iterable[IndexFile]) -> dict[Version, list[IndexFile]]:
-    """The files of final versions that are not yanked, by public version."""
+    """Return the files of final versions that are not yanked, by public version."""
     releases: dict[Version, list[IndexFile]] = {}
     for file in files:
         version = file.version
@@ -128,7 +128,7 @@ def is_sdist(file: IndexFile) -> bool:
 
 
 def wheel_platform_and_python(name: str) -> str:
-    """The platform and Python of a wheel as text, such as "Linux x86_64, Python cp310"."""
+    """Return the platform and Python of a wheel as text, such as "Linux x86_64, Python cp310"."""
     pythons = sorted({tag.interpreter for tag in _tags(name)})
     return (
         f"{wheel_platform(name)}, Python {'/'.join(pythons)}" if pythons else wheel_platform(name)
@@ -136,7 +136,7 @@ def wheel_platform_and_python(name: str) -> str:
 
 
 def wheel_platform(name: str) -> str:
-    """The platform of a wheel as text, such as "Linux x86_64"."""
+    """Return the platform of a wheel as text, such as "Linux x86_64"."""
     return "/".join(sorted({_system(tag.platform) for tag in _tags(name)})) or "an unknown platform"
 
 

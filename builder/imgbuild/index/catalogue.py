@@ -43,11 +43,11 @@ class AdditionsProvider(Protocol):
     """Provides requirements that are missing in METADATA of a package."""
 
     def __call__(self, package: str, version: Version) -> Sequence[str]:
-        """The requirements to add to `package` at `version`."""
+        """Return the requirements to add to `package` at `version`."""
 
 
 def no_additions(package: str, version: Version) -> Sequence[str]:
-    """An `AdditionsProvider` that does not change METADATA."""
+    """Return an `AdditionsProvider` that does not change METADATA."""
     del package, version
     return ()
 
@@ -92,7 +92,7 @@ class FileCatalogue:
         self._offers = {package: [offer] for package, offer in self.locked.items()}
 
     def replace_builders(self, builders: Mapping[str, SdistBuilder]) -> FileCatalogue:
-        """A catalogue with the same files and another builder of sdists."""
+        """Return a catalogue with the same files and another builder of sdists."""
         return FileCatalogue(
             self.indexes,
             self.rules,
@@ -104,7 +104,7 @@ class FileCatalogue:
         )
 
     def offered_files(self, package: str) -> list[OfferedFile]:
-        """The usable files of `package`.
+        """Return the usable files of `package`.
 
         Raises FetchFailed if the index does not respond.
         """
@@ -178,7 +178,7 @@ class FileCatalogue:
         return b"\n".join(lines)
 
     def chosen_files(self, versions: Mapping[str, str]) -> dict[str, OfferedFile]:
-        """The best offered file for each package and version in `versions`."""
+        """Return the best offered file for each package and version in `versions`."""
         return {
             package: offer
             for package, version in versions.items()
@@ -186,7 +186,7 @@ class FileCatalogue:
         }
 
     def chosen(self, package: str, version: Version) -> OfferedFile | None:
-        """The best offered file of `version`, or None if there is none."""
+        """Return the best offered file of `version`, or None if there is none."""
         ranked = [
             (rank, offer)
             for offer in self.offered_files(package)
@@ -197,7 +197,7 @@ class FileCatalogue:
 
 
 def wheel_of_sdist(package: str, sdist: IndexFile) -> IndexFile:
-    """The pure wheel to build from `sdist`, whose hash is unknown before the build."""
+    """Return the pure wheel to build from `sdist`, whose hash is unknown before the build."""
     name = f"{package.replace('-', '_')}-{sdist.version}-py3-none-any.whl"
     return msgspec.structs.replace(sdist, name=name, sha256=None, size=None, metadata=False)
 

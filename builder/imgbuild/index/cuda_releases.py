@@ -39,7 +39,7 @@ class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_requirements(metadata: bytes) -> list[Requirement]:
-    """The requirements in `Requires-Dist` of METADATA. Invalid lines are omitted."""
+    """Return the requirements in `Requires-Dist` of METADATA. Invalid lines are omitted."""
     return [
         item
         for line in requirement_lines(metadata)
@@ -49,7 +49,7 @@ def parse_requirements(metadata: bytes) -> list[Requirement]:
 
 @functools.lru_cache(maxsize=1000)  # the same files are read for each target and each lookup
 def requirement_lines(metadata: bytes) -> tuple[str, ...]:
-    """The lines of `Requires-Dist` in METADATA."""
+    """Return the lines of `Requires-Dist` in METADATA."""
     message = email.parser.BytesHeaderParser().parsebytes(metadata)
     return tuple(map(str, message.get_all("Requires-Dist", [])))
 
@@ -57,7 +57,7 @@ def requirement_lines(metadata: bytes) -> tuple[str, ...]:
 def active_requirements(
     metadata: bytes, markers: Mapping[str, str], extras: Iterable[str] = ()
 ) -> list[Requirement]:
-    """The requirements in METADATA that apply with these `markers` and `extras`."""
+    """Return the requirements in METADATA that apply with these `markers` and `extras`."""
     names = ("", *extras)
     extra_names = set(map(normalize_package, names))
     # Most lines are of other extras: these need not be parsed.
@@ -97,7 +97,7 @@ def _narrow_range(spec: SpecifierSet, minor: str) -> SpecifierSet:
 
 
 def releases_of_minor(versions: Iterable[Version], cuda: str) -> list[Version]:
-    """The final patch releases of `cuda` ("12.4") in `versions`, newest first."""
+    """Return the final patch releases of `cuda` ("12.4") in `versions`, newest first."""
     minor = tuple(int(part) for part in cuda.split("."))
     return sorted(
         {v for v in versions if not v.is_prerelease and v.release[:2] == minor}, reverse=True
@@ -131,7 +131,7 @@ def first_compatible(
 def _nearest_patch(
     releases: Sequence[CudaRelease], torch: Sequence[Requirement]
 ) -> CudaRelease | None:
-    """The release with the fewest components that torch does not allow.
+    """Return the release with the fewest components that torch does not allow.
 
     These components have torch's versions instead. Returns None if torch requires a component that
     no release has.
@@ -205,7 +205,7 @@ def release_violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> 
 def packages_outside_release(
     cuda_release: CudaRelease, chosen: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The packages in `chosen` that have a CUDA version but are not part of the release."""
+    """Return the packages in `chosen` that have a CUDA version but are not part of the release."""
     minor = ".".join(cuda_release.version.split(".")[:2]) + "."
     return tuple(
         f"{name} {version}"

@@ -145,7 +145,7 @@ def fill_address(index: PackageIndex, *, cuda: str, torch: str | None) -> str | 
 def index_addresses(
     matrix: Matrix, target: Target, default: Callable[[], str]
 ) -> dict[str, IndexAddress]:
-    """The indexes of `target` by name. `default` provides a missing URL."""
+    """Return the indexes of `target` by name. `default` provides a missing URL."""
     names = {matrix.default_index, *target.indexes.values()}
     return {
         name: IndexAddress(
@@ -214,7 +214,7 @@ class IndexLookup:
             return self._files[key]
 
     def file_urls(self, package: str, locked: LockedFile) -> list[str]:
-        """The URLs of the file `locked` on the index of `package`.
+        """Return the URLs of the file `locked` on the index of `package`.
 
         The file is found by name and, if listed, SHA-256. Empty if the index no longer has the
         file. Raises IntegrityError if the index has a file with the same name but different
@@ -294,7 +294,7 @@ def belongs_to_package(name: str, package: str) -> bool:
 
 
 def package_of_file(name: str) -> str | None:
-    """The package in a file name, or None if the name is invalid."""
+    """Return the package in a file name, or None if the name is invalid."""
     try:
         if name.endswith(".whl"):
             return str(parse_wheel_filename(name)[0])

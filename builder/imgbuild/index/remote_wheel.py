@@ -48,7 +48,7 @@ class FactStore(Protocol):
     """The methods of `store.Store` for facts."""
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """The data stored under `kind` and `key`, if any."""
+        """Return the data stored under `kind` and `key`, if any."""
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
         """Store `data` under `kind` and `key`."""
@@ -162,7 +162,7 @@ class RemoteFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """The position in bytes."""
+        """Return the position in bytes."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

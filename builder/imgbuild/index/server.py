@@ -21,7 +21,7 @@ CONTENT = "application/vnd.pypi.simple.v1+json"
 
 
 def package_page(package: str, offers: list[OfferedFile], base: str) -> bytes:
-    """The PEP 691 page of `package`, with file URLs below `base`."""
+    """Return the PEP 691 page of `package`, with file URLs below `base`."""
     files: list[dict[str, Any]] = []
     for offer in offers:
         file = offer.wheel

@@ -110,7 +110,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
-    """All wheels to install, sorted by package, including wheels built from sdists."""
+    """Return all wheels to install, sorted by package, including wheels built from sdists."""
     built = (
         Wheel(
             package=item.package,

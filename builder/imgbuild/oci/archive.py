@@ -64,7 +64,7 @@ def archive_chunks(
 
 
 def archive_size(layout: Layout, arch: Arch | None, form: Format) -> Bytes:
-    """The size of all blobs in the archive."""
+    """Return the size of all blobs in the archive."""
     return sum(_contents(layout, arch, form, layout.name)[1].values())
 
 
@@ -117,7 +117,7 @@ def full_reference(tag: str) -> str:
 def _contents(
     layout: Layout, arch: Arch | None, form: Format, tag: str
 ) -> tuple[dict[str, bytes], dict[Digest, Bytes]]:
-    """The contents of the archive's documents by file name, and the sizes of its blobs."""
+    """Return the contents of the archive's documents by file name, and the sizes of its blobs."""
     chosen = dict(layout.images) if arch is None else {arch: layout.image(arch)}
     if form == "docker-archive" and len(chosen) > 1:
         message = f"a docker-archive has one architecture; {layout.path} has {', '.join(chosen)}"

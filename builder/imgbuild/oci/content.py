@@ -46,7 +46,7 @@ class FileReader:
         return data
 
     def chunks(self, part: FileSlice) -> Iterator[bytes]:
-        """The stored bytes of `part`, not inflated, in pieces of `CHUNK`."""
+        """Yield the stored bytes of `part`, not inflated, in pieces of `CHUNK`."""
         for start in range(0, part.length, CHUNK):
             yield self.read(part.path, part.offset + start, min(CHUNK, part.length - start))
 

@@ -83,7 +83,7 @@ class _DocumentShape(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def stated_type(data: bytes, name: object) -> str:
-    """The media type in a manifest or an index, or "" if there is none.
+    """Return the media type in a manifest or an index, or "" if there is none.
 
     Raises IntegrityError, which contains `name`, if the document is both an index and an image.
     """
@@ -162,7 +162,7 @@ def docker_manifest(
     media_types: Mapping[Digest, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The manifest of `config` and `layers`, bottom layer first.
+    """Return the manifest of `config` and `layers`, bottom layer first.
 
     `media_types` maps digests to media types for layers that are not gzipped tars. Base images from
     registries can have such layers.
@@ -204,7 +204,7 @@ def create_manifest(
 
 
 def create_index(manifests: Mapping[Arch, bytes]) -> bytes:
-    """The index of an image on several architectures, sorted by architecture name."""
+    """Return the index of an image on several architectures, sorted by architecture name."""
     return codec.encode_compact(
         {
             "schemaVersion": 2,
@@ -224,7 +224,7 @@ def create_descriptor(
     *,
     arch: Arch | None = None,
 ) -> Descriptor:
-    """The descriptor of the blob `data`. With `arch`, it includes the platform."""
+    """Return the descriptor of the blob `data`. With `arch`, it includes the platform."""
     return Descriptor(
         media_type=media_type,
         digest=digest_of(data),
@@ -235,7 +235,7 @@ def create_descriptor(
 
 
 def platform_of_arch(arch: Arch) -> dict[str, str | list[str]]:
-    """The platform of `arch`. The variant of arm64 is v8, as in Docker."""
+    """Return the platform of `arch`. The variant of arm64 is v8, as in Docker."""
     fields: dict[str, str | list[str]] = {"architecture": arch.oci, "os": "linux"}
     if arch is Arch.ARM64:
         fields["variant"] = "v8"

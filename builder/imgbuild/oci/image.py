@@ -55,7 +55,7 @@ class ImageSource(Protocol):
         """Read a small document. Raises IntegrityError if its digest differs."""
 
     def size(self, layer: Descriptor) -> int | None:
-        """The size of a layer in bytes, or None if the layer is missing."""
+        """Return the size of a layer in bytes, or None if the layer is missing."""
 
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
@@ -97,7 +97,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_manifests(source: ImageSource) -> tuple[Descriptor, ...]:
-    """The manifests of an image: one for each architecture, or the only manifest."""
+    """Return the manifests of an image: one for each architecture, or the only manifest."""
     if source.top.media_type != INDEX:
         return (source.top,)
     data = _read_typed_document(source, source.top, (INDEX,), "image index")
@@ -135,13 +135,13 @@ def _normalize_platform(platform: Mapping[str, str | list[str]]) -> dict[str, st
 
 
 def read_manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
-    """The manifest of `descriptor`."""
+    """Return the manifest of `descriptor`."""
     data = _read_typed_document(source, descriptor, documents.MANIFESTS, "image manifest")
     return codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
 
 
 def images_by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, PlatformImage]:
-    """The images of the index `name` by architecture. Raises InputError for duplicates."""
+    """Return the images of the index `name` by architecture. Raises InputError for duplicates."""
     result: dict[Arch, PlatformImage] = {}
     for each in images:
         if each.arch in result:
@@ -153,7 +153,7 @@ def images_by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, 
 
 
 def _document(source: ImageSource, descriptor: Descriptor) -> bytes:
-    """The document of `descriptor`. Raises IntegrityError if its digest or size differs."""
+    """Return the document of `descriptor`. Raises IntegrityError if its digest or size differs."""
     data = source.read_document(descriptor)
     if len(data) != descriptor.size:
         message = f"{descriptor.digest} has {len(data)} bytes, not {descriptor.size}"
@@ -181,7 +181,7 @@ def _read_typed_document(
 
 
 def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage:
-    """The documents of the image with the manifest `descriptor`.
+    """Return the documents of the image with the manifest `descriptor`.
 
     Raises InputError if it is not an image, or has an unsupported architecture or layer type.
     Raises IntegrityError if the digest of a document differs, or if manifest and configuration
@@ -208,7 +208,7 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
 def image_configuration(
     source: ImageSource, descriptor: Descriptor, manifest: Manifest
 ) -> tuple[bytes, Configuration]:
-    """The encoded and decoded configuration of `manifest`.
+    """Return the encoded and decoded configuration of `manifest`.
 
     Raises the same errors as `platform_image`, but accepts any architecture.
     """
@@ -241,7 +241,7 @@ def image_configuration(
 
 
 def _diff_ids(configuration: Configuration, layers: int, name: str) -> tuple[Digest, ...]:
-    """The diff IDs of an image with `layers` layers."""
+    """Return the diff IDs of an image with `layers` layers."""
     diff_ids = configuration.rootfs.diff_ids
     if len(diff_ids) != layers:
         message = f"{name} has {layers} layers, but {len(diff_ids)} diff IDs in its configuration"
@@ -300,7 +300,7 @@ def _arches(summaries: list[ImageSummary]) -> str:
 
 
 def _nested_manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
-    """The images of `entry`, without BuildKit's attestations."""
+    """Yield the images of `entry`, without BuildKit's attestations."""
     if "vnd.docker.reference.type" in entry.annotations:
         return
     if entry.media_type not in LISTS:

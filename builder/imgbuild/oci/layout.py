@@ -68,11 +68,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.top.digest
 
     def blob(self, digest: Digest) -> Path:
-        """The path of a blob in this layout."""
+        """Return the path of a blob in this layout."""
         return blob_path(self.path, digest)
 
     def layer_files(self, arch: Arch) -> tuple[LayerFile, ...]:
-        """The layer files of the image on `arch`, bottom layer first."""
+        """Return the layer files of the image on `arch`, bottom layer first."""
         stored = self.image(arch)
         return tuple(
             LayerFile(path=self.blob(layer.digest), diff_id=diff_id)
@@ -91,7 +91,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             raise IntegrityError(fault, hint="build or pull the image again")
 
     def image(self, arch: Arch) -> PlatformImage:
-        """The image on `arch`. Raises InputError if there is none."""
+        """Return the image on `arch`. Raises InputError if there is none."""
         if arch not in self.images:
             message = f"{self.path} has no image for {arch}, only {', '.join(sorted(self.images))}"
             raise InputError(message, hint=f"build it for {arch}, or choose another architecture")
@@ -175,13 +175,13 @@ def refuse_others(out: Path, name: str) -> None:
 
 
 def layout_source(out: Path) -> LayoutFolder:
-    """The image in the layout `out`. Raises the same errors as `read_layout`."""
+    """Return the image in the layout `out`. Raises the same errors as `read_layout`."""
     read_layout(out)
     return LayoutFolder(out)
 
 
 def index_file(top: Descriptor, annotations: dict[str, str]) -> bytes:
-    """The content of `index.json` for the image with the descriptor `top`."""
+    """Return the content of `index.json` for the image with the descriptor `top`."""
     entry = msgspec.structs.replace(top, annotations=annotations)
     return codec.encode_compact(
         {"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": [entry]}
@@ -338,7 +338,7 @@ def _place_file(
 
 
 def _referenced_blobs(out: Path) -> frozenset[Digest]:
-    """The blobs of the image in the layout `out`."""
+    """Return the blobs of the image in the layout `out`."""
     layout = read_layout(out)
     named = {layout.digest}
     for stored in layout.images.values():
@@ -370,5 +370,5 @@ def has_blob(out: Path, digest: Digest, size: int) -> bool:
 
 
 def blob_path(out: Path, digest: Digest) -> Path:
-    """The path of the blob `digest` in the layout `out`."""
+    """Return the path of the blob `digest` in the layout `out`."""
     return out / BLOBS / digest.removeprefix("sha256:")

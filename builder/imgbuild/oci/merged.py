@@ -179,7 +179,7 @@ class MergedTree:
         children[sys.intern(name)] = node
 
     def _names(self, parts: tuple[str, ...]) -> list[str]:
-        """The names in the folder at `parts`. Empty if the folder does not exist."""
+        """Return the names in the folder at `parts`. Empty if the folder does not exist."""
         folder = self._resolve_folders(parts, make=False)
         return list(folder[-1].children or ()) if folder else []
 

@@ -148,7 +148,7 @@ class TarReader:
             )
 
     def content(self) -> Iterator[bytes]:
-        """The remaining content of the current member."""
+        """Yield the remaining content of the current member."""
         while self._left:
             chunk = self._read_exactly(min(CHUNK, self._left))
             self._left -= len(chunk)

@@ -60,7 +60,7 @@ class ImageStorage:
         return entries[0]
 
     def place(self, name: str) -> BlobLocation:
-        """The location of the file `name`. Raises IntegrityError if it is missing."""
+        """Return the location of the file `name`. Raises IntegrityError if it is missing."""
         raise NotImplementedError
 
     def has(self, name: str) -> bool:
@@ -72,7 +72,7 @@ class ImageStorage:
         return True
 
     def data(self, name: str) -> bytes:
-        """The content of the small file `name`."""
+        """Return the content of the small file `name`."""
         blob = self.place(name)
         if blob.size > DOCUMENT_LIMIT:
             message = (
@@ -190,5 +190,5 @@ def decode_document(holder: ImageStorage, data: bytes, kind: type[T], name: str)
 
 
 def blob_name(digest: Digest) -> str:
-    """The file name of a blob in an image."""
+    """Return the file name of a blob in an image."""
     return f"{BLOBS}/{digest.removeprefix('sha256:')}"

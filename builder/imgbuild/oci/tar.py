@@ -73,17 +73,17 @@ class LayerMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sort_key(member: LayerMember) -> bytes:
-    """The sort key of members in a layer, which is the path as bytes."""
+    """Return the sort key of members in a layer, which is the path as bytes."""
     return member.path.encode()
 
 
 def padding_size(size: int) -> int:
-    """The number of zero bytes that follow `size` bytes of content."""
+    """Return the number of zero bytes that follow `size` bytes of content."""
     return -size % BLOCK
 
 
 def member_header(member: LayerMember) -> bytes:
-    """The header blocks of `member`: ustar, after a PAX header if a field needs one."""
+    """Return the header blocks of `member`: ustar, after a PAX header if a field needs one."""
     path = member.path + "/" if member.kind is MemberKind.FOLDER else member.path
     size = member.size if member.kind is MemberKind.FILE else 0
     extended: dict[str, str] = {}
@@ -118,7 +118,7 @@ def _split_path(path: str) -> tuple[bytes, bytes | None]:
 
 
 def _fallback(text: str) -> bytes:
-    """The start of `text` in ASCII, for readers without PAX support."""
+    """Return the start of `text` in ASCII, for readers without PAX support."""
     return text.encode("ascii", "replace")[:NAME_LIMIT]
 
 
@@ -139,7 +139,7 @@ def _block(
 
 
 def _pax(fields: dict[str, str]) -> bytes:
-    """A PAX header with `fields`, sorted by name. The name of the header is constant."""
+    """Return a PAX header with `fields`, sorted by name. The name of the header is constant."""
     records = b"".join(_record(key, value) for key, value in sorted(fields.items()))
     numbers = {"uid": 0, "gid": 0, "size": len(records), "mtime": MTIME}
     block = _block(PAX_NAME, b"", b"x", 0o644, numbers, b"")

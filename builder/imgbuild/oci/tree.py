@@ -46,7 +46,7 @@ class RootFolder:
         return parts
 
     def folder(self, parts: tuple[str, ...], *, make: bool = True) -> int:
-        """A file descriptor of the folder at `parts`, which is valid until the next call.
+        """Return a file descriptor of the folder at `parts`, which is valid until the next call.
 
         A missing folder is created (0755), or raises FileNotFoundError without `make`. Raises
         IntegrityError if the path is not a folder.
@@ -66,7 +66,7 @@ class RootFolder:
         return descriptor
 
     def place(self, parts: tuple[str, ...], *, make: bool = True) -> tuple[str, ...]:
-        """The path `parts`, with links resolved in its folders, but not in its last part."""
+        """Return the path `parts`, with links resolved in its folders, but not in its last part."""
         above = parts[:-1]
         descriptor = self.folder(above, make=make)
         if (place := self._places.get(above)) is None:
@@ -95,7 +95,7 @@ class RootFolder:
         return stat.S_ISDIR(kind)
 
     def names(self, parts: tuple[str, ...]) -> list[str]:
-        """The names in the folder at `parts`. Empty if the folder does not exist."""
+        """Return the names in the folder at `parts`. Empty if the folder does not exist."""
         try:
             folder = self.folder(parts, make=False)
         except FileNotFoundError:

@@ -96,7 +96,7 @@ def _unpack_layer(layer: LayerMembers, folder: Path) -> None:
 def _progress(
     title: str, layers: Sequence[LayerFile], reporter: Reporter
 ) -> contextlib.AbstractContextManager[ProgressBar]:
-    """A progress bar for the compressed bytes of `layers`."""
+    """Return a progress bar for the compressed bytes of `layers`."""
     return reporter.progress(title, sum(layer.path.stat().st_size for layer in layers))
 
 

@@ -366,7 +366,7 @@ class ProjectReading:
             self.debian.append(DeclaredName(name=package, place=place))
 
     def create_declared(self) -> Declarations:
-        """All declarations that were read."""
+        """Return all declarations that were read."""
         return Declarations(
             files=tuple(self.files),
             requirements=tuple(self.requirements),

@@ -76,7 +76,7 @@ def find_old_images(
     retained: Collection[Digest],
     before: datetime.date,
 ) -> OldImages:
-    """The images that have only tags of `targets` with dates before `before`.
+    """Return the images that have only tags of `targets` with dates before `before`.
 
     Images whose digest is in `retained` are excluded.
     """
@@ -137,7 +137,7 @@ def _delete_tag(client: RegistryClient, repository: Repository, tag: str) -> Non
 def _listed_manifests(
     client: RegistryClient, repository: Repository, digest: Digest, _: StopFlag
 ) -> tuple[Digest, ...]:
-    """The manifests in the index `digest`. Empty if `digest` is a manifest."""
+    """Return the manifests in the index `digest`. Empty if `digest` is a manifest."""
     document = client.manifest(repository.with_digest(digest))
     if document.media_type not in LISTS:
         return ()
@@ -146,7 +146,7 @@ def _listed_manifests(
 
 
 def _attached_tags(names: Iterable[str], digests: Iterable[Digest]) -> tuple[str, ...]:
-    """The tags in `names` of attachments to the images `digests`."""
+    """Return the tags in `names` of attachments to the images `digests`."""
     belongs = {digest.removeprefix("sha256:") for digest in digests}
     tags = (
         name for name in names if (match := ATTACHED_TAG.fullmatch(name)) and match[1] in belongs

@@ -62,7 +62,7 @@ class RegistryListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_images(client: RegistryClient, places: Iterable[Repository]) -> RegistryListing:
-    """The tagged images of `places`, sorted by repository and first tag."""
+    """Return the tagged images of `places`, sorted by repository and first tag."""
     listed = [item for place in places for item in _images(client, place)]
     blobs = {
         blob: size

@@ -79,7 +79,7 @@ class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
 def mirror_status(
     parts: Sequence[LockedInputs], repository: Repository, client: RegistryClient
 ) -> tuple[MirrorStatus, ...]:
-    """The status of `parts` in `repository`. Read-only."""
+    """Return the status of `parts` in `repository`. Read-only."""
     present = _present_digests(_union(parts), repository, client)
     return tuple(_status(part, present, repository, client) for part in parts)
 
@@ -138,7 +138,7 @@ def _union(parts: Iterable[LockedInputs]) -> dict[Digest, Input]:
 def _present_digests(
     everything: dict[Digest, Input], repository: Repository, client: RegistryClient
 ) -> set[Digest]:
-    """The files of `everything` that exist in the registry.
+    """Return the files of `everything` that exist in the registry.
 
     Raises IntegrityError if the size of a file differs.
     """

@@ -99,7 +99,7 @@ def layout_name(reference: ImageReference) -> str:
 
 
 def _local_blob(store: Store, output: Path, layer: Descriptor) -> Path | None:
-    """The local blob of a layer, in the cache or in the layout of an earlier pull."""
+    """Return the local blob of a layer, in the cache or in the layout of an earlier pull."""
     cached = store.blob(layer.digest)
     if cached is not None:
         return cached
@@ -113,7 +113,7 @@ def _checked_blobs(
     near: Mapping[Digest, Path | None],
     store: Store,
 ) -> dict[Digest, Path]:
-    """The blobs of all layers. Blobs that are not in `near` are downloaded into the store.
+    """Return the blobs of all layers. Blobs that are not in `near` are downloaded into the store.
 
     Raises IntegrityError if the content of a blob does not match the diff ID.
     """

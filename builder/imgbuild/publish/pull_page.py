@@ -29,7 +29,7 @@ def page_lines(listing: RegistryListing) -> Iterator[str]:
 
 
 def brief_commands(listing: RegistryListing, first: Sequence[str]) -> list[str] | None:
-    """A block of commands that pull the published targets in `first`, or else all targets.
+    """Return a block of commands that pull the published targets in `first`, or else all targets.
 
     None if no target is published. A comment marks the block, so that tests of the documents skip
     it.
@@ -56,12 +56,12 @@ def brief_commands(listing: RegistryListing, first: Sequence[str]) -> list[str] 
 
 
 def _age(entry: ListedTag) -> tuple[bool, str]:
-    """A sort key for a target's images, which sorts by age with the stable tag last."""
+    """Return a sort key for a target's images, which sorts by age with the stable tag last."""
     return entry.target in entry.tags, max(entry.dates, default="")
 
 
 def _shown_images(listing: RegistryListing) -> list[ListedTag]:
-    """The intact images by target, except those with names that need quoting in a shell."""
+    """Return the intact images by target, except those with names that need quoting in a shell."""
     entries = [entry for entry in listing.entries if entry.target and not entry.other]
     safe = [entry for entry in entries if _WORD.fullmatch(_tagged_reference(entry))]
     return sorted(safe, key=lambda each: each.target)
@@ -87,11 +87,11 @@ def _entry(entry: ListedTag) -> Iterator[str]:
 
 
 def _file(entry: ListedTag) -> str:
-    """A file name based on the target, without characters that need quoting in a shell."""
+    """Return a file name based on the target, without characters that need quoting in a shell."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", entry.target)
 
 
 def _tagged_reference(entry: ListedTag) -> str:
-    """The reference by tag: the tag of the target, else the first tag."""
+    """Return the reference by tag: the tag of the target, else the first tag."""
     tag = entry.target if entry.target in entry.tags else entry.tags[0]
     return f"{entry.repository}:{tag}"

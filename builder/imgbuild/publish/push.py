@@ -164,7 +164,7 @@ def push_context(
 def survey_blobs(
     work: PushContext, plan: PushPlan, sent: Collection[Digest] = ()
 ) -> tuple[PushedBlob, ...]:
-    """The states of the blobs of `plan`. Blobs in `sent` are treated as existing.
+    """Return the states of the blobs of `plan`. Blobs in `sent` are treated as existing.
 
     Raises IntegrityError if the size of a blob differs from digests.json.
     """
@@ -342,7 +342,7 @@ def _upload_blob(
 def _sources(
     work: PushContext, plan: PushPlan, lacking: Sequence[PlannedBlob]
 ) -> Mapping[Digest, BlobSource]:
-    """The sources of blobs: the store, the target's layout, or a new build."""
+    """Return the sources of blobs: the store, the target's layout, or a new build."""
     store = work.inputs.store
     files: dict[Digest, Path] = {}
     for blob in lacking:
@@ -366,7 +366,7 @@ def _sources(
 
 
 def _blob_in_layout(folder: Path, blob: PlannedBlob) -> Path | None:
-    """The undamaged file of a blob in a layout on disk, if it exists."""
+    """Return the undamaged file of a blob in a layout on disk, if it exists."""
     path = layout.blob_path(folder, blob.digest)
     try:
         with path.open("rb") as file:

@@ -90,7 +90,7 @@ def push_plan(
 def _blobs(
     layers: dict[Arch, tuple[Layer, ...]], image_documents: dict[Arch, ImageDocuments]
 ) -> tuple[PlannedBlob, ...]:
-    """Each distinct blob, with its first name and all its architectures."""
+    """Return each distinct blob, with its first name and all its architectures."""
     blobs: dict[Digest, PlannedBlob] = {}
     for arch, document in image_documents.items():
         arch_blobs = [

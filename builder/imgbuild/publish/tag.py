@@ -43,7 +43,7 @@ class ChangedTag(msgspec.Struct, frozen=True, kw_only=True):
 def tags_by_digest(
     client: RegistryClient, repository: Repository, names: Iterable[str]
 ) -> dict[Digest, tuple[str, ...]]:
-    """The current documents of the tags `names`, with their tags.
+    """Return the current documents of the tags `names`, with their tags.
 
     Tags that no longer exist are omitted.
     """

@@ -62,7 +62,7 @@ def artifact_manifest(
     files: Mapping[str, ArtifactFile],
     annotations: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The manifest of an artifact with `files` that refers to `subject`."""
+    """Return the manifest of an artifact with `files` that refers to `subject`."""
     layers = [
         create_descriptor(part.media_type, part.data, {**part.annotations, TITLE: name})
         for name, part in sorted(files.items())

@@ -56,12 +56,12 @@ class RegistryRefused(RequestRefused):
 
 
 def pull_scope(name: str) -> str:
-    """The scope to read the repository `name`."""
+    """Return the scope to read the repository `name`."""
     return f"repository:{name}:pull"
 
 
 def push_scope(name: str) -> str:
-    """The scope to read and write the repository `name`."""
+    """Return the scope to read and write the repository `name`."""
     return f"repository:{name}:pull,push"
 
 
@@ -101,7 +101,7 @@ class RegistryAuthorizer(Authorizer):
         return msgspec.structs.replace(request, anonymous=True) if away else request
 
     def context(self, request: Request) -> ssl.SSLContext:
-        """The TLS context for the endpoint of `request`. It is the same after redirects."""
+        """Return the TLS context for the endpoint of `request`. It is the same after redirects."""
         endpoint = self._endpoint(f"{request.server}/") if request.server else None
         shown = endpoint.certificates if endpoint else hosts.HostCertificates()
         if request.anonymous:  # a client certificate is a credential too
@@ -122,7 +122,7 @@ class RegistryAuthorizer(Authorizer):
         return response
 
     def refusal_error(self, http: HttpClient, request: Request, response: Response) -> Exception:
-        """The error to raise for a failed response, with the message of the registry."""
+        """Return the error to raise for a failed response, with the message of the registry."""
         from imgbuild.http.session import TransientError
 
         failure = http.refusal_error(request, response)
@@ -220,7 +220,7 @@ class RegistryAuthorizer(Authorizer):
         return None
 
     def _registry_login(self, url: str, login: LoginPair | None) -> logins.RegistryLogin:
-        """The credentials for `url`. `login` is from netrc or keyring."""
+        """Return the credentials for `url`. `login` is from netrc or keyring."""
         endpoint, registry_login = (
             self._endpoint(url),
             logins.find_registry_login(url_host(url), self.reporter),
@@ -236,7 +236,7 @@ class RegistryAuthorizer(Authorizer):
         return registry_login
 
     def _endpoint(self, url: str) -> HostEndpoint | None:
-        """The endpoint of a URL, if requests were sent to the host of the URL."""
+        """Return the endpoint of a URL, if requests were sent to the host of the URL."""
         with self._lock:
             endpoints = [
                 endpoint
@@ -273,7 +273,7 @@ def _request_token(http: HttpClient, request: Request, login: LoginPair | None) 
 
 
 def _failures(http: HttpClient, response: Response) -> list[RegistryError]:
-    """The errors in the body of an error response."""
+    """Return the errors in the body of an error response."""
     with contextlib.suppress(Exception):  # the body is only informational
         data = http.body(response, _ERROR_BYTES, decode=True)
         return msgspec.json.decode(data, type=RegistryErrors).errors[:3]
@@ -281,7 +281,7 @@ def _failures(http: HttpClient, response: Response) -> list[RegistryError]:
 
 
 def _scopes(url: str, endpoint: HostEndpoint) -> tuple[str, ...]:
-    """The scope to read the repository of a URL."""
+    """Return the scope to read the repository of a URL."""
     match = re.match(r"(.+)/(?:blobs|manifests|tags|referrers)/", url[len(endpoint.address) + 1 :])
     return (pull_scope(match[1]),) if match else ()
 

@@ -98,7 +98,7 @@ class RegistryClient:
     # -- manifests
 
     def resolve(self, reference: ImageReference) -> Descriptor | None:
-        """The current document of a tag or digest, or None if it is missing."""
+        """Return the current document of a tag or digest, or None if it is missing."""
         return manifests.resolve_reference(self.http, reference)
 
     def manifest(self, reference: ImageReference) -> Document:
@@ -145,7 +145,7 @@ class RegistryClient:
     # -- blobs
 
     def has(self, repository: Repository, digest: Digest) -> int | None:
-        """The size of a blob, or None if it is missing."""
+        """Return the size of a blob, or None if it is missing."""
         return blobs.blob_size(self.http, repository, digest)
 
     def blob(self, repository: Repository, descriptor: Descriptor) -> bytes:
@@ -155,14 +155,14 @@ class RegistryClient:
     def file_request(
         self, repository: Repository, locked: LockedFile, *, layer: bool = False
     ) -> FileRequest:
-        """The request to download the blob with the SHA-256 of `locked`.
+        """Return the request to download the blob with the SHA-256 of `locked`.
 
         Mirrors are tried first.
         """
         return blobs.file_request(self.http, repository, locked, layer=layer)
 
     def context(self, context: Context) -> Context:
-        """A copy of `context` for downloads from registries."""
+        """Return a copy of `context` for downloads from registries."""
         return msgspec.structs.replace(context, http=self.http.client)
 
     def download(
@@ -196,13 +196,13 @@ class RegistryClient:
     def referrers(
         self, repository: Repository, digest: Digest, artifact_type: str | None = None
     ) -> tuple[Descriptor, ...]:
-        """The referrers of `digest`, such as signatures, SBOMs and statements."""
+        """Return the referrers of `digest`, such as signatures, SBOMs and statements."""
         return referrers.find_referrers(self.http, repository, digest, artifact_type)
 
     def tags(self, repository: Repository) -> Iterator[str]:
-        """The tags of a repository."""
+        """Yield the tags of a repository."""
         return pages.list_tags(self.http, repository)
 
     def repositories(self, host: str) -> Iterator[str]:
-        """The names of the repositories of a registry that has a catalog."""
+        """Yield the names of the repositories of a registry that has a catalog."""
         return pages.list_catalog(self.http, host)

@@ -51,14 +51,14 @@ class HostEndpoint(msgspec.Struct, frozen=True):
     mirror: bool = False
 
     def url(self, path: str) -> str:
-        """The URL of `path`. For a mirror, the parameter `ns` names the registry."""
+        """Return the URL of `path`. For a mirror, the parameter `ns` names the registry."""
         if not self.mirror:
             return f"{self.address}/{path}"
         return f"{self.address}/{path}{'&' if '?' in path else '?'}ns={self.host}"
 
 
 def configuration_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The folders with host configurations. The folder of the user is first."""
+    """Return the folders with host configurations. The folder of the user is first."""
     config = environ.get("XDG_CONFIG_HOME") or home_folder() / ".config"
     return (
         Path(config) / "imgbuild/certs.d",

@@ -39,11 +39,11 @@ class Repository(msgspec.Struct, frozen=True, order=True):
         return f"{self.host}/{self.name}"
 
     def tagged(self, tag: str) -> ImageReference:
-        """The reference of `tag` in this repository."""
+        """Return the reference of `tag` in this repository."""
         return ImageReference(self.host, self.name, tag)
 
     def with_digest(self, digest: Digest) -> ImageReference:
-        """The reference of `digest` in this repository."""
+        """Return the reference of `digest` in this repository."""
         return ImageReference(self.host, self.name, digest=digest)
 
 

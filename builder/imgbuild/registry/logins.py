@@ -71,7 +71,7 @@ def find_registry_login(host: str, reporter: Reporter = SILENT_REPORTER) -> Regi
 
 
 def _files() -> tuple[Path, ...]:
-    """The files with credentials. All have Docker's format."""
+    """Return the files with credentials. All have Docker's format."""
     docker = Path(os.environ.get("DOCKER_CONFIG") or home_folder() / ".docker")
     run_time = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     podman = os.environ.get("REGISTRY_AUTH_FILE") or f"{run_time}/containers/auth.json"
@@ -79,7 +79,7 @@ def _files() -> tuple[Path, ...]:
 
 
 def _login_in_file(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
-    """The credentials for `host` in a file."""
+    """Return the credentials for `host` in a file."""
     config = _read_config(path)
     names = _names(host)
     helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]
@@ -98,7 +98,7 @@ def _login_in_file(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """The names under which credentials for `host` can be stored.
+    """Return the names under which credentials for `host` can be stored.
 
     Credential helpers are called only with the first name.
     """

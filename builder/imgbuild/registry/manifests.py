@@ -60,7 +60,7 @@ def convert_not_found(what: object) -> Iterator[None]:
 def resolve_reference(
     http: RegistryHttp, reference: ImageReference, capability: str | None = None
 ) -> Descriptor | None:
-    """The current document of `reference`, or None if it is missing.
+    """Return the current document of `reference`, or None if it is missing.
 
     A GET request is sent if HEAD requests are not supported, or if the response lacks the digest,
     size or type or has another digest than requested. `capability` selects the endpoint.
@@ -195,7 +195,7 @@ def delete_manifest(http: RegistryHttp, reference: ImageReference) -> bool:
 
 
 def media_type(response: Response) -> str:
-    """The media type of a response, without parameters."""
+    """Return the media type of a response, without parameters."""
     return response.headers.get("Content-Type", "").partition(";")[0].strip()
 
 

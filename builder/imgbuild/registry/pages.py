@@ -57,7 +57,7 @@ def list_tags(http: RegistryHttp, repository: Repository) -> Iterator[str]:
 
 
 def list_catalog(http: RegistryHttp, host: str) -> Iterator[str]:
-    """The names of the repositories in a registry."""
+    """Yield the names of the repositories in a registry."""
     for page in iterate_pages(
         http, host, Request("_catalog", IDENTITY_ENCODING, scopes=(CATALOG,))
     ):
@@ -94,7 +94,7 @@ def iterate_pages(http: RegistryHttp, host: str, request: Request) -> Iterator[R
 
 
 def _next_page_url(response: Response) -> str | None:
-    """The URL of the next page. Raises FetchFailed if it is on another server."""
+    """Return the URL of the next page. Raises FetchFailed if it is on another server."""
     for address, fields in _NEXT.findall(response.headers.get("Link", "")):
         if re.search(r';\s*rel\s*=\s*"?next"?', fields, re.IGNORECASE):
             try:

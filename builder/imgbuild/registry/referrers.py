@@ -41,14 +41,14 @@ class ReferrerManifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def referrers_tag(digest: Digest) -> str:
-    """The tag that lists the referrers of `digest` in a registry without the API."""
+    """Return the tag that lists the referrers of `digest` in a registry without the API."""
     return digest.replace(":", "-", 1)
 
 
 def find_referrers(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...]:
-    """The referrers of `digest`. If `artifact_type` is set, other types are omitted."""
+    """Return the referrers of `digest`. If `artifact_type` is set, other types are omitted."""
     descriptors = _referrers_by_api(http, repository, digest, artifact_type)
     if descriptors is None:
         entries = _referrers_by_tag(http, repository, digest)
@@ -105,7 +105,7 @@ def has_api(http: RegistryHttp, repository: Repository, digest: Digest) -> bool:
 
 
 def subject_of_manifest(data: bytes) -> Descriptor | None:
-    """The subject of a manifest, or None if it has no subject."""
+    """Return the subject of a manifest, or None if it has no subject."""
     try:
         return msgspec.json.decode(data, type=ReferrerManifest).subject
     except msgspec.DecodeError:
@@ -115,7 +115,7 @@ def subject_of_manifest(data: bytes) -> Descriptor | None:
 def _referrers_by_api(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...] | None:
-    """The referrers of `digest`, or None if the registry has no referrers API."""
+    """Return the referrers of `digest`, or None if the registry has no referrers API."""
     query = f"?{urlencode({'artifactType': artifact_type})}" if artifact_type else ""
     path = f"{repository.name}/referrers/{digest}{query}"
     headers = {**IDENTITY_ENCODING, "Accept": documents.INDEX}
@@ -136,7 +136,7 @@ def _referrers_by_api(
 def _referrers_by_tag(
     http: RegistryHttp, repository: Repository, digest: Digest, capability: str | None = None
 ) -> list[dict[str, Any]]:
-    """The entries of the tag that lists the referrers of `digest`."""
+    """Return the entries of the tag that lists the referrers of `digest`."""
     try:
         named = repository.tagged(referrers_tag(digest))
         fetched = manifests.fetch_manifest(http, named, capability)

@@ -80,7 +80,7 @@ def merge_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
 
 
 def basic_header(login: LoginPair) -> str:
-    """The header value for basic authentication."""
+    """Return the header value for basic authentication."""
     return f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
 
 
@@ -90,7 +90,7 @@ def answer_challenge(
     registry_login: RegistryLogin,
     send: Callable[[Request, LoginPair | None], bytes | None],
 ) -> AcceptedHeader | None:
-    """The header that answers `challenge` to `request`, or None if there are no credentials.
+    """Return the header that answers `challenge` to `request`, or None if there are no credentials.
 
     `send` sends a request to the token server, and returns the body of the response, or None if the
     request is rejected.
@@ -160,7 +160,7 @@ def _refuse_unencrypted(realm: str, url: str, registry_login: RegistryLogin) -> 
 def _token_request(
     realm: str, service: str, scopes: tuple[str, ...], registry_login: RegistryLogin
 ) -> Request:
-    """The request to the token server: GET with a password, POST with an identity token."""
+    """Return the request to the token server: GET with a password, POST with an identity token."""
     shown = f"the token server {url_origin(realm)}"
     if not registry_login.identity:
         pairs = [("service", service)] if service else []

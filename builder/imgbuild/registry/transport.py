@@ -67,7 +67,7 @@ class RegistryHttp:
         )
 
     def first_result(self, registry: str, capability: str, use: Callable[[HostEndpoint], T]) -> T:
-        """The result of `use` for the first endpoint that works.
+        """Return the result of `use` for the first endpoint that works.
 
         If none works, raises the last error.
         """
@@ -80,7 +80,7 @@ class RegistryHttp:
         return use(endpoints[-1])
 
     def location_url(self, response: Response, shown: str) -> str:
-        """The URL in the Location header. Raises FetchFailed if the URL is not allowed."""
+        """Return the URL in the Location header. Raises FetchFailed if the URL is not allowed."""
         named = response.headers.get("Location", "")
         if not named:
             message = f"{shown}: the response has no Location header"

@@ -50,7 +50,7 @@ class DataObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def file_system_offset(objects: Sequence[DataObject]) -> Bytes:
-    """The offset of the file system after `objects`."""
+    """Return the offset of the file system after `objects`."""
     return _align_offset(DATA_OFFSET + sum(len(each.data) for each in objects))
 
 
@@ -97,7 +97,7 @@ def write_container(path: Path, objects: Sequence[DataObject], arch: Arch, time:
 
 @reads_untrusted("path")
 def read_arch(path: Path) -> Arch:
-    """The architecture of the SIF at `path`. Raises InputError if it is not a SIF."""
+    """Return the architecture of the SIF at `path`. Raises InputError if it is not a SIF."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             head = file.read(HEADER.size).ljust(HEADER.size, b"\0")

@@ -125,7 +125,7 @@ def convert_image(
 def find_lock_of_target(
     images: Path, target: str, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT_REPORTER
 ) -> bytes:
-    """The lock.json of `target` if it matches the image of `layout`, otherwise b""."""
+    """Return the lock.json of `target` if it matches the image of `layout`, otherwise b""."""
     built = layout.image(arch).manifest.digest
     try:
         target_digests = read_digests(images, read_lock(images, target)).arch.get(arch)
@@ -144,7 +144,7 @@ def find_lock_of_target(
 def find_lock_of_image(
     images: Path, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT_REPORTER
 ) -> bytes:
-    """The lock.json of the image of `layout` in `images`, or b"" if there is none.
+    """Return the lock.json of the image of `layout` in `images`, or b"" if there is none.
 
     Only the lock of the target with the layout's name is read.
     """

@@ -19,7 +19,7 @@ LOCAL_SCRIPT = """\
 
 
 def enroot_members(image: SifSource, tree: MergedTree) -> list[LayerMember]:
-    """The members of a layer to add to the image with the files `tree`."""
+    """Return the members of a layer to add to the image with the files `tree`."""
     additions = [
         file_member("etc/environment", environment_text(image)),
         file_member("etc/fstab", fstab_text(image)),
@@ -42,7 +42,7 @@ def environment_text(image: SifSource) -> str:
 
 
 def fstab_text(image: SifSource) -> str:
-    """An fstab that mounts a writable folder on each volume of the image.
+    """Return an fstab that mounts a writable folder on each volume of the image.
 
     Raises InputError for paths with special characters, because enroot would mount another path.
     """
@@ -79,6 +79,6 @@ def _word(text: str) -> str:
 
 
 def _parts(path: str) -> list[str]:
-    """The folders in `path`, outermost folder first."""
+    """Return the folders in `path`, outermost folder first."""
     names = [name for name in path.split("/") if name]
     return ["/".join(names[: number + 1]) for number in range(len(names))]

@@ -80,7 +80,7 @@ START = "#!/bin/sh\n# An instance keeps running by itself: nothing is started in
 
 
 def sif_members(image: SifSource, tree: MergedTree) -> list[LayerMember]:
-    """The members of a layer to add to the image with the files `tree`."""
+    """Return the members of a layer to add to the image with the files `tree`."""
     additions = [
         folder_member(HOME),
         folder_member(f"{HOME}/env"),
@@ -121,7 +121,7 @@ def sif_objects(image: SifSource) -> list[container.DataObject]:
 
 
 def config_digest(path: Path) -> Digest | None:
-    """The digest of the configuration of the image in the SIF at `path`.
+    """Return the digest of the configuration of the image in the SIF at `path`.
 
     None if the SIF was created by another tool and has no such digest. Raises InputError if the
     file is not a SIF.
@@ -131,7 +131,7 @@ def config_digest(path: Path) -> Digest | None:
 
 
 def sif_labels(image: SifSource) -> dict[str, str]:
-    """The image's labels, and labels with the digests of image and lock."""
+    """Return the image's labels, and labels with the digests of image and lock."""
     digest_labels = {IMAGE_LABEL: image.digest}
     if image.lock:
         digest_labels[LOCK_LABEL] = digest_of(image.lock)
@@ -139,7 +139,7 @@ def sif_labels(image: SifSource) -> dict[str, str]:
 
 
 def definition_text(image: SifSource) -> str:
-    """The origin of the image, as an Apptainer definition file.
+    """Return the origin of the image, as an Apptainer definition file.
 
     It contains the digest but no name, so that an image yields the same file under any name.
     """
@@ -147,7 +147,7 @@ def definition_text(image: SifSource) -> str:
 
 
 def environment_script(image: SifSource) -> str:
-    """The image's environment as a shell script, with values quoted.
+    """Return the image's environment as a shell script, with values quoted.
 
     HOME is omitted, because Apptainer uses the caller's home folder or `--home`. Variables in
     `unsettable_variables` are also omitted.
@@ -161,7 +161,7 @@ def environment_script(image: SifSource) -> str:
 
 
 def unsettable_variables(image: SifSource) -> list[str]:
-    """The variables of the image that a shell cannot set."""
+    """Return the variables of the image that a shell cannot set."""
     return [name for name in image.environment if not _is_settable(name)]
 
 
@@ -183,7 +183,7 @@ def runscript_text(image: SifSource) -> str:
 
 
 def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
-    """The files below `HOME`, with their modes."""
+    """Return the files below `HOME`, with their modes."""
     return {
         "Singularity": (definition_text(image), 0o644),
         "labels.json": (codec.encode(sif_labels(image)), 0o644),
@@ -196,7 +196,7 @@ def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
 
 
 def _inspect_metadata(image: SifSource) -> bytes:
-    """The metadata for `apptainer inspect`, which then does not start a container."""
+    """Return the metadata for `apptainer inspect`, which then does not start a container."""
     scripts = ("env/10-docker2singularity.sh", "env/90-environment.sh")
     texts = _texts(image)
     attributes = {
@@ -216,7 +216,7 @@ def _can_create_link(tree: MergedTree, path: str) -> bool:
 
 
 def _missing_parents(additions: Sequence[LayerMember], tree: MergedTree) -> list[LayerMember]:
-    """The parent folders of `additions` that are missing from the image."""
+    """Return the parent folders of `additions` that are missing from the image."""
     have = {member.path for member in additions if member.kind is MemberKind.FOLDER}
     paths = {member.path.rpartition("/")[0] for member in additions} - have - {""}
     return [folder_member(path) for path in sorted(paths) if tree.find_node(path) is None]

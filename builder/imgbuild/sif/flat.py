@@ -129,7 +129,7 @@ class FlatTree:
         yield END
 
     def _files(self) -> dict[tuple[int, int], tuple[TreeNode, list[str]]]:
-        """The node and all paths of each file, by the layer and member with the content."""
+        """Return the node and all paths of each file, by the layer and member with the content."""
         files_by_source: dict[tuple[int, int], tuple[TreeNode, list[str]]] = {}
         for path, node in self.tree.iterate_paths():
             if node.kind == "file":
@@ -138,7 +138,7 @@ class FlatTree:
 
 
 def _entries(layer: LayerSource) -> list[TarEntry]:
-    """The members of a layer. Raises IntegrityError if the digest is wrong."""
+    """Return the members of a layer. Raises IntegrityError if the digest is wrong."""
     if layer.data:
         return list(TarReader(io.BytesIO(layer.data), str(layer.path)))
     _check_layer(layer)
@@ -174,7 +174,7 @@ def _open_layer(layer: LayerSource) -> Iterator[BinaryIO]:
 def _file(
     reader: TarReader, node: TreeNode, names: Sequence[str], advance: Callable[[int], object]
 ) -> Iterator[bytes]:
-    """The content of a file at its first path, and hard links at its other paths."""
+    """Yield the content of a file at its first path, and hard links at its other paths."""
     first, *others = names
     yield _header(first, node)
     for chunk in reader.content():
@@ -190,7 +190,7 @@ def _time(node: TreeNode) -> int:
 
 
 def _header(path: str, node: TreeNode, same: str | None = None) -> bytes:
-    """The header of `node` at `path`, or of a hard link to the earlier path `same`."""
+    """Return the header of `node` at `path`, or of a hard link to the earlier path `same`."""
     info = tarfile.TarInfo(path.lstrip("/"))
     info.type = TYPES[node.kind] if same is None else tarfile.LNKTYPE
     info.mode, info.uid, info.gid, info.mtime = node.mode, node.uid, node.gid, _time(node)
@@ -206,7 +206,7 @@ def _header(path: str, node: TreeNode, same: str | None = None) -> bytes:
 
 
 def _attributes(node: TreeNode) -> dict[str, str]:
-    """The attributes of a node that a squashfs can store, with their names in PAX."""
+    """Return the attributes of a node that a squashfs can store, with their names in PAX."""
     return {
         XATTR + name: text
         for name, text in (node.attributes or {}).items()

@@ -82,7 +82,7 @@ def read_sif_source(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
 
 
 def layer_archive(members: Sequence[LayerMember]) -> bytes:
-    """A layer of small, sorted `members` as an uncompressed tar."""
+    """Return a layer of small, sorted `members` as an uncompressed tar."""
     parts = []
     for member in sorted(members, key=sort_key):
         data = member.content if isinstance(member.content, bytes) else b""
@@ -91,21 +91,21 @@ def layer_archive(members: Sequence[LayerMember]) -> bytes:
 
 
 def file_member(path: str, text: str | bytes, mode: int = 0o644) -> LayerMember:
-    """A file with the content `text`."""
+    """Return a file with the content `text`."""
     data = text if isinstance(text, bytes) else text.encode()
     return LayerMember(path=path, mode=mode, size=len(data), content=data)
 
 
 def folder_member(path: str, mode: int = 0o755) -> LayerMember:
-    """An empty folder."""
+    """Return an empty folder."""
     return LayerMember(path=path, kind=MemberKind.FOLDER, mode=mode)
 
 
 def link_member(path: str, target: str) -> LayerMember:
-    """A symbolic link."""
+    """Return a symbolic link."""
     return LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
 
 
 def quote_command(command: Sequence[str]) -> str:
-    """A command quoted for a shell."""
+    """Return a command quoted for a shell."""
     return shlex.join(command)

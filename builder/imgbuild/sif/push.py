@@ -62,12 +62,12 @@ def push_sif(
 
 
 def sif_tag(name: str, arch: Arch) -> str:
-    """The tag of the SIF of the image `name` for `arch`."""
+    """Return the tag of the SIF of the image `name` for `arch`."""
     return f"{name}-{arch}-sif"
 
 
 def sif_manifest(sif_image: ConvertedImage, image: Descriptor) -> bytes:
-    """The artifact's manifest, in the format of `apptainer push`, with a subject."""
+    """Return the artifact's manifest, in the format of `apptainer push`, with a subject."""
     sif = Descriptor(
         media_type=LAYER_TYPE,
         digest=sif_image.digest,

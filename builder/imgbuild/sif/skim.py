@@ -46,7 +46,7 @@ class MembersHash:
 
 
 def layer_entries(layer: LayerFile) -> list[TarEntry]:
-    """The members of a layer. Raises IntegrityError if it is damaged.
+    """Return the members of a layer. Raises IntegrityError if it is damaged.
 
     The diff ID is checked only if the layer is read in full.
     """
@@ -68,7 +68,7 @@ class _PlainTar:
         self._at = 0
 
     def read(self, length: int) -> bytes:
-        """The next `length` bytes; fewer at the end."""
+        """Return the next `length` bytes; fewer at the end."""
         piece = os.pread(self._file, length, self._at)
         self._at += len(piece)
         return piece
@@ -93,7 +93,7 @@ class _GzipTar:
         self._step = FIRST
 
     def read(self, length: int) -> bytes:
-        """The next `length` bytes; fewer at the end."""
+        """Return the next `length` bytes; fewer at the end."""
         piece = self._piece[self._read : self._read + length]
         self._read += len(piece)
         while len(piece) < length and self._inflate_more():

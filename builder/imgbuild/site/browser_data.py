@@ -43,7 +43,7 @@ COMPARED_VARIABLE = "imgbuildCompared"
 
 
 def data_scripts(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, bytes]:
-    """The scripts `data.js` and `compared.js`, which assign data to variables."""
+    """Return the scripts `data.js` and `compared.js`, which assign data to variables."""
     data = browser_data(sources, catalogue)
     compared = compared_data(catalogue, data["images"])
     return {FILE: _script(VARIABLE, data), COMPARED_FILE: _script(COMPARED_VARIABLE, compared)}
@@ -133,7 +133,7 @@ def _requirement_data(catalogue: SiteCatalogue) -> dict[str, Any]:
 
 
 def _unlocked_target(target: SiteTarget) -> dict[str, Any]:
-    """A row of the matrix without a lock and an image."""
+    """Return a row of the matrix without a lock and an image."""
     row = target.row
     return {
         "name": target.name,
@@ -146,7 +146,7 @@ def _unlocked_target(target: SiteTarget) -> dict[str, Any]:
 
 
 def compared_data(catalogue: SiteCatalogue, images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The data for the comparison of two images, in addition to `data.js`.
+    """Return the data for the comparison of two images, in addition to `data.js`.
 
     `debian` maps packages and versions to the number of a set. `sets` contains the lists in each
     set. `lists` contains the list of each image, or -1 for none. `layers` contains the names and
@@ -239,7 +239,7 @@ def _target(target: SiteTarget) -> dict[str, Any]:
 def _images(
     sources: SiteSources, locked: Sequence[SiteTarget], numbers: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """The image of each target and architecture, in the order of doctor."""
+    """Return the image of each target and architecture, in the order of doctor."""
     offers = [
         target_needs(sources.project.images, target.lock)
         for target in locked
@@ -263,7 +263,7 @@ def _images(
 
 
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:
-    """The image of target `number` on `arch`. `gpus` is None if they are unknown."""
+    """Return the image of target `number` on `arch`. `gpus` is None if they are unknown."""
     floors = target_needs.floors[arch]
     known = bool(floors.gpu or floors.gpu_ptx)
     able, later = _accepted_capabilities(target_needs, arch) if known else ([], [])
@@ -301,7 +301,7 @@ def whole_branches() -> bool:
 def _package_versions(
     locked: Sequence[SiteTarget], images: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The number of a set by package and version, and the images in each set."""
+    """Return the number of a set by package and version, and the images in each set."""
     having: dict[str, dict[str, list[int]]] = {}
     for number, image in enumerate(images):
         lock = locked[image["target"]].lock

@@ -197,7 +197,7 @@ def _target(
 
 
 def _guide(project: Project, target: Target, lock: Lock) -> str:
-    """The README of an image, without the title and the list of versions."""
+    """Return the README of an image, without the title and the list of versions."""
     text = lock.settings.readme or readme.readme_text(lock, target, project.images)
     applied = guide.image_readme(
         text, lock.target, user_packages=lock.settings.user_packages is True
@@ -214,7 +214,7 @@ def _versions(lock: Lock | None) -> dict[str, str]:
 
 
 def _shown_versions(row: TableRow, lock: Lock | None) -> Iterable[tuple[str, str]]:
-    """The pins of a target, followed by versions of packages in LISTED_PACKAGES."""
+    """Yield the pins of a target, followed by versions of packages in LISTED_PACKAGES."""
     yield from row.pins.items()
     for package in _packages(lock) if lock else ():
         if package.name in LISTED_PACKAGES and package.name not in row.pins:
@@ -222,7 +222,7 @@ def _shown_versions(row: TableRow, lock: Lock | None) -> Iterable[tuple[str, str
 
 
 def _packages(lock: Lock) -> Iterable[PackageVersions]:
-    """The packages of a lock by name, with versions for each architecture."""
+    """Yield the packages of a lock by name, with versions for each architecture."""
     by_arch = {arch: resolution.versions for arch, resolution in lock.arch.items()}
     for name in sorted({name for versions in by_arch.values() for name in versions}):
         have = {arch: versions[name] for arch, versions in by_arch.items() if name in versions}
@@ -279,7 +279,7 @@ def _updates(
     recipes: Sequence[Recipe],
     named: Collection[str],
 ) -> Iterable[UpdateCost]:
-    """The layers that change with an update of a package in `named`, or of any other package.
+    """Yield the layers that change with an update of a package in `named`, or of any other package.
 
     If an image contains a README or settings for users' packages, its layer with imgbuild's files
     contains the versions of all packages.
@@ -300,7 +300,7 @@ def _updates(
 
 
 def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
-    """Each distinct set of Debian packages, with its images.
+    """Yield each distinct set of Debian packages, with its images.
 
     The sets of the two architectures of a base are combined in a list, because most packages are
     the same.

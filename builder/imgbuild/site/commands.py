@@ -38,7 +38,7 @@ _IN_YAML = (
 def target_commands(
     lock: Lock, target_digests: TargetDigests, repository: Repository | None, *, rendered: bool
 ) -> tuple[PageCommand, ...]:
-    """The commands for a locked target, which pull it from `repository`, or else build it.
+    """Return the commands for a locked target, which pull it from `repository`, or else build it.
 
     Without `rendered`, only commands for Docker, Apptainer, Slurm and imgbuild are included.
     """
@@ -145,7 +145,7 @@ def _kubernetes(target: str, repository: Repository | None) -> PageCommand:
 
 
 def job_text(lock: Lock) -> str:
-    """The Job of `imgbuild render --format k8s-job`, with IMAGE and GPUS as placeholders."""
+    """Return the Job of `imgbuild render --format k8s-job`, with IMAGE and GPUS as placeholders."""
     options = StartOptions(command=(*LAUNCH_COMMAND.split(),))
     generic = msgspec.structs.replace(lock, target=JOB)
     container = settings.container_settings(generic, sorted(lock.arch), IMAGE, Digest(""), options)

@@ -10,12 +10,12 @@ from imgbuild.values import Arch
 
 
 def computed_capabilities() -> tuple[str, ...]:
-    """The compute capabilities for which requirements of images are computed."""
+    """Return the compute capabilities for which requirements of images are computed."""
     return tuple(entry.capability for entry in gpus.load_drivers().gpus)
 
 
 def gpu_name_table() -> dict[str, Any]:
-    """The models, and patterns of names with model numbers, longest pattern first.
+    """Return the models, and patterns of names with model numbers, longest pattern first.
 
     Patterns match names in lower case without spaces and without the words in `brands`. After the
     pattern, a name can contain a match of `variant`.
@@ -34,7 +34,7 @@ def gpu_name_table() -> dict[str, Any]:
 
 
 def model_data(model: GpuModel) -> dict[str, str]:
-    """The name and compute capability of a model, and the architecture if it is known."""
+    """Return the name and compute capability of a model, and the architecture if it is known."""
     return {
         "name": ", ".join(_shown_names(model)),
         "capability": model.capability,
@@ -43,14 +43,14 @@ def model_data(model: GpuModel) -> dict[str, str]:
 
 
 def _shown_names(model: GpuModel) -> tuple[str, ...]:
-    """The names of a model. "RTX 30##" is a series that includes RTX 3090."""
+    """Return the names of a model. "RTX 30##" is a series that includes RTX 3090."""
     patterns = {name.rstrip("#") for name in model.names if "#" in name}
     names = [name for name in model.names if name not in patterns]
     return tuple(name.replace("#", "x") for name in names)
 
 
 def gpus_for_arch(names: str, arch: Arch) -> str:
-    """The GPUs in a list such as "H100, H200, GH200" that machines of `arch` can have."""
+    """Return the GPUs in a list such as "H100, H200, GH200" that machines of `arch` can have."""
     found = {name: gpu_models.find_gpu_model(name) for name in names.split(", ")}
     return ", ".join(
         name for name, model in found.items() if model is None or model.arch in (None, arch)
@@ -58,7 +58,7 @@ def gpus_for_arch(names: str, arch: Arch) -> str:
 
 
 def gpu_choices() -> list[dict[str, str]]:
-    """The models to compare an image with, oldest model first."""
+    """Return the models to compare an image with, oldest model first."""
     known = computed_capabilities()
     return [
         model_data(model) for model in gpu_models.load_gpu_models() if model.capability in known

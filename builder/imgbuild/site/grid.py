@@ -41,7 +41,7 @@ def _cells(targets: Sequence[SiteTarget], cuda: str, engine: str) -> tuple[GridC
 
 
 def _engine(target: SiteTarget) -> str:
-    """The package of the engine, or "" for a target without an engine."""
+    """Return the package of the engine, or "" for a target without an engine."""
     return next((package for package in ENGINES if package in target.row.pins), "")
 
 
@@ -110,7 +110,7 @@ class GpuResults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu_results(runs: Iterable[RecordedRun]) -> GpuResults:
-    """The GPUs on which tiers passed, and the tiers that failed."""
+    """Return the GPUs on which tiers passed, and the tiers that failed."""
     passed: dict[str, list[RecordedRun]] = {}
     failed: dict[str, list[RecordedRun]] = {}
     for run in sorted(runs, key=lambda run: (len(run.gpu), numbered_gpus(run))):
@@ -123,7 +123,7 @@ def gpu_results(runs: Iterable[RecordedRun]) -> GpuResults:
 
 
 def numbered_gpus(run: RecordedRun) -> str:
-    """The GPUs of a run without manufacturer and memory, such as "H100", "2 H100", or ""."""
+    """Return the GPUs of a run without manufacturer and memory, such as "H100", "2 H100", or ""."""
     number = f"{len(run.gpu)} " if len(run.gpu) > 1 else ""
     names = dict.fromkeys(name.removeprefix("NVIDIA ").split()[0] for name in run.gpu if name)
     return number + " and ".join(names)

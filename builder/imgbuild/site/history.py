@@ -89,7 +89,7 @@ def collect_history(project: Project) -> SiteHistory:
 
 
 def checkout_project(project: Project) -> Project:
-    """The checkout of the catalogue of an editable installation, which has a history.
+    """Return the checkout of the catalogue of an editable installation, which has a history.
 
     An installed catalogue has no .git, and is not part of a checkout in a parent folder.
     """
@@ -100,7 +100,7 @@ def checkout_project(project: Project) -> Project:
 
 
 def checkout_commit(project: Project) -> str:
-    """The commit of the checkout, or "" outside of a checkout."""
+    """Return the commit of the checkout, or "" outside of a checkout."""
     if not _is_in_checkout(project):
         return ""
     answer = git.run_git(project.root, "rev-parse", "--verify", "--quiet", "HEAD")

@@ -13,7 +13,7 @@ NO_VALUE = "-"
 
 
 def find_neighbours(target: SiteTarget, targets: Sequence[SiteTarget]) -> TargetNeighbours:
-    """The targets, except retired ones, that share the most packages with `target`."""
+    """Return the targets, except retired ones, that share the most packages with `target`."""
     if target.lock is None:
         return TargetNeighbours()
     own = _versions(target)
@@ -58,13 +58,13 @@ def _version_distance(own: Mapping[str, str], other: Mapping[str, str]) -> int:
 
 
 def _compared_arches(target: SiteTarget, other: SiteTarget) -> tuple[Arch, Arch]:
-    """The architectures on which two targets are compared, the same for both if possible."""
+    """Return the architectures on which two targets are compared, the same for both if possible."""
     arch = common_arch(target, other)
     return (arch, arch) if arch else (target.row.arch[0], other.row.arch[0])
 
 
 def _count_differing(target: SiteTarget, other: SiteTarget) -> int:
-    """The number of differing packages on one architecture, as shown in `compare.html`."""
+    """Return the number of differing packages on one architecture, as shown in `compare.html`."""
     if target.lock is None or other.lock is None:
         return 0
     own, there = _compared_arches(target, other)
@@ -72,7 +72,7 @@ def _count_differing(target: SiteTarget, other: SiteTarget) -> int:
 
 
 def common_arch(target: SiteTarget, other: SiteTarget) -> Arch | None:
-    """The first common architecture of two targets."""
+    """Return the first common architecture of two targets."""
     there = other.lock.arch if other.lock else {}
     return next((arch for arch in target.row.arch if arch in there), None)
 
@@ -91,7 +91,7 @@ def _facts(target: SiteTarget) -> dict[str, str]:
 
 
 def _shared_bytes(target: SiteTarget, other: SiteTarget) -> Bytes:
-    """The size of common layers in bytes on the first common architecture."""
+    """Return the size of common layers in bytes on the first common architecture."""
     if target.digests is None or other.digests is None:
         return 0
     arch = common_arch(target, other)

@@ -85,7 +85,7 @@ REFERENCE = re.compile(r" \(docs/[\w/.-]+\.md\)")
 
 
 def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str, bytes]]:
-    """The contents of all pages, the style sheet and the script by path."""
+    """Yield the contents of all pages, the style sheet and the script by path."""
     environment = _environment()
     common: dict[str, Any] = {
         "site": catalogue,
@@ -137,7 +137,7 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
 
 
 def _jobs(targets: Iterable[SiteTarget]) -> dict[str, list[str]]:
-    """Each distinct Kubernetes Job, with its targets."""
+    """Return each distinct Kubernetes Job, with its targets."""
     jobs: dict[str, list[str]] = {}
     for target in targets:
         if target.lock and target.digests:
@@ -198,7 +198,7 @@ def _refusals_by_heading(
 def _recent_changes(
     catalogue: SiteCatalogue, history: SiteHistory
 ) -> list[tuple[str, list[tuple[str, DigestChange, str]]]]:
-    """The days with the latest changes, with names of targets and links to pages."""
+    """Return the days with the latest changes, with names of targets and links to pages."""
     present = {target.name for target in catalogue.targets}
     changes = [
         (name, change, f"targets/{name}.html" if name in present else "")
@@ -211,7 +211,7 @@ def _recent_changes(
 
 
 def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
-    """The choices of filters, which are values of images."""
+    """Return the choices of filters, which are values of images."""
     targets = [target for target in catalogue.targets if target.lock]
     data = gpus.load_drivers()
     tested = {
@@ -290,7 +290,7 @@ def _other_arch(arches: Sequence[Arch], bound: str) -> str:
 
 
 def _version(target: SiteTarget, package: str) -> str:
-    """The first version of a package on the page of a target, or ""."""
+    """Return the first version of a package on the page of a target, or ""."""
     return dict(target.versions).get(package, "")
 
 
@@ -300,7 +300,7 @@ def _driver(target: SiteTarget) -> str:
 
 
 def _gpus(capabilities: Sequence[str], arch: Arch) -> str:
-    """The names of GPUs with the compute capabilities that machines of `arch` can have."""
+    """Return the names of GPUs with the compute capabilities that machines of `arch` can have."""
     named = [
         (gpu_names.gpus_for_arch(entry.names, arch), entry.capability)
         for entry in gpus.load_drivers().gpus
@@ -328,7 +328,7 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
 
 
 def _cve_rows(report: CveReport) -> list[Vulnerability]:
-    """The severe and the accepted vulnerabilities, at most LISTED_ITEMS."""
+    """Return the severe and the accepted vulnerabilities, at most LISTED_ITEMS."""
     rows = [
         each for each in report.vulnerabilities if each.severity in SEVERE_RATINGS or each.accepted
     ]
@@ -336,7 +336,7 @@ def _cve_rows(report: CveReport) -> list[Vulnerability]:
 
 
 def _same_reports(reports: Sequence[CveReport]) -> list[tuple[str, CveReport]]:
-    """The reports of a target, with their architectures. Equal reports are combined."""
+    """Return the reports of a target, with their architectures. Equal reports are combined."""
     alike: dict[tuple[object, ...], list[CveReport]] = {}
     for report in reports:
         rows = [(each.id, each.package, each.version) for each in report.vulnerabilities]
@@ -415,7 +415,7 @@ def _state_words(target: SiteTarget) -> str:
 
 
 def _also_text(target: SiteTarget) -> str:
-    """The pins without a column, and other main packages."""
+    """Return the pins without a column, and other main packages."""
     own = {package for package, _ in COLUMNS}
     pins = {name: version for name, version in target.row.pins.items() if name not in own}
     pinned = table.other_pins(msgspec.structs.replace(target.row, pins=pins))

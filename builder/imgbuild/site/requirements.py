@@ -21,7 +21,7 @@ EXTRA = re.compile(r"""\bextra == ["']([A-Za-z0-9._-]+)["']""")
 def main_package_requirements(
     records: Mapping[Sha256, Package], targets: Sequence[SiteTarget]
 ) -> dict[str, dict[str, tuple[str, ...]]]:
-    """The requirements and extras with versions, by main package and version."""
+    """Return the requirements and extras with versions, by main package and version."""
     main = {
         *LISTED_PACKAGES,
         *(package for each in targets if each.lock for package in each.row.pins),
@@ -44,7 +44,7 @@ def main_package_requirements(
 
 
 def _applicable_requirements(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
-    """The requirements that apply without extras and restrict a version."""
+    """Yield the requirements that apply without extras and restrict a version."""
     environment = {**environment_markers(python, arch), "extra": ""}
     for line in lines:
         try:

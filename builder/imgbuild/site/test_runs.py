@@ -47,7 +47,7 @@ class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def test_lines(target: SiteTarget) -> list[TestLine]:
-    """The valid runs of a target."""
+    """Return the valid runs of a target."""
     retired = bool(target.row.retired)
     return [
         TestLine(target.name, run, image.digest, retired)
@@ -57,7 +57,7 @@ def test_lines(target: SiteTarget) -> list[TestLine]:
 
 
 def other_digests(target: SiteTarget) -> list[TestedDigest]:
-    """The tested digests that differ from the current manifests."""
+    """Return the tested digests that differ from the current manifests."""
     return [
         TestedDigest(
             arch=image.arch,
@@ -81,7 +81,7 @@ def lines_by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine
 
 
 def test_summary(image: PageImage) -> str:
-    """A sentence, without a period, about the passed and failed tiers and their GPUs."""
+    """Return a sentence, without a period, about the passed and failed tiers and their GPUs."""
     if not image.runs:
         return "not tested"
     groups: dict[tuple[bool, str], list[str]] = {}

@@ -270,7 +270,7 @@ def _follow_until_ended(followed: Sequence[ArrayTask], reporter: Reporter) -> li
 def _task_end(
     task: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
 ) -> TaskEnd | None:
-    """The end of `task`, or None if it is not finished. Changes are reported."""
+    """Return the end of `task`, or None if it is not finished. Changes are reported."""
     state = read_state(task)
     if state is not None and state.state == "done":
         end = task_end(task, "COMPLETED", state)
@@ -305,7 +305,7 @@ def read_state(task: ArrayTask) -> TaskState | None:
 
 
 def task_end(task: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
-    """The end of `task`, with log and output."""
+    """Return the end of `task`, with log and output."""
     place = task.order.place / f"{task.number}.log"
     answer = task.order.place / f"{task.target}.answer.json"
     log = (

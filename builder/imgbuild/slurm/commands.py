@@ -93,7 +93,7 @@ def poll_states(
 
 
 def query_states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """The states of `tasks`, without tasks that Slurm no longer lists.
+    """Return the states of `tasks`, without tasks that Slurm no longer lists.
 
     squeue lists queued and recently ended tasks. sacct lists other tasks if the site has
     accounting.
@@ -122,7 +122,7 @@ def query_states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]
 
 
 def _accounted_states(job: str) -> dict[tuple[str, int], str]:
-    """The states listed by sacct. Empty without sacct or accounting."""
+    """Return the states listed by sacct. Empty without sacct or accounting."""
     try:
         program = process.find_program("sacct", remedy=REMEDY)
     except ToolMissing:
@@ -136,7 +136,7 @@ def _accounted_states(job: str) -> dict[tuple[str, int], str]:
 
 
 def find_job(name: str) -> str:
-    """The ID of the user's queued or running job with this name, or "".
+    """Return the ID of the user's queued or running job with this name, or "".
 
     Raises WorkFailed if Slurm does not respond.
     """

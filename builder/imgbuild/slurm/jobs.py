@@ -245,7 +245,7 @@ def create_job_script(
 
 
 def job_text(job_script: JobScript, images: Path | None) -> str:
-    """The text of the script."""
+    """Return the text of the script."""
     from imgbuild.render import templates  # slow to load
 
     name = "ray-job" if job_script.job is ScriptKind.RAY else job_script.job.value
@@ -253,7 +253,7 @@ def job_text(job_script: JobScript, images: Path | None) -> str:
 
 
 def missing_gpus_warning(allocation: Allocation) -> str:
-    """A warning if the request has no `--gpus`, so that no GPU is available in the image."""
+    """Return a warning if the request has no `--gpus`, so that no GPU is available in the image."""
     named = [word for word in allocation.more if SITE_GPUS.fullmatch(word)]
     if named:
         return (

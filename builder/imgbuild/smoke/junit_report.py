@@ -13,7 +13,7 @@ UNPRINTABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010fff
 
 
 def junit_document(reports: Sequence[Report]) -> bytes:
-    """The reports as a document with a suite for each target, architecture and tier."""
+    """Return the reports as a document with a suite for each target, architecture and tier."""
     top = ElementTree.Element("testsuites")
     for report in reports:
         name = _printable_text(f"{report.target} {report.arch} {report.tier}")

@@ -79,14 +79,14 @@ def record_runs(
 
 
 def diff_ids(image: ImageDigests) -> tuple[Digest, ...]:
-    """The diff IDs of a locked image, from bottom to top."""
+    """Return the diff IDs of a locked image, from bottom to top."""
     return tuple(layer.diff_id for layer in image.layers)
 
 
 def counted_runs(
     project: Project, target_digests: image_digests.TargetDigests
 ) -> dict[Arch, tuple[RecordedRun, ...]]:
-    """The valid runs for a target's images, by architecture.
+    """Return the valid runs for a target's images, by architecture.
 
     Raises the same errors as `read_records`.
     """
@@ -98,7 +98,7 @@ def counted_runs(
 
 
 def highest_passed_tier(project: Project, lock: Lock, arches: Iterable[Arch]) -> TierName | None:
-    """The highest passed tier of the image of `lock` on one of `arches`, or None.
+    """Return the highest passed tier of the image of `lock` on one of `arches`, or None.
 
     Also None if the lock has no digests. Raises InputError for a file that cannot be read.
     """
@@ -144,7 +144,7 @@ def _locked_digests(
 def _tested_image(
     project: Project, image_run: ImageRun, target_digests: image_digests.TargetDigests
 ) -> ImageDigests:
-    """The tested locked image. Raises InputError if a different image was tested."""
+    """Return the tested locked image. Raises InputError if a different image was tested."""
     run = image_run.run
     arch = Arch(run.arch)
     image = target_digests.arch.get(arch)

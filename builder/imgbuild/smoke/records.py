@@ -129,7 +129,7 @@ class SmokeRecords(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def records_path(images: Path, target: str) -> Path:
-    """The path of the test records of `target` in the folder `images`."""
+    """Return the path of the test records of `target` in the folder `images`."""
     return images / target / FILE
 
 
@@ -216,7 +216,7 @@ def add_runs(
 def counted_runs(
     recorded: SmokeRecords, arch: Arch, config: Digest, diff_ids: tuple[Digest, ...]
 ) -> tuple[RecordedRun, ...]:
-    """The valid runs for an image by tier: the latest of each tier on each type of GPU.
+    """Return the valid runs for an image by tier: the latest of each tier on each type of GPU.
 
     Empty if the recorded content of `config` differs from `diff_ids`.
     """
@@ -235,7 +235,7 @@ def counted_runs(
 
 
 def run_summary(run: RecordedRun) -> str:
-    """A summary of a run, such as "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"."""
+    """Return a summary of a run, such as "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"."""
     parts = [
         f"{run.tier}{'' if run.good else ' failed'}{f' on {run.gpus}' if run.gpus else ''}",
         *([f"driver {run.driver}"] if run.driver else []),
@@ -258,7 +258,7 @@ def other_digests(runs: Iterable[RecordedRun], digest: Digest) -> list[str]:
 def runs_by_other_digest(
     runs: Iterable[RecordedRun], digest: Digest
 ) -> dict[Digest, list[RecordedRun]]:
-    """The runs of images whose digest differs from `digest`, by digest."""
+    """Return the runs of images whose digest differs from `digest`, by digest."""
     others: dict[Digest, list[RecordedRun]] = {}
     for run in runs:
         if run.digest != digest:
@@ -267,10 +267,10 @@ def runs_by_other_digest(
 
 
 def equal_image(digest: Digest) -> str:
-    """A note about a run of an image with another digest but the same content."""
+    """Return a note about a run of an image with another digest but the same content."""
     return f"on an image with the same configuration, {digest[:DIGITS]}…"
 
 
 def listed_versions(versions: Mapping[str, str]) -> dict[str, str]:
-    """The items of `versions` for packages in LISTED_PACKAGES."""
+    """Return the items of `versions` for packages in LISTED_PACKAGES."""
     return {name: versions[name] for name in LISTED_PACKAGES if name in versions}

@@ -193,7 +193,7 @@ def format_time(moment: datetime.datetime) -> str:
 
 
 def seen_machine(cases: Sequence[CaseResult]) -> tuple[tuple[str, ...], str]:
-    """The GPU names and the driver release in the first case of a tier. Empty if unknown."""
+    """Return the GPU names and the driver release in the first case of a tier. Empty if unknown."""
     for case in cases:
         if case.name in GATES and case.outcome == "passed":
             matches = (GPU.fullmatch(part) for part in case.message.split("; "))

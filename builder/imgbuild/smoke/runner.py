@@ -90,7 +90,7 @@ class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_expectation(lock: Lock, arch: Arch) -> Expectation:
-    """The expected contents of an image of `lock` for `arch`."""
+    """Return the expected contents of an image of `lock` for `arch`."""
     wheels = installed_wheels(require_arch(lock, arch))
     return Expectation(
         format=FORMAT,
@@ -289,7 +289,7 @@ def _container(
 
 
 def test_members(expected: Expectation) -> tuple[LayerMember, ...]:
-    """The tests and `expected` as members of an archive."""
+    """Return the tests and `expected` as members of an archive."""
     scripts = {path.name: path.read_bytes() for path in sorted(TESTS.iterdir()) if path.is_file()}
     if "run.py" not in scripts:
         message = f"no smoke tests found in {TESTS}"
@@ -302,7 +302,7 @@ def test_members(expected: Expectation) -> tuple[LayerMember, ...]:
 
 
 def test_tar(expected: Expectation) -> Iterator[bytes]:
-    """The tests and `expected` as a tar stream."""
+    """Yield the tests and `expected` as a tar stream."""
     for member in test_members(expected):
         yield member_header(member)
         if isinstance(member.content, bytes):
@@ -349,7 +349,7 @@ def read_report(
 
 
 def report_verdict(report: Report) -> str:
-    """The outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)".
+    """Return the outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)".
 
     Returns "nothing to test" if the image contains no package that the tier tests.
     """

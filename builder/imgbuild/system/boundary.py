@@ -100,7 +100,7 @@ class LimitedStream:
 
 
 def read_regular_file(path: Path, limit: int = LIMIT) -> bytes:
-    """The bytes of the regular file at `path`.
+    """Return the bytes of the regular file at `path`.
 
     Raises IntegrityError if it exceeds `limit` bytes.
     """

@@ -29,7 +29,7 @@ _DATA = (re.compile(r'"data/([\w./-]+)"'), re.compile(r'files\.data\(\s*"([\w./-
 
 @lru_cache
 def code_digest(*modules: str, alone: str | None = None) -> str:
-    """The digest of `modules` (full names), as 64 hexadecimal digits.
+    """Return the digest of `modules` (full names), as 64 hexadecimal digits.
 
     The digest covers the source of `modules` and of all modules that they import, including imports
     in functions and for types. It also covers the data files that these modules use, and the
@@ -81,7 +81,7 @@ def _references(source: bytes) -> tuple[list[str], frozenset[str]]:
 
 
 def _data(root: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
-    """The data file at `path`, or all files of the folder at `path`."""
+    """Yield the data file at `path`, or all files of the folder at `path`."""
     place = root.joinpath(path)
     if not place.is_dir():
         yield path, place.read_bytes()
@@ -92,7 +92,7 @@ def _data(root: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _imported_names(source: str) -> Iterator[str]:
-    """The modules, and names in modules, that `source` imports, in dotted form."""
+    """Yield the modules, and names in modules, that `source` imports, in dotted form."""
     for parent, names, plain in _IMPORT.findall(source):
         if plain:
             yield plain
@@ -103,7 +103,7 @@ def _imported_names(source: str) -> Iterator[str]:
 
 
 def _file(root: Traversable, module: str) -> str | None:
-    """The path of a module below `root`, or None if it does not exist."""
+    """Return the path of a module below `root`, or None if it does not exist."""
     path = "/".join(module.split(".")[1:])
     choices = (f"{path}.py", f"{path}/__init__.py") if path else ("__init__.py",)
     return next((name for name in choices if root.joinpath(name).is_file()), None)

@@ -231,7 +231,7 @@ def _nested_bar(
 
 
 def _line(terminal: Rich) -> Progress:
-    """The columns of a progress bar: title, bar, amount, and elapsed and remaining time."""
+    """Return the columns of a progress bar: title, bar, amount, and elapsed and remaining time."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.table import Column
     from rich.text import Text

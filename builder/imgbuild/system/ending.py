@@ -24,7 +24,7 @@ _received_signals: list[int] = []
 
 
 def received_signal() -> int | None:
-    """The number of the first signal raised as `EndSignal`."""
+    """Return the number of the first signal raised as `EndSignal`."""
     return _received_signals[0] if _received_signals else None
 
 

@@ -41,7 +41,7 @@ def data(name: str) -> Path:
 
 
 def home_folder() -> Path:
-    """The user's home folder. Raises InputError if neither HOME nor /etc/passwd has one."""
+    """Return the user's home folder. Raises InputError if neither HOME nor /etc/passwd has one."""
     try:
         return Path.home()
     except RuntimeError as error:
@@ -57,7 +57,7 @@ def expand_home(path: str | Path) -> Path:
 
 
 def xdg_folder(variable: str, default: str) -> Path:
-    """The XDG folder in $`variable`, or `default` in the home folder.
+    """Return the XDG folder in $`variable`, or `default` in the home folder.
 
     Raises InputError if there is no home folder.
 
@@ -104,7 +104,7 @@ def free_bytes(place: Path) -> int | None:
 
 
 def fullest_disk(places: Iterable[Path]) -> Path:
-    """The path in `places` whose file system has the least free space."""
+    """Return the path in `places` whose file system has the least free space."""
     return min(places, key=lambda place: free_bytes(place) or 0)
 
 
@@ -252,7 +252,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def unshared_size(folder: Path) -> int:
-    """The size in bytes of the files in `folder` that have no other hard links."""
+    """Return the size in bytes of the files in `folder` that have no other hard links."""
     total = 0
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):

@@ -214,11 +214,11 @@ class OpenFolder:
             os.rmdir(last, dir_fd=above.descriptor)
 
     def names(self) -> list[str]:
-        """The sorted names of all entries."""
+        """Return the sorted names of all entries."""
         return sorted(os.listdir(self.descriptor))  # noqa: PTH208 - no path
 
     def file_paths(self, levels: int = LEVELS) -> Iterator[str]:
-        """The paths of all regular files below this folder.
+        """Yield the paths of all regular files below this folder.
 
         Raises InputError if there is a link, or if folders are nested deeper than `levels`.
         """
@@ -489,7 +489,7 @@ def _status(name: str, above: int | None) -> os.stat_result | None:
 
 
 def _refusal(path: Path, status: os.stat_result | None, expected: str) -> InputError:
-    """The error to raise for an entry of the wrong type at `path`."""
+    """Return the error to raise for an entry of the wrong type at `path`."""
     kind = 0 if status is None else stat.S_IFMT(status.st_mode)
     message = f"cannot use {path}: it is {_KINDS.get(kind, 'something else')}, not {expected}"
     return InputError(message, hint=LINK_REMEDY if kind == stat.S_IFLNK else REMEDY)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 
 def processor_count() -> int:
-    """The number of processors that this process can use."""
+    """Return the number of processors that this process can use."""
     return len(os.sched_getaffinity(0))
 
 

@@ -174,18 +174,18 @@ class GitObjects:
         return done.stdout.strip() if done.status == 0 else None
 
     def nearest_tag(self, commit: str) -> tuple[str, int] | None:
-        """The nearest tag of `commit` with a digit, and the number of commits since then."""
+        """Return the nearest tag of `commit` with a digit, and the number of commits since then."""
         pattern = ("--tags", "--long", "--abbrev=40", "--match", "*[0-9]*")
         done = self._run_git("describe", *pattern, commit)
         parts = done.stdout.strip().rsplit("-", 2)
         return (parts[0], int(parts[1])) if done.status == 0 and len(parts) == 3 else None
 
     def count(self, commit: str) -> int:
-        """The number of commits in the history of `commit`."""
+        """Return the number of commits in the history of `commit`."""
         return int(self._run_git("rev-list", "--count", commit).stdout.strip() or 0)
 
     def list_entries(self, commit: str) -> list[TreeEntry]:
-        """All files of a commit or tree. Bytes of paths that are not UTF-8 become U+FFFD."""
+        """Return all files of a commit or tree. Bytes of paths that are not UTF-8 become U+FFFD."""
         done = self._run_git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
         entries = []
         for line in filter(None, done.stdout.split("\0")):
@@ -310,7 +310,7 @@ def _run_git(
 
 
 def _transport(url: str) -> dict[str, str]:
-    """The variables that disable prompts and all protocols except the protocol of `url`."""
+    """Return the variables that disable prompts and all protocols except the protocol of `url`."""
     variables = {
         "GIT_ALLOW_PROTOCOL": PROTOCOLS[url.partition(":")[0]],
         "GIT_TERMINAL_PROMPT": "0",

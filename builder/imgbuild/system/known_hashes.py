@@ -210,7 +210,7 @@ class KnownHashes:
 
 
 def user_known_hashes() -> KnownHashes:
-    """The records of the current user. Each folder has one shared object."""
+    """Return the records of the current user. Each folder has one shared object."""
     return _open_database(state_folder(), os.geteuid())
 
 
@@ -254,7 +254,7 @@ def _file(status: os.stat_result) -> str:
 
 
 def _content(status: os.stat_result) -> tuple[int, int]:
-    """The parts of a status that a change of content, but not of links, changes."""
+    """Return the parts of a status that a change of content, but not of links, changes."""
     return status.st_size, status.st_mtime_ns
 
 

@@ -25,7 +25,7 @@ class OutputTail:
         del self._bytes[:-TAIL_BYTES]
 
     def text(self) -> str:
-        """The bytes as text."""
+        """Return the bytes as text."""
         return self._bytes.decode(errors="replace")
 
 

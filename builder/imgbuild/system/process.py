@@ -296,7 +296,7 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def command_error(command: Sequence[str], result: ProcessResult) -> WorkFailed:
-    """The error for a failed command, with the end of its output and the command line."""
+    """Return the error for a failed command, with the end of its output and the command line."""
     tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-TAIL:])
     message = f"{Path(command[0]).name} ended with status {result.status}"
     return WorkFailed(

@@ -33,7 +33,7 @@ GIT_VARIABLES = {"GIT_ALLOW_PROTOCOL": "", "GIT_OPTIONAL_LOCKS": "0", "BUILDX_GI
 
 
 def find_on_path(program: str, *, path: str | None = None) -> str | None:
-    """The path of the executable `program`, or None if it is not installed.
+    """Return the path of the executable `program`, or None if it is not installed.
 
     Works like shutil.which, but searches only absolute folders of PATH or `path`. A `program` that
     contains a slash is a path.
@@ -55,7 +55,7 @@ def python_command() -> list[str]:
 
 
 def program_environment(program: str, added: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment in which to start `program`: this process's environment and `added`.
+    """Return the environment in which to start `program`: this process's environment and `added`.
 
     Relative and empty entries are omitted from lists of folders. Programs that read git
     repositories do not run commands in a repository's configuration, and use a transport only if

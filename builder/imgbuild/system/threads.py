@@ -45,7 +45,7 @@ class StopFlag:
             raise StoppedThread
 
     def with_check(self, advance: Callable[[int], object]) -> Callable[[int], None]:
-        """A function that calls `check` and then `advance`."""
+        """Return a function that calls `check` and then `advance`."""
 
         def _check_and_advance(amount: int) -> None:
             self.check()

@@ -22,7 +22,7 @@ def uv_path() -> str:
 
 
 def uv_command() -> list[str]:
-    """The start of a command that runs uv without uv's environment variables.
+    """Return the start of a command that runs uv without uv's environment variables.
 
     The variables could add indexes and files, or change the resolution strategy.
     """

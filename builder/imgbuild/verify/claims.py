@@ -118,7 +118,7 @@ def statements_about(
 
 
 def predicate_type(statement: AttachedStatement) -> str:
-    """The predicate type of a statement."""
+    """Return the predicate type of a statement."""
     return _statement(statement).predicate_type
 
 

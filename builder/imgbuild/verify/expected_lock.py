@@ -41,7 +41,7 @@ class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lock_of_project(project: Project, target: str) -> ExpectedLock:
-    """The lock of `target` in a project.
+    """Return the lock of `target` in a project.
 
     Raises LockStale if the lock or its digests are missing.
     """

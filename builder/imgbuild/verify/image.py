@@ -37,7 +37,7 @@ class ExpectedImage(msgspec.Struct, frozen=True, kw_only=True):
     layers: dict[Arch, tuple[LayerDigests, ...]]
 
     def manifest_digest(self, arch: Arch) -> Digest:
-        """The digest of the image on `arch`."""
+        """Return the digest of the image on `arch`."""
         return digest_of(self.documents[arch].manifest)
 
     def arches(self, digest: Digest) -> tuple[Arch, ...]:
@@ -48,7 +48,7 @@ class ExpectedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expected_image(lock: Lock, target_digests: TargetDigests) -> ExpectedImage:
-    """The expected image of `lock`. `target_digests` contains the digests of layers."""
+    """Return the expected image of `lock`. `target_digests` contains the digests of layers."""
     records = image_digests.layer_records(target_digests)
     documents = {
         arch: image_digests.create_documents(create_plan(lock, arch), records, item.floors)
@@ -91,7 +91,7 @@ def check_alone(place: ImageSource, checklist: Checklist) -> None:
 
 
 def _contents(place: ImageSource, descriptor: Descriptor) -> list[tuple[Descriptor, Digest | None]]:
-    """The layers of a manifest with diff IDs. None for attestations of BuildKit."""
+    """Return the layers of a manifest with diff IDs. None for attestations of BuildKit."""
     manifest = image.read_manifest(place, descriptor)
     if descriptor.platform.get("os") == image.UNKNOWN_PLATFORM:
         return [(layer, None) for layer in manifest.layers]

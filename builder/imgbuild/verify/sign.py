@@ -72,7 +72,7 @@ def _build_details(signer_lock: ExpectedLock) -> BuildDetails:
 
 
 def _signing_function(place: RegistrySource, key: PrivateKey | None) -> SignFunction:
-    """The function that signs an image, with `key`, or with cosign."""
+    """Return the function that signs an image, with `key`, or with cosign."""
 
     def _sign_subject(subject: Descriptor, payloads: Sequence[bytes]) -> SignedSubject:
         if key is None:

@@ -159,7 +159,7 @@ class Verification:
             self.checklist.run(name, _refuse_without_lock, option=options_by_check[name])
 
     def attached_signatures(self, digest: Digest) -> AttachedSignatures:
-        """The signatures attached to an image. Empty for a layout."""
+        """Return the signatures attached to an image. Empty for a layout."""
         if self.remote is None:
             return AttachedSignatures(signatures=(), damaged=())
         if digest not in self._signatures:
@@ -197,7 +197,7 @@ class Verification:
         return expected_lock.choose_lock(self.wanted.own, self._locks, self.is_trusted)
 
     def _attached_versions(self, expected: ExpectedLock) -> list[ExpectedLock]:
-        """The attached copies of the lock, or only the lock if it is not attached.
+        """Return the attached copies of the lock, or only the lock if it is not attached.
 
         The package records in a bundle can change although the image does not.
         """
@@ -206,7 +206,7 @@ class Verification:
         return [candidate for candidate in self._locks.right if candidate.sha256 == expected.sha256]
 
     def statements(self, digest: Digest) -> list[AttachedStatement]:
-        """All provenance statements attached to an image."""
+        """Return all provenance statements attached to an image."""
         plain = [
             AttachedStatement(place=name, payload=data, signed=False)
             for name, data in self.attached_documents(digest, in_toto.PAYLOAD_TYPE)

@@ -58,7 +58,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         return self.dist_info.removesuffix(".dist-info").rpartition("-")[2]
 
     def place(self, member: ZipMember) -> FileSlice:
-        """The position of the member's content in the file of the wheel."""
+        """Return the position of the member's content in the file of the wheel."""
         return FileSlice(
             path=self.path,
             offset=member.offset,
@@ -74,7 +74,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
             yield from content_pieces(self.place(member), member.size, where, files)
 
     def content(self, path: str) -> bytes | None:
-        """The content of the file at `path`, or None if it does not exist.
+        """Return the content of the file at `path`, or None if it does not exist.
 
         Raises IntegrityError if the file is larger than `TEXT_LIMIT`.
         """
@@ -144,7 +144,7 @@ def verify_contents(archive: WheelArchive) -> None:
 
 
 def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
-    """The files by normalized path. Raises IntegrityError for unsafe or duplicate paths."""
+    """Return the files by normalized path. Raises IntegrityError for unsafe or duplicate paths."""
     files: dict[str, ZipMember] = {}
     folders: set[str] = set()
     for member in members:

@@ -41,7 +41,7 @@ UNIX_SYSTEMS = (3, 19)  # Unix, macOS
 
 
 def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
-    """The members of the zip at `path`, in the order of the directory.
+    """Return the members of the zip at `path`, in the order of the directory.
 
     Raises IntegrityError, with `label` as the name of the zip, if the zip is invalid or ambiguous.
     """
@@ -65,7 +65,7 @@ def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
 
 
 def _read_end(files: FileReader, path: Path, total: int, label: str) -> tuple[int, int, int]:
-    """The number of members, and the size and offset of the central directory."""
+    """Return the number of members, and the size and offset of the central directory."""
     tail_size = min(total, END.size + FULL16)
     tail = files.read(path, total - tail_size, tail_size)
     places = (match.start() for match in re.finditer(re.escape(b"PK\5\6"), tail))
@@ -108,7 +108,7 @@ def _reaches_end(tail: bytes, at: int) -> bool:
 def _read_end64(
     files: FileReader, path: Path, locator: bytes, at: int, label: str
 ) -> tuple[int, tuple[int, ...]]:
-    """The offset of the zip64 end record, and its six numbers."""
+    """Return the offset of the zip64 end record, and its six numbers."""
     _, disk, start, disks = LOCATOR64.unpack(locator)
     if disk or disks != 1 or start + END64.size != at - LOCATOR64.size:
         refuse_wheel(label, None, "its zip64 locator does not point to the record before it")
@@ -138,7 +138,7 @@ def _records(data: bytes, count: int, label: str) -> list[DirectoryEntry]:
 
 
 def _record(data: bytes, at: int, label: str) -> tuple[DirectoryEntry, int]:
-    """The entry at offset `at`, and the offset of the next entry."""
+    """Return the entry at offset `at`, and the offset of the next entry."""
     (_, _, system, _, _, flags, method, _, _, crc, compressed, size, name_length, extra_length,
      comment_length, disk, _, external, start) = CENTRAL.unpack_from(data, at)  # fmt: skip
     name_at = at + CENTRAL.size
@@ -200,7 +200,7 @@ def _check_sizes(name: str, method: int, compressed: int, size: int, label: str)
 def check_local(
     files: FileReader, path: Path, record: DirectoryEntry, limit: int, label: str
 ) -> int:
-    """The offset of the data of `record`.
+    """Return the offset of the data of `record`.
 
     Raises IntegrityError if the local header contradicts `record`.
 

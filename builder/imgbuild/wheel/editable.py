@@ -19,7 +19,7 @@ GENERATOR = "imgbuild"
 
 
 def file_name(name: str, version: str) -> str:
-    """The file name of the wheel of package `name`."""
+    """Return the file name of the wheel of package `name`."""
     return f"{canonicalize_name(name).replace('-', '_')}-{version}-py3-none-any.whl"
 
 

@@ -153,7 +153,7 @@ def _generated_file(path: str, content: bytes, *, mode: int = 0o644) -> _Install
 
 
 def _files(archive: WheelArchive, places: InstallScheme) -> dict[str, _InstalledFile]:
-    """All files to install except RECORD, by path in the image."""
+    """Return all files to install except RECORD, by path in the image."""
     text = archive.text("RECORD")
     if text is None:
         refuse_wheel(archive.label, None, f"has no {archive.dist_info}/RECORD")
@@ -193,7 +193,7 @@ def _pieces(archive: WheelArchive, file: _InstalledFile, files: FileReader) -> I
 
 
 def _digest(archive: WheelArchive, file: _InstalledFile) -> str:
-    """The digest in the wheel's RECORD, or the computed digest if RECORD has none."""
+    """Return the digest in the wheel's RECORD, or the computed digest if RECORD has none."""
     if file.digest is not None:
         return file.digest
     with FileReader() as files:
@@ -236,7 +236,7 @@ def _sources(
 
 
 def _first_bytes(archive: WheelArchive, member: ZipMember) -> Iterator[bytes]:
-    """The first bytes of the member's content, at least the length of `PLACEHOLDER`."""
+    """Yield the first bytes of the member's content, at least the length of `PLACEHOLDER`."""
     seen = 0
     for chunk in archive.chunks(member):
         yield chunk
@@ -246,7 +246,7 @@ def _first_bytes(archive: WheelArchive, member: ZipMember) -> Iterator[bytes]:
 
 
 def _data_place(archive: WheelArchive, places: InstallScheme, inner: str) -> tuple[str, bool]:
-    """The path in the image for a file in `.data/`, and whether the file is a script."""
+    """Return the path in the image for a file in `.data/`, and whether the file is a script."""
     key, _, rest = inner.partition("/")
     if not rest:
         refuse_wheel(archive.label, inner, "is directly in .data/ (expected one of its folders)")

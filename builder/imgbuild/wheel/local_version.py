@@ -47,7 +47,7 @@ def local_version_label(version: str) -> LocalVersionLabel:
 
 
 def torch_cxx11(version: str) -> bool | None:
-    """The C++ ABI of PyTorch's own wheels for x86_64, or None for other builds.
+    """Return the C++ ABI of PyTorch's own wheels for x86_64, or None for other builds.
 
     Builds for manylinux_2_28 use the C++11 ABI: CUDA 12.6 in torch 2.6, and all builds since torch
     2.7. Source: https://github.com/pytorch/pytorch/issues/123649.

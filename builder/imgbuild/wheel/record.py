@@ -30,7 +30,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_record(text: str, label: str) -> dict[str, RecordRow]:
-    """The rows of a wheel's RECORD by path. Raises IntegrityError for an invalid line."""
+    """Return the rows of a wheel's RECORD by path. Raises IntegrityError for an invalid line."""
     rows: dict[str, RecordRow] = {}
     try:
         lines = list(csv.reader(io.StringIO(text), strict=True))
@@ -51,7 +51,7 @@ def read_record(text: str, label: str) -> dict[str, RecordRow]:
 
 
 def strong_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
-    """The digest of `path` in RECORD, or None if it is missing or weaker than SHA-256."""
+    """Return the digest of `path` in RECORD, or None if it is missing or weaker than SHA-256."""
     row = rows.get(path)
     if row is None or row.digest.partition("=")[0] not in STRONG_HASHES:
         return None
@@ -59,7 +59,7 @@ def strong_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
 
 
 def record_path(path: str, site_packages: str) -> str:
-    """The path in RECORD of the installed file `path`. Arguments have no leading slash."""
+    """Return the path in RECORD of the installed file `path`. Arguments have no leading slash."""
     if path.startswith(site_packages + "/"):
         return path[len(site_packages) + 1 :]
     return posixpath.relpath("/" + path, "/" + site_packages)
@@ -74,7 +74,7 @@ def record_digest(pieces: Iterable[bytes]) -> str:
 
 
 def write_record(rows: Iterable[RecordRow]) -> bytes:
-    """The bytes of RECORD: `rows` in byte order of the paths, with Unix newlines."""
+    """Return the bytes of RECORD: `rows` in byte order of the paths, with Unix newlines."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in sorted(rows, key=lambda row: row.path.encode()):

@@ -70,7 +70,7 @@ def _entry_point(name: str, value: str, label: str) -> EntryPoint:
 
 
 def shebang_lines(interpreter: str) -> bytes:
-    """The first line (or lines) of a script that `interpreter`, an absolute path, runs."""
+    """Return the first line (or lines) of a script that `interpreter`, an absolute path, runs."""
     if " " not in interpreter and len(interpreter) + 2 <= SHEBANG_LIMIT:
         return f"#!{interpreter}".encode()
     # Valid for both sh and Python: sh runs it, and for Python it is a string.
@@ -78,7 +78,7 @@ def shebang_lines(interpreter: str) -> bytes:
 
 
 def launcher_script(entry: EntryPoint, interpreter: str) -> bytes:
-    """The script that calls `entry`."""
+    """Return the script that calls `entry`."""
     text = LAUNCHER.format(
         shebang=shebang_lines(interpreter).decode(),
         module=entry.module,

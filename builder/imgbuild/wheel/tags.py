@@ -16,7 +16,7 @@ LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
 def platform_tags(glibc: str, arch: Arch) -> list[str]:
-    """The platform tags for glibc `glibc` ("2.36") on `arch`, most specific first."""
+    """Return the platform tags for glibc `glibc` ("2.36") on `arch`, most specific first."""
     newest = int(glibc.split(".")[1])
     platform_tags = [f"linux_{arch.wheel}"]  # first, as in packaging: built for this machine
     for minor in range(newest, OLDEST_GLIBC_MINOR[arch] - 1, -1):
@@ -47,7 +47,7 @@ class WheelTags:
         self._of_tags: dict[str, int | None] = {}  # the tags of a file name → the first rank
 
     def rank_wheel(self, name: str) -> tuple[int, int, str] | None:
-        """A key that sorts the preferred wheel first, or None if the wheel is incompatible.
+        """Return a key that sorts the preferred wheel first, or None if the wheel is incompatible.
 
         The key consists of the tag, the build number and the name.
         """

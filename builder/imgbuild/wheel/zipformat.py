@@ -59,7 +59,7 @@ def refuse_wheel(file: str, member: str | None, what: str) -> NoReturn:
 
 
 def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
-    """The extra fields by number.
+    """Return the extra fields by number.
 
     Raises IntegrityError if a field that imgbuild reads appears twice.
     """

@@ -27,7 +27,7 @@ NAMESPACE = uuid.UUID("0b8a5f0e-61c3-5e0c-9b57-3f2f0e1d7a46")  # a fixed UUID fo
 
 
 def cyclonedx_document(sbom: Sbom) -> bytes:
-    """The CycloneDX document of `sbom`."""
+    """Return the CycloneDX document of `sbom`."""
     body: dict[str, Any] = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -84,7 +84,7 @@ def _component(part: Component) -> dict[str, Any]:
 
 
 def _image_properties(sbom: Sbom) -> dict[str, str]:
-    """The image and its layers, to which components refer."""
+    """Return the image and its layers, to which components refer."""
     layers = {
         f"layer.{layer.name}.{what}": value
         for layer in sbom.layers
@@ -109,7 +109,7 @@ def _dependencies(sbom: Sbom) -> list[dict[str, Any]]:
 
 
 def _formulation(sbom: Sbom) -> list[dict[str, Any]]:
-    """The build inputs of wheels that were built from sdists."""
+    """Return the build inputs of wheels that were built from sdists."""
     return [
         {
             "bom-ref": f"build/{built}",

@@ -98,7 +98,7 @@ class Sbom(msgspec.Struct, frozen=True, kw_only=True):
 def create_sbom(
     lock: Lock, target_digests: TargetDigests, arch: Arch, sbom_packages: SbomPackages
 ) -> Sbom:
-    """The SBOM of the image of `lock` on `arch`."""
+    """Return the SBOM of the image of `lock` on `arch`."""
     planned = create_plan(lock, arch)
     layers = {layer.id: layer for layer in target_digests.arch[arch].layers}
     maker = _ComponentFactory(lock, arch, sbom_packages, _places(planned.layers, layers))
@@ -138,7 +138,7 @@ def create_sbom(
 def _places(
     layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> dict[Sha256, LayerDigests]:
-    """The layer of each wheel, Debian package, archive and added file, by sha256."""
+    """Return the layer of each wheel, Debian package, archive and added file, by sha256."""
     places: dict[Sha256, LayerDigests] = {}
     for layer in layers:
         place = target_digests[layer.id]
@@ -149,7 +149,7 @@ def _places(
 def _added_components(
     lock: Lock, layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> Iterator[Component]:
-    """The components that imgbuild or the user adds: environment, entry point, and files."""
+    """Yield the components that imgbuild or the user adds: environment, entry point, and files."""
     for layer in layers:
         recipe, place = layer.recipe, target_digests[layer.id]
         if isinstance(recipe, VenvRecipe | FilesRecipe):
@@ -172,7 +172,7 @@ def _added_components(
 
 
 def _cpython_cpe(version: str) -> str:
-    """The CPE of CPython `version`. Pre-releases such as rc1 are the update component."""
+    """Return the CPE of CPython `version`. Pre-releases such as rc1 are the update component."""
     release = Version(version).base_version
     return CPYTHON_CPE.format(release, version.removeprefix(release) or "*")
 
@@ -203,14 +203,14 @@ class _ComponentFactory:
         return release_package.version.split("+")[0].split(".")[0] if release_package else ""
 
     def system_components(self) -> Iterator[Component]:
-        """The Debian release, which scanners need to match packages."""
+        """Yield the Debian release, which scanners need to match packages."""
         if self._debs:
             yield Component(
                 id="system", kind=ComponentKind.SYSTEM, name="debian", version=self._release
             )
 
     def base(self) -> Iterator[Component]:
-        """The base image from a registry; its contents are unknown."""
+        """Yield the base image from a registry; its contents are unknown."""
         manifest = self._resolution.base_manifest
         if manifest is None:
             return
@@ -229,7 +229,7 @@ class _ComponentFactory:
         )
 
     def interpreter_components(self) -> Iterator[Component]:
-        """The standalone build of Python, if the base has one."""
+        """Yield the standalone build of Python, if the base has one."""
         archive = self._resolution.python
         if archive:
             url = (self._lock.base.standalone or {}).get(self._arch, "")
@@ -247,7 +247,7 @@ class _ComponentFactory:
             )
 
     def deb_components(self) -> Iterator[Component]:
-        """The components for Debian packages."""
+        """Yield the components for Debian packages."""
         for deb in self._resolution.debs:
             record = self._record(deb)
             source = record.source or deb.package
@@ -272,12 +272,12 @@ class _ComponentFactory:
             )
 
     def wheels(self) -> Iterator[Component]:
-        """The components for installed wheels."""
+        """Yield the components for installed wheels."""
         for wheel in self._installed:
             yield self._wheel(f"wheel/{wheel.package}", ComponentKind.WHEEL, wheel)
 
     def build_inputs(self) -> Iterator[Component]:
-        """The distinct sources and build tools of wheels in the image."""
+        """Yield the distinct sources and build tools of wheels in the image."""
         components = {}
         for built in self._resolution.built:
             components[built.sdist.sha256] = Component(
@@ -298,14 +298,14 @@ class _ComponentFactory:
         yield from components.values()
 
     def sdists_and_tools(self) -> dict[str, tuple[str, ...]]:
-        """The sdist and build tools by wheel that was built from source."""
+        """Return the sdist and build tools by wheel that was built from source."""
         return {
             f"wheel/{built.package}": (f"sdist/{built.package}", *_tools(built))
             for built in self._resolution.built
         }
 
     def dependency_edges(self) -> dict[str, tuple[str, ...]]:
-        """The dependencies of each component, which can be empty."""
+        """Return the dependencies of each component, which can be empty."""
         base = self._lock.base
         tags = WheelTags(python=base.python, glibc=base.glibc, arch=self._arch)
         wheels = needs.wheel_dependencies(
@@ -325,7 +325,7 @@ class _ComponentFactory:
     def root_components(
         self, inside: list[str], edges: Mapping[str, tuple[str, ...]]
     ) -> tuple[str, ...]:
-        """The direct dependencies: requested packages, and packages without dependents."""
+        """Return the direct dependencies: requested packages, and packages without dependents."""
         lock = self._lock
         added = lock.extends.packages if lock.extends else ()
         packages = (*lock.base.packages, *(lock.base.tools or ()), *added)

@@ -76,7 +76,7 @@ class Licence(msgspec.Struct, frozen=True):
 
 
 def parse_headers(text: str) -> Message:
-    """The header fields of METADATA: all lines before the first empty line."""
+    """Return the header fields of METADATA: all lines before the first empty line."""
     return HeaderParser().parsestr(text)
 
 
@@ -108,7 +108,7 @@ def metadata_licence(text: str) -> Licence:
 
 
 def copyright_licence(text: str) -> Licence:
-    """All licences in a copyright file in Debian's machine-readable format, joined with AND.
+    """Return all licences in a copyright file in Debian's machine-readable format, joined with AND.
 
     The licences are those of the source package, even if the binary package contains only a part of
     it.
@@ -131,7 +131,7 @@ def copyright_licence(text: str) -> Licence:
 
 
 def licence_references(expression: str) -> Iterator[str]:
-    """The names in an expression that are not on the SPDX License List."""
+    """Yield the names in an expression that are not on the SPDX License List."""
     yield from sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression)))
 
 

@@ -45,7 +45,7 @@ def wheel_dependencies(
 def applied_requirements(
     requires: Mapping[str, Iterable[str]], markers: Mapping[str, str]
 ) -> list[AppliedRequirement]:
-    """The requirements between packages of `requires`, including those of requested extras.
+    """Return the requirements between packages of `requires`, including those of requested extras.
 
     `requires` maps normalized package names to requirements.
     """
@@ -85,7 +85,7 @@ def deb_dependencies(packages: Mapping[str, Package]) -> dict[str, tuple[str, ..
 
 
 def _requirements_among(packages: KeysView[str], lines: Iterable[str]) -> list[Requirement]:
-    """The `lines` that require one of `packages`. Raises InvalidRequirement on failure."""
+    """Return the `lines` that require one of `packages`. Raises InvalidRequirement on failure."""
     chosen = [line for line in lines if not packages.isdisjoint(named_packages(line))]
     return [valid_requirement(line) or parse_requirement(line) for line in chosen]
 

@@ -76,7 +76,7 @@ class SbomPackages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def packages_path(images: Path) -> Path:
-    """The path of packages.json in the folder `images`."""
+    """Return the path of packages.json in the folder `images`."""
     return images / "packages.json"
 
 
@@ -87,7 +87,7 @@ def read_packages(images: Path) -> SbomPackages:
 
 
 def recorded_packages(folders: Iterable[Path]) -> dict[Sha256, Package]:
-    """The records in all `folders` that have the current format.
+    """Return the records in all `folders` that have the current format.
 
     Folders without `packages.json` are ignored.
     """
@@ -137,7 +137,7 @@ def packages_of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
 
 
 def _lines_among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
-    """The `lines` that require one of the packages `there`."""
+    """Return the `lines` that require one of the packages `there`."""
     return tuple(line for line in lines if there & named_packages(line))
 
 
@@ -236,7 +236,7 @@ def _requirements(text: str) -> Iterable[str]:
 
 
 def named_packages(line: str) -> set[str]:
-    """The packages in a line of `requires` or `needs`."""
+    """Return the packages in a line of `requires` or `needs`."""
     return {
         normalize_package(match[0])
         for alternative in line.split(" | ")

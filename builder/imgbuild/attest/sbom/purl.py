@@ -13,12 +13,12 @@ from imgbuild.values import Digest, Sha256, normalize_package
 
 
 def pypi_purl(package: str, version: str, file: str) -> str:
-    """The package URL of a wheel or an sdist."""
+    """Return the package URL of a wheel or an sdist."""
     return _purl("pypi", normalize_package(package), version, {"file_name": file})
 
 
 def deb_purl(package: str, version: str, arch: str, *, release: str, source: str) -> str:
-    """The package URL of a Debian package. `source` is NAME@VERSION."""
+    """Return the package URL of a Debian package. `source` is NAME@VERSION."""
     distro = f"debian-{release}" if release else ""
     return _purl(
         "deb", f"debian/{package}", version, {"arch": arch, "distro": distro, "upstream": source}
@@ -26,13 +26,13 @@ def deb_purl(package: str, version: str, arch: str, *, release: str, source: str
 
 
 def generic_purl(name: str, version: str, *, url: str, sha256: Sha256) -> str:
-    """The package URL of a file without a package type, downloaded from `url`."""
+    """Return the package URL of a file without a package type, downloaded from `url`."""
     place = {"checksum": f"sha256:{sha256}", "download_url": url}
     return _purl("generic", name, version, place)
 
 
 def oci_purl(name: str, digest: Digest, *, arch: str, place: str = "") -> str:
-    """The package URL of an image. `place` is the repository with host, if known."""
+    """Return the package URL of an image. `place` is the repository with host, if known."""
     return _purl("oci", name.lower(), digest, {"arch": arch, "repository_url": place})
 
 

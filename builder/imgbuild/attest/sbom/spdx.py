@@ -34,7 +34,7 @@ PURPOSES = {
 
 
 def spdx_document(sbom: Sbom) -> bytes:
-    """The SPDX document of `sbom`."""
+    """Return the SPDX document of `sbom`."""
     body: dict[str, Any] = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -119,7 +119,7 @@ def _licence_reference(words: str) -> str:
 
 
 def _texts(sbom: Sbom) -> list[dict[str, str]]:
-    """The texts of declared licences that are not on the SPDX License List."""
+    """Return the texts of declared licences that are not on the SPDX License List."""
     words = {_licence_reference(part.licence.license_text): part.licence.license_text
              for part in sbom.components if part.licence.license_text}  # fmt: skip
     named: dict[str, list[str]] = {}
@@ -145,6 +145,6 @@ def _license_comment(places: Sequence[str]) -> str:
 
 
 def _id(name: str) -> str:
-    """A unique identifier of a part, which consists of letters, digits, dots and hyphens."""
+    """Return a unique identifier of a part, which consists of letters, digits, dots and hyphens."""
     plain = re.sub(r"[^A-Za-z0-9.-]", lambda match: f".{ord(match[0]):02x}.", name)
     return f"SPDXRef-{plain.replace('.2f.', '-')}"

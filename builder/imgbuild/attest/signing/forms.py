@@ -75,12 +75,12 @@ class ImageClaim(msgspec.Struct, frozen=True):
 
 
 def collection_tag(digest: Digest, kind: str) -> str:
-    """The tag of the collection of type `kind` for an image."""
+    """Return the tag of the collection of type `kind` for an image."""
     return f"{digest.replace(':', '-')}.{kind}"
 
 
 def create_bundle(envelope: Envelope, hint: str) -> bytes:
-    """The bundle of a statement signed with the key that `hint` identifies."""
+    """Return the bundle of a statement signed with the key that `hint` identifies."""
     return codec.encode_compact(
         {
             "mediaType": BUNDLE,
@@ -91,7 +91,7 @@ def create_bundle(envelope: Envelope, hint: str) -> bytes:
 
 
 def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> bytes:
-    """The manifest to attach the bundle `data` to the image `subject`."""
+    """Return the manifest to attach the bundle `data` to the image `subject`."""
     return create_manifest(
         create_descriptor(EMPTY_TYPE, EMPTY_CONFIG),
         [create_descriptor(BUNDLE, data)],
@@ -105,5 +105,5 @@ def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> by
 
 
 def about_image(digest: Digest) -> bytes:
-    """The statement that cosign 3 signs for the image `digest`."""
+    """Return the statement that cosign 3 signs for the image `digest`."""
     return statements.create_statement([digest], in_toto.SIGNATURE, {})

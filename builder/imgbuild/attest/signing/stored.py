@@ -167,7 +167,7 @@ def put_bundle(
 def _layers(
     client: RegistryClient, repository: Repository, digest: Digest, kind: str
 ) -> tuple[Descriptor, ...]:
-    """The layers of an image's collection. Empty if the tag does not exist."""
+    """Return the layers of an image's collection. Empty if the tag does not exist."""
     tag = forms.collection_tag(digest, kind)
     try:
         fetched = client.manifest(repository.tagged(tag))
