@@ -35,7 +35,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_folder_outside_repository_is_reported(project: Project) -> None:
     needs.require_tool("git")
-    with pytest.raises(InputError, match="is not in a git repository") as caught:
+    with pytest.raises(InputError, match="is not in a readable git repository") as caught:
         revisions.locked_at(project, TARGET, "main")
     assert str(project.root) in caught.value.message
     assert caught.value.hint == "use a checkout with history"

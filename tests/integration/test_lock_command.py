@@ -282,7 +282,7 @@ def test_downloads_of_all_targets_are_announced_once(site, base, tmp_path, keep)
     before, _, after = done.stderr.partition("6 of 7 files to download")
     assert "auditing (pass 1): done" in before
     assert "computing the digests" not in before
-    refused = "no Dockerfile is written: the Dockerfile requires uv to install packages"
+    refused = "the Dockerfile was not written: the Dockerfile requires uv to install packages"
     assert after.count(refused) == 2
     assert (
         after.count("computing the digests of small …")
