@@ -552,3 +552,7 @@ def test_changes_page_can_be_limited_to_one_image(site: Path, window: Browser) -
     open_form(window, site, "changes.html", image="cu130-verl0.9")
     names = {*window.texts("[data-image] > a")}
     assert names == {"cu130-verl0.9"}
+    assert window.texts("#none") == []
+    open_form(window, site, "changes.html", image="cu999")
+    assert window.texts("[data-image], h2") == []
+    assert window.texts("#none")[0].startswith("None of the changes on this page")
