@@ -1,4 +1,4 @@
-"""Computes `data.js`, the data for the forms of the site.
+"""Computes `data.js`, the data for the forms of the site (separate: read by scripts).
 
 The GPUs of an image, the order of images, and other results of imgbuild's rules are computed here.
 The browser only compares versions.

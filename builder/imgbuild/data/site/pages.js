@@ -131,6 +131,18 @@
     });
   }
 
+  /** The failures with all words in the title or code. */
+  function filterFailures(form) {
+    const lines = all("#failures li");
+    whenChanged(form, value => {
+      const words = value.words.toLowerCase().split(/\s+/);
+      for (const line of lines) {
+        line.hidden = !words.every(word => line.textContent.toLowerCase().includes(word));
+      }
+      document.getElementById("none").hidden = lines.some(line => !line.hidden);
+    });
+  }
+
   /** Lets a reader choose the GPUs, the repository and the image in commands and files. */
   function chooseValues() {
     const place = document.getElementById("choices");
@@ -420,6 +432,7 @@
     for (const form of all("form[data-question]")) {
       const question = form.getAttribute("data-question");
       if (question === "changes") filterChanges(form);
+      else if (question === "failures") filterFailures(form);
       else if (data) questions[question](form, data);
     }
   }
