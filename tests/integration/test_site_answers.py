@@ -14,6 +14,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.binaries import gpu_models
+from imgbuild.diagnose import codes
 from imgbuild.doctor.host import Host, HostGpu
 from imgbuild.doctor.targets import diagnose_host, judge_target, shared_remarks, target_needs
 from imgbuild.lock import lock_file
@@ -548,7 +549,25 @@ def test_commands_on_an_image_page_use_the_selected_values(site: Path, window: B
     assert "--nodes 1 --gpus 4" in window.texts('[data-copy="Slurm, one node"]')[0]
 
 
+def test_failures_can_be_found_by_words_of_their_title(site: Path, window: Browser) -> None:
+    failures = [f"{each.code} {each.title}" for each in codes.all_failures()]
+    open_form(window, site, "failed.html")
+    assert window.texts("#failures li") == [" ".join(text.split()) for text in failures]
+    assert "imgbuild diagnose train.log" in window.texts("pre")
+    open_form(window, site, "failed.html", words="ray STORE")
+    assert "IMG1002 Ray cannot allocate its object store" in window.texts("#failures li")
+    assert len(window.texts("#failures li")) < 20
+    assert window.texts("#none") == []
+    open_form(window, site, "failed.html", words="ray no-such-word")
+    assert window.texts("#failures li") == []
+    assert window.texts("#none") != []
+
+
 def test_changes_page_can_be_limited_to_one_image(site: Path, window: Browser) -> None:
     open_form(window, site, "changes.html", image="cu130-verl0.9")
     names = {*window.texts("[data-image] > a")}
     assert names == {"cu130-verl0.9"}
+    assert window.texts("#none") == []
+    open_form(window, site, "changes.html", image="cu999")
+    assert window.texts("[data-image], h2") == []
+    assert window.texts("#none")[0].startswith("None of the changes on this page")

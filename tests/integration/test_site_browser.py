@@ -25,7 +25,7 @@ SAMPLE = (
     "targets/cu130-verl0.9.html", "index.html", "matrix.html", "machine.html", "together.html",
     "tests.html", "compare.html", "terms.html", "requirements.html",
     "changes.html", "targets/cu130-flashinfer.html", "debian/debian-12-tools.html",
-    "kubernetes.html",
+    "kubernetes.html", "failed.html",
 )  # fmt: skip
 
 
@@ -206,6 +206,11 @@ def test_filters_of_the_catalogue_hide_rows(
         ({"driver": "abc"}, "#count", "“abc” is not a driver"),
         ({"driver": "12.4"}, "#count", "12.4 looks like a CUDA release"),
         ({"packages": "foo bar"}, "#count", "Not understood: foo bar"),
+        (
+            {"packages": "vllm, cudaa 12.4"},
+            "#count",
+            "No image has a package with this name: cudaa",
+        ),
         ({"python": "3.12"}, "#rows", "without an image: cu130-vllm0.33.0-py312"),
         ({"gpu": "GH200", "tested": "H100"}, "#none", "No image matches"),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from imgbuild.audit.code import kinds as code_kinds
+from imgbuild.audit.code.kinds import FindingKind
 from imgbuild.diagnose import rules
 from imgbuild.diagnose.rules import FailureRule
 
@@ -28,11 +29,23 @@ def all_explanations() -> dict[str, Explanation]:
     }
 
 
+def all_failures() -> list[Explanation]:
+    """The explanations of failures in logs, sorted by title."""
+    failures = [
+        *map(rule_explanation, rules.load_rules()),
+        *(_kind_explanation(code, kind) for code, kind in rules.derived_kinds().items()),
+    ]
+    return sorted(failures, key=lambda failure: failure.title.casefold())
+
+
 def _iterate_explanations() -> Iterator[Explanation]:
-    for rule in rules.load_rules():
-        yield rule_explanation(rule)
-    for code, kind in {**rules.derived_kinds(), **code_kinds.load_finding_kinds()}.items():
-        yield Explanation(code=code, title=kind.title, text=kind.text)
+    yield from all_failures()
+    for code, kind in code_kinds.load_finding_kinds().items():
+        yield _kind_explanation(code, kind)
+
+
+def _kind_explanation(code: str, kind: FindingKind) -> Explanation:
+    return Explanation(code=code, title=kind.title, text=kind.text)
 
 
 def rule_explanation(rule: FailureRule) -> Explanation:

@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
+from imgbuild.diagnose import codes
 from imgbuild.learn.recorded import RecordedRefusal
 from imgbuild.show import table, test_cases
 from imgbuild.show.page import PageImage
@@ -50,6 +51,7 @@ NAVIGATION = (
     ("machine.html", "My machine"),
     ("requirements.html", "My requirements"),
     ("together.html", "Conflicts"),
+    ("failed.html", "My job failed"),
     ("changes.html", "Changes"),
     ("security.html", "Security"),
     ("terms.html", "Terms"),
@@ -121,6 +123,7 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     yield _page("kubernetes.html", "kubernetes.html", jobs=jobs)
     required = requirements.requirements_between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
+    yield _page("failed.html", "failed.html", failures=codes.all_failures())
     yield _page("tests.html", "tests.html", groups=test_runs.lines_by_gpu(locked))
     older = max(0, sum(map(len, history.targets.values())) - RECENT)
     days = _recent_changes(catalogue, history)

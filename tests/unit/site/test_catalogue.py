@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import msgspec
 import pytest
@@ -203,7 +203,7 @@ def test_all_pages_show_the_same_test_results(
                 passed.setdefault((line.target, line.run.arch), set()).add(name)
     for one in locked:
         _, words = grid.target_state(one)
-        shown: Any = pages.FILTERS["runs"](one.page.images)
+        shown = cast("list[dict[str, str]]", pages.FILTERS["runs"](one.page.images))
         chips = {chip["label"]: chip["state"] for chip in shown}
         for image in one.page.images:
             tested, failed = forms[one.name, image.arch]

@@ -55,7 +55,7 @@
       const active = Object.entries(value).some(([name, text]) => text && name !== "order");
       document.getElementById("count").textContent = (active
         ? `${current} of ${total}${more ? `; ${more} retired match` : ""}`
-        : total) + driverHint(value.driver) + packageHint(value.packages);
+        : total) + driverHint(value.driver) + packageHint(value.packages, data);
       document.getElementById("restrictions").hidden = !all(".restricted").length;
       document.getElementById("none").hidden = current > 0;
       const why = document.getElementById("why");
@@ -73,9 +73,11 @@
     return `. “${driver}” is not a driver: expected numbers such as 535.161.08.`;
   }
 
-  function packageHint(text) {
-    const unread = versions.requirements(separated(text), true).skipped;
-    return unread.length ? `. Not understood: ${unread.join("; ")}.` : "";
+  function packageHint(text, data) {
+    const { read, skipped: unread } = versions.requirements(separated(text), true);
+    const absent = distinct(read.map(({ name }) => name)).filter(name => !data.versions[name]);
+    return (unread.length ? `. Not understood: ${unread.join("; ")}.` : "") +
+      (absent.length ? `. No image has a package with this name: ${absent.join(", ")}.` : "");
   }
 
   /** Lists the matching rows without a lock, for which there is no image. */
@@ -125,6 +127,19 @@
       for (const heading of all("h2[id]")) {
         heading.hidden = all("[data-image]", heading.nextElementSibling).every(each => each.hidden);
       }
+      document.getElementById("none").hidden = all("[data-image]").some(each => !each.hidden);
+    });
+  }
+
+  /** The failures with all words in the title or code. */
+  function filterFailures(form) {
+    const lines = all("#failures li");
+    whenChanged(form, value => {
+      const words = value.words.toLowerCase().split(/\s+/);
+      for (const line of lines) {
+        line.hidden = !words.every(word => line.textContent.toLowerCase().includes(word));
+      }
+      document.getElementById("none").hidden = lines.some(line => !line.hidden);
     });
   }
 
@@ -417,6 +432,7 @@
     for (const form of all("form[data-question]")) {
       const question = form.getAttribute("data-question");
       if (question === "changes") filterChanges(form);
+      else if (question === "failures") filterFailures(form);
       else if (data) questions[question](form, data);
     }
   }
