@@ -159,7 +159,7 @@ def main() -> None:
     verb.add_argument("paths", type=Path, nargs="+")
     verb.add_argument("--output", type=Path, required=True)
     for name, count in (("findings", 40), ("failures", 20)):
-        verb = verbs.add_parser(name, help=f"draw {name}")
+        verb = verbs.add_parser(name, help=f"draw a random sample of {name}")
         verb.add_argument("results", type=Path, help="output file of the audit command")
         verb.add_argument("--python", required=True, help="Python interpreter of the environment")
         verb.add_argument("--seed", type=int, required=True)

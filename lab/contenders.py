@@ -263,7 +263,7 @@ def daemon_processes() -> list[int]:
 
 
 def _saved_layers() -> dict[str, int]:
-    """Read the image's manifest from the output of `docker save`, and discard the layers."""
+    """Return the size of each layer by digest, from the manifest in the output of `docker save`."""
     documents: dict[str, bytes] = {}
     with (
         subprocess.Popen(["docker", "image", "save", TAG], stdout=subprocess.PIPE) as process,

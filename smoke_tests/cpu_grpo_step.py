@@ -81,7 +81,7 @@ def settings(config: type, folder: Path) -> Any:
     unknown = arguments.keys() - parameters.keys()
     print("not in this TRL:", ", ".join(sorted(unknown)) or "nothing")
     if unknown - {"max_prompt_length"}:
-        message = f"{config.__name__} has no {sorted(unknown)}"
+        message = f"{config.__name__} has no parameter {', '.join(sorted(unknown))}"
         raise TypeError(message)
     return config(**{name: value for name, value in arguments.items() if name in parameters})
 

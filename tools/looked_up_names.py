@@ -150,6 +150,6 @@ def names_looked_up_by_audit(
     )
     errors = [each.message for each in report.findings if each.severity is Severity.ERROR]
     if errors or not isinstance(package_set, RecordingPackageSet):
-        message = f"{terms.target}: the audit has errors: {'; '.join(errors)}"
+        message = f"the audit of {terms.target} found errors: {'; '.join(errors)}"
         raise ValueError(message)
     return tuple(sorted(package_set.names))

@@ -120,10 +120,10 @@ def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool
 def join_constraint(
     entry: Constraint, recorded: Iterable[Constraint], release_catalogue: ReleaseCatalogue
 ) -> Constraint:
-    """Return `entry`, widened to a bound if constraints exclude all releases on one side.
+    """Return `entry`, or a bound if it extends a run of excluded versions at the newest or oldest end.
 
-    Evidence that does not concern a name excludes one version in each round. After several of the
-    newest or oldest versions have been excluded, a bound excludes all of them.
+    Evidence that does not concern a name excludes one version in each round. The bound excludes the
+    whole run.
     """
     alike = [
         constraint

@@ -122,7 +122,7 @@ def parse_requests(
                 builds.setdefault(named, part.strip())
             before = requests.setdefault(requested.package, requested)
             if before != requested and before.have and not _requests_agree(before, requested):
-                message = f"{before} and {requested} contradict each other"
+                message = f"the requests conflict: {before}, but {requested}"
                 raise InputError(message, hint="remove one of them")
             if before.have:
                 extras = tuple(sorted({*before.extras, *requested.extras}))

@@ -195,7 +195,10 @@ def write_archive(repository: FetchedRepository, address: GitAddress, target: Pa
                 f"{address.url} at {commit[:12]} has {len(files)} files of {total} bytes"
                 f" (limits {MEMBERS}, {LARGEST})"
             )
-            raise IntegrityError(message, hint="use a wheel, or select a folder: #subdirectory=")
+            raise IntegrityError(
+                message,
+                hint="use a wheel, or add #subdirectory=FOLDER to the URL to select a folder",
+            )
         named = {path.removeprefix(start): entry for path, entry in files.items()}
         digest, size = _write_pieces(gzip_pieces(_tar_pieces(commit, named, reader)), target)
     return GitTree(

@@ -57,8 +57,8 @@ def lock_of_project(project: Project, target: str) -> ExpectedLock:
 def lock_of_folder(path: Path) -> ExpectedLock:
     """Read the lock in the file or folder `path`, and adjacent files, as written by `oras pull`.
 
-    If `path` is the folder of a project's target, this is the lock of the target. Raises InputError
-    if there is no lock, or `path` is a file with another name.
+    If `path` is the folder of a project's target, read the lock of that target. Raises InputError
+    if there is no lock, or if `path` is a file that does not have the name of a lock.
     """
     folder = path if path.is_dir() else path.parent
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):

@@ -77,7 +77,7 @@ def find_conflicts(tables: Mapping[str, Sequence[InstalledFile]]) -> tuple[PathC
 
 
 def _needing_folders(owners: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
-    """Return the files whose paths are folders in other packages, each with these packages."""
+    """Map each file whose path is a folder in other packages to those packages."""
     packages: dict[str, set[str]] = {}
     for path, names in owners.items():
         parent = path.rpartition("/")[0]

@@ -358,7 +358,7 @@ def test_image_name_defaults_to_the_name_of_the_current_folder(
 
 
 @each_row("word", ["sub/rl", "..", "~/rl", "/nowhere/rl"])
-def test_folder_other_than_the_current_folder_is_refused_with_commands(
+def test_error_for_another_folder_suggests_commands(
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

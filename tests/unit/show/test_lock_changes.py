@@ -44,7 +44,7 @@ def test_equal_locks_have_no_changes() -> None:
     assert changed() == lock_changes.LockChanges()
 
 
-def test_changes_of_python_and_debian_versions_are_listed() -> None:
+def test_version_changes_of_python_and_debian_packages_are_listed() -> None:
     new = {**DEB, "version": "3.0.18-1~deb12u1"}
     added = {"package": "libstdc++6", "version": "12.2.0-14"}
     python = changed(arch=arch(wheels=[{**WHEEL, "version": "0.20.0"}]))
