@@ -120,7 +120,7 @@ def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool
 def join_constraint(
     entry: Constraint, recorded: Iterable[Constraint], release_catalogue: ReleaseCatalogue
 ) -> Constraint:
-    """Return `entry`, or a bound if it extends a run of excluded versions at the newest or oldest end.
+    """Return `entry`, or a bound if it extends a run of excluded newest or oldest versions.
 
     Evidence that does not concern a name excludes one version in each round. The bound excludes the
     whole run.

@@ -98,7 +98,7 @@ def test_requested_package_excluded_by_its_marker_is_refused():
         (["ray @ https://example.org/ray-1-py3-none-any.whl"], [], "has a URL"),
         (["ray[cgraph"], [], "invalid requirement"),
         (["vllm==0.9", "vllm==0.8"], [], "twice"),
-        (["torch>=2.9"], ["torch==2.8.0"], "you have torch==2.8.0 and you require torch>=2.9"),
+        (["torch>=2.9"], ["torch==2.8.0"], "you have torch==2.8.0, but you require torch>=2.9"),
         ([], ["torch>=2.8.0"], "expected an exact version"),
         (["vllm===0.9.2"], [], "'vllm===0.9.2' uses ==="),
         ([], ["torch===2.8.0"], "uses ==="),
