@@ -78,7 +78,7 @@ def lock(
     drop = len(chosen) > 1 if keep is None else not keep
     started = time.monotonic()
     done = targets.lock_all(session, chosen, drop=drop, again=again or not selection.everything)
-    took = time.monotonic() - started
+    took = (time.monotonic() - started) / max(1, len(done.target_digests))
     for item in done.target_digests:
         for arch in list(item.arch)[:1]:  # code is the same for all
             cached_code_audit.warn_of_code_errors(session, item.target, arch, took)

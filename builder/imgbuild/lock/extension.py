@@ -201,7 +201,9 @@ def extension_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
         expected = make_lock(matrix, lock.target, lock.arch, lock.project or NO_SOURCES)
     except InputError as error:
         return (error.message,)
-    if row.prefers_gpus and lock.gpu and set(lock.gpu) <= set(expected.gpu):
+    if lock.omitted_gpus and row.prefers_gpus:
+        if {*lock.gpu, *lock.omitted_gpus} != {*expected.gpu}:
+            return (f"the GPUs of {row.published.name} have changed",)
         expected = expected.with_gpus(lock.gpu)
     if changes := _project_changes(lock.project or NO_SOURCES, expected.project or NO_SOURCES):
         return changes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 import msgspec
@@ -168,7 +168,8 @@ class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     `requirements` are the normalized and sorted lines of `files`. `sources` maps packages to the
     URL of a wheel or of a folder in a git commit (see `lock.addresses`). `trees` maps packages to
-    the git hash of the folder. `packages` are the packages of the project itself.
+    the git hash of the folder. `packages` are the packages of the project itself. `omitted_gpus` are
+    compute capabilities of the published target that the packages do not support, sorted.
     """
 
     files: tuple[Line, ...] = ()
@@ -176,6 +177,7 @@ class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     sources: dict[Package, Line] = {}
     trees: dict[Package, Line] = {}
     packages: dict[Package, EditablePackage] = {}
+    omitted_gpus: tuple[Line, ...] = ()
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -205,8 +207,19 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The compute capabilities that the image is for, such as "9.0"."""
         return tuple(self.settings.labels.get(GPU_LABEL, "").split())
 
-    def with_gpus(self, gpu: Iterable[str]) -> Lock:
-        """Return the lock of an image for the compute capabilities `gpu`."""
+    @property
+    def omitted_gpus(self) -> tuple[str, ...]:
+        """The compute capabilities that `with_gpus` removed."""
+        return self.project.omitted_gpus if self.project is not None else ()
+
+    def with_gpus(self, gpu: Collection[str]) -> Lock:
+        """The lock of an image for the compute capabilities `gpu`, which records the others."""
         labels = {**self.settings.labels, GPU_LABEL: " ".join(gpu)}
-        settings = msgspec.structs.replace(self.settings, labels=labels)
-        return msgspec.structs.replace(self, settings=settings)
+        omitted = {*self.omitted_gpus, *self.gpu} - {*gpu}
+        return msgspec.structs.replace(
+            self,
+            settings=msgspec.structs.replace(self.settings, labels=labels),
+            project=msgspec.structs.replace(
+                self.project or LockedProject(), omitted_gpus=tuple(sorted(omitted))
+            ),
+        )

@@ -351,10 +351,10 @@ def cached_findings(
 
 def find_run_errors(
     session: Session, name: str, arch: Arch, command: str, *, project: bool, seconds: float
-) -> list[CodeFinding]:
+) -> list[CodeFinding] | None:
     """Find errors in a command line and, with `project`, in the project's code.
 
-    Only cached facts are used. Returns no errors if the check takes longer than `seconds`.
+    Only cached facts are used. Returns None if the check would take longer than `seconds`.
     """
     texts: tuple[CodeText, ...] = ()
     if command:
@@ -366,11 +366,13 @@ def find_run_errors(
             texts = (*texts, *find_files([session.project.root], deadline=deadline))
         small = sum(len(text.source) for text in texts) <= seconds * BYTES_PER_SECOND
         if not small or arch not in lock.arch:
-            return []
+            return None
         only = None if project else check.compared_packages()
         every, _ = cached_findings(lock, arch, Store.open(), UserCode(texts=texts), deadline, only)
-    except (ImgbuildError, OSError, TimeoutError):
-        return []  # the command reports other errors
+    except TimeoutError:
+        return None
+    except (ImgbuildError, OSError, ValueError, RecursionError):
+        return []  # `imgbuild audit` reports the error
     return [
         each
         for each in every

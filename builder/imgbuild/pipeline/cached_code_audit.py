@@ -116,12 +116,10 @@ def warn_of_command_errors(
         return
     from imgbuild.pipeline import audit_code
 
-    _print_errors(
-        name,
-        audit_code.find_run_errors(
-            session, name, arch, command, project=project, seconds=RUN_SECONDS
-        ),
+    errors = audit_code.find_run_errors(
+        session, name, arch, command, project=project, seconds=RUN_SECONDS
     )
+    _print_errors(name, errors or [])
 
 
 def warn_of_code_errors(session: Session, name: str, arch: Arch, took: float) -> None:
@@ -136,7 +134,9 @@ def warn_of_code_errors(session: Session, name: str, arch: Arch, took: float) ->
     seconds = max(RUN_SECONDS, min(LOCK_SECONDS, LOCK_SHARE * took))
     with console.step(f"auditing the code of {name}"):
         errors = audit_code.find_run_errors(session, name, arch, "", project=True, seconds=seconds)
-    _print_errors(name, errors)
+    if errors is None:
+        console.info(f"the audit of the code was not completed; to run it: imgbuild audit {name}")
+    _print_errors(name, errors or [])
 
 
 def _print_errors(name: str, errors: Sequence[CodeFinding]) -> None:

@@ -71,7 +71,10 @@ def _extension_error(
         " versions again"
     )
     if problem.row is not None and problem.row.row.requirements:
-        hint += "; to choose a target with what was learned: rm matrix.yaml && imgbuild init"
+        hint += (
+            "; to choose a target with what was learned:"
+            " mv matrix.yaml matrix.old.yaml && imgbuild init"
+        )
     plain = NoSolution(error.message, reasons=error.reasons, hint=hint)
     arch, cuda = problem.arch, problem.target.cuda
     demands = _demands(base_target, problem)

@@ -122,8 +122,8 @@ def far_behind_error(
         hint += f"; to solve all versions again, use `like: {like}` instead of `extends:`"
     elif row is not None and (version := _locked_version(problem, lag.package)):
         hint += (
-            f"; to use {lag.package} {version} of {row.row.like}: rm matrix.yaml && imgbuild init"
-            f" --relax {lag.package}"
+            f"; to use {lag.package} {version} of {row.row.like}: mv matrix.yaml matrix.old.yaml &&"
+            f" imgbuild init --relax {lag.package}"
         )
     return ImpossibleRequirements(message, reasons=reasons, hint=hint)
 

@@ -96,7 +96,7 @@ def _deepspeed_problems(sources: PackageSources, content: Mapping[Any, Any]) -> 
                 message = f"{version} has no setting {key} in {path} and rejects the file"
                 yield str(key), KEY, message, nearest_choice(str(key), fields) or ""
     filled = _filled_settings(sources)
-    for path in _automatic_settings(content, "") if filled else ():
+    for path in _automatic_settings(content, "", set()) if filled else ():
         if path not in filled:
             message = f"{path}: neither transformers nor accelerate replaces {_AUTO_VALUE} here"
             yield path.rpartition(".")[2], VALUE, message, ""
@@ -155,12 +155,15 @@ def _filled_settings(sources: PackageSources) -> frozenset[str]:
     return frozenset(names)
 
 
-def _automatic_settings(content: Any, prefix: str) -> Iterator[str]:
-    """Yield the dotted paths of settings whose value is "auto"."""
-    for key, value in content.items() if isinstance(content, Mapping) else ():
+def _automatic_settings(content: Any, prefix: str, seen: set[int]) -> Iterator[str]:
+    """Yield the dotted paths of settings whose value is "auto"; aliases are visited once."""
+    if not isinstance(content, Mapping) or id(content) in seen:
+        return
+    seen.add(id(content))
+    for key, value in content.items():
         if value == "auto":
             yield f"{prefix}{key}"
-        yield from _automatic_settings(value, f"{prefix}{key}.")
+        yield from _automatic_settings(value, f"{prefix}{key}.", seen)
 
 
 def _accelerate_problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:

@@ -89,10 +89,16 @@ def _file_findings(
 def _chosen_defaults(defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """Yield the group and option of each entry in a defaults list that contains both."""
     for each in defaults:
-        entries = each.items() if isinstance(each, Mapping) else [str(each).rpartition("/")[::2]]
-        for key, chosen in entries:
-            group = str(key).removeprefix("override").strip().partition("@")[0].strip("/")
-            if group and isinstance(chosen, str) and isinstance(each, (Mapping, str)):
+        words = each.rpartition("/")[::2] if isinstance(each, str) else ("", "")
+        for key, chosen in each.items() if isinstance(each, Mapping) else [words]:
+            group = (
+                (key if isinstance(key, str) else "")
+                .removeprefix("override")
+                .strip()
+                .partition("@")[0]
+                .strip("/")
+            )
+            if group and isinstance(chosen, str):
                 yield group, chosen.partition("@")[0].removesuffix(".yaml")
 
 

@@ -17,7 +17,7 @@ import msgspec
 from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.sources import PackageSources
-from imgbuild.audit.source.text import dotted_name
+from imgbuild.audit.source.text import dotted_name, string_value
 from imgbuild.audit.source.tree import walk_tree
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
@@ -117,8 +117,8 @@ def _python_uses(tree: ast.Module) -> Iterator[OptionUse]:
         if isinstance(node, ast.keyword):
             pairs = [(node.arg or "", node.value)]
         elif isinstance(node, ast.Dict):
-            keys = (key.value if isinstance(key, ast.Constant) else "" for key in node.keys)
-            pairs = list(zip(map(str, keys), node.values, strict=True))
+            names = (string_value(key) or "" if key else "" for key in node.keys)
+            pairs = list(zip(names, node.values, strict=True))
         elif isinstance(node, ast.Assign):
             pairs = [(_last_name(target), node.value) for target in node.targets]
         elif isinstance(node, ast.AnnAssign):

@@ -207,7 +207,7 @@ def _value_fits(value: Any, text: str) -> bool:
         return True
     try:
         given = yaml_data.parse_yaml(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # ValueError for a date such as 2024-13-45
         return True
     if isinstance(value, bool):
         return isinstance(given, (bool, int))

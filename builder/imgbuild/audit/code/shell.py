@@ -24,6 +24,7 @@ _BINDING_COMMANDS = frozenset(("for", "select", "read", "mapfile", "readarray", 
 _EXPANSION = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?\})|\"\$\{(\w+)\[@\]\}\"")
 _SHELLS = frozenset(("bash", "sh", "zsh"))
 _NESTING_LIMIT = 3  # levels of `bash -c "…"` that are read
+_MOST_EXPANDED = 100_000  # words of a script whose variables are expanded
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -51,8 +52,12 @@ def shell_commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Co
     """
     read = list(_ShellReader(source, line).commands())
     values = _values(read)
+    left = _MOST_EXPANDED
     for words in read:
         expanded = [each for word in words for each in values.get(word.variable, (word,))]
+        left -= len(expanded)
+        if left < 0:
+            values = {}
         command = tuple(itertools.dropwhile(lambda word: word.text in _KEYWORDS, expanded))
         if command:
             yield command

@@ -550,7 +550,10 @@ class Library:
         read: Callable[[], T],
     ) -> T:
         """Return a fact about a set of wheels for `python`, from the store or from `read`."""
-        parts = [(wheel.package, wheel.wheel.sha256, tuple(wheel.omit)) for wheel in library_wheels]
+        parts = [
+            (wheel.package, wheel.wheel.sha256, wheel.is_local, tuple(wheel.omit))
+            for wheel in library_wheels
+        ]
         key = sha256(codec.encode_compact([reader_version(), python, sorted(parts)]))
         data = self.store.fact(kind, key)
         value = unpack_value(data, form) if data is not None else None
