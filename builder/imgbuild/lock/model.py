@@ -168,7 +168,7 @@ class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     `requirements` are the normalized and sorted lines of `files`. `sources` maps packages to the
     URL of a wheel or of a folder in a git commit (see `lock.addresses`). `trees` maps packages to
-    the git hash of the folder. `packages` are the packages of the project itself. `omitted_gpus` are
+    the git hash of the folder. `packages` are packages of the project itself. `omitted_gpus` are
     compute capabilities of the published target that the packages do not support, sorted.
     """
 
