@@ -202,6 +202,7 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
             cuda=resolve_request.requested_cuda(self.cuda, None),
             relax=tuple(normalize_package(name) for name in self.relax or ()),
             exclude=tuple(normalize_package(name) for name in self.exclude or ()),
+            gpu=tuple(sorted({_machine.parse_gpu(text).capability for text in self.gpu or ()})),
         )
 
     def _host(self, arch: Arch) -> Host:
@@ -492,6 +493,7 @@ def _row(
         indexes=choice.indexes.packages,
         index_rows=choice.indexes.indexes,
         cuda=choice.cuda,
+        gpu=request.gpu if chosen.form == "like" else (),
         arch=(request.arch.value,),
         as_of=choice.as_of,
         system=tuple(additions.system or ()),

@@ -13,7 +13,7 @@ fails, and nothing is written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -43,7 +43,7 @@ from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import DebianRecipe, Layer, create_plan
 from imgbuild.plan.records import RecordedLayers
 from imgbuild.render import readme
-from imgbuild.report import Report, Severity
+from imgbuild.report import Floors, Report, Severity
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
@@ -111,7 +111,7 @@ def lock_target(
     row = published.project_row(inputs.matrix, name)
     if row is not None and row.prefers_gpus:
         lock = omit_unsupported_gpus(lock, reports)
-    floors = {Arch(report.arch): report.floors for report in reports}
+    floors = {Arch(report.arch): _without_gpus(report, lock.omitted_gpus) for report in reports}
     target_digests = image_digests.compute_digests(lock, layers, floors)
     with console.step(f"reading the metadata of the packages of {name}"):
         packages.record_packages(project.images, lock, inputs.store)
@@ -167,6 +167,17 @@ def omit_unsupported_gpus(lock: Lock, reports: Iterable[Report]) -> Lock:
     reasons = "; ".join(findings)
     console.warn(f"{lock.target} is locked without the GPUs {shown} of its `like` row: {reasons}")
     return lock.with_gpus(gpus)
+
+
+def _without_gpus(report: Report, omitted: Collection[str]) -> Floors | None:
+    """The requirements of a report on the host, without GPUs that the image does not support."""
+    if report.floors is None:
+        return None
+    return msgspec.structs.replace(
+        report.floors,
+        gpu=tuple(each for each in report.floors.gpu if each not in omitted),
+        gpu_ptx=tuple(each for each in report.floors.gpu_ptx if each not in omitted),
+    )
 
 
 def refuse_mode(lock: Lock) -> None:

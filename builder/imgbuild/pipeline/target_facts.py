@@ -27,8 +27,9 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `imgbuild init` that select a target.
 
     If `target` or `extends` is set, only this target is considered. The versions of `extends` are
-    kept. `host` is the machine whose driver and GPUs a target must support. Any version is accepted
-    for packages in `relax`. Packages in `exclude` are omitted.
+    kept. `host` is the machine whose driver and GPUs a target must support. `gpu` are the compute
+    capabilities that the user named. Any version is accepted for packages in `relax`. Packages in
+    `exclude` are omitted.
     """
 
     host: Host
@@ -38,6 +39,7 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str | None = None
     relax: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    gpu: tuple[str, ...] = ()
 
 
 def target_facts(project: Project, matrix: Matrix, request: ChoiceRequest) -> list[LockedFacts]:

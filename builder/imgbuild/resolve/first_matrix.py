@@ -93,6 +93,7 @@ class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     indexes: Mapping[str, str] = {}
     index_rows: Mapping[str, PackageIndex] = {}
     cuda: str = ""
+    gpu: tuple[str, ...] = ()
     arch: tuple[str, ...] = ()
     as_of: datetime.date | None = None
     packages: tuple[RequestedPackage, ...] = ()
@@ -195,6 +196,7 @@ def _declared_fields(extension: WantedExtension) -> dict[str, Any]:
         "relax": _BlockMapping(relax),
         "indexes": _BlockMapping(extension.indexes),
         "cuda": extension.cuda,
+        "gpu": list(extension.gpu),
         "arch": list(extension.arch),
         "as_of": extension.as_of,
     }

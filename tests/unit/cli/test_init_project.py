@@ -157,6 +157,14 @@ def test_requirement_for_a_different_version_creates_a_row_with_like(
     assert "as_of" in row()
 
 
+def test_requested_gpu_is_required_by_a_row_with_like(imgbuild: Command, index: LocalIndex) -> None:
+    index.wheel("transformers", "4.52.3")
+    require(MET.replace("4.51.3", "4.52.3"))
+    assert imgbuild("init", "--gpu", "H100").status == 0
+    assert "like" in row()
+    assert row()["gpu"] == ["9.0"]
+
+
 def test_table_of_init_fits_80_columns(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("transformers", "4.52.3")
     require("transformers==4.52.3\nvllm\nverl\n")
