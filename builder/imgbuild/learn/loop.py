@@ -26,7 +26,7 @@ from imgbuild.audit.judge import (
 )
 from imgbuild.audit.main_path.additions import main_path_of_additions
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.packages.library import Library, pack_value, unpack_value
+from imgbuild.audit.packages.library import Library, pack_value, read_fact
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
@@ -242,8 +242,8 @@ def _clean_report(
 
     Return None if there is no such report without errors.
     """
-    stored = prepared.problem.context.store.fact(CLEAN_FACT, _key(prepared, resolution, terms))
-    return unpack_value(stored, Report) if stored is not None else None
+    key = _key(prepared, resolution, terms)
+    return read_fact(prepared.problem.context.store, CLEAN_FACT, key, Report)
 
 
 def _key(prepared: PreparedTarget, resolution: Resolution, terms: AuditTerms) -> str:

@@ -22,7 +22,7 @@ from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import texts_key
 from imgbuild.audit.main_path import policy
-from imgbuild.audit.packages.library import Library, LibraryWheel, pack_value, unpack_value
+from imgbuild.audit.packages.library import Library, LibraryWheel, pack_value, read_fact
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
 from imgbuild.cache.context import Context
@@ -199,8 +199,7 @@ def audit_code(packages: CodePackages, code: UserCode, store: Store, *, target: 
     ]
     set_key = sha256(codec.encode_compact(key_parts))
     key = sha256(codec.encode_compact([set_key, texts_key(code.texts)]))
-    cached = store.fact(REPORT_FACT, key) if not code.again else None
-    report = unpack_value(cached, CodeReport) if cached is not None else None
+    report = read_fact(store, REPORT_FACT, key, CodeReport) if not code.again else None
     if report is None:
         number = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
         title = f"auditing {format_count(number, 'file')} of code for {target}"

@@ -24,7 +24,7 @@ from imgbuild.audit.packages.base import (
     read_base,
     read_standalone,
 )
-from imgbuild.audit.packages.library import Library, pack_value, unpack_value
+from imgbuild.audit.packages.library import Library, pack_value, read_fact
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.errors import FetchFailed, LockStale
@@ -115,8 +115,7 @@ def audit_lock(
     code = code_digest(*JUDGING_MODULES, alone=__name__)
     key_parts = [code, arch, lock.base, resolution, lock.drop, _links(lock), terms, tuple(checks)]
     key = sha256(codec.encode_compact(key_parts))
-    cached = inputs.store.fact(REPORT_FACT, key) if not again else None
-    report = unpack_value(cached, Report) if cached is not None else None
+    report = read_fact(inputs.store, REPORT_FACT, key, Report) if not again else None
     if report is None:
         with console.step(f"auditing {lock.target} for {arch}"):
             report = _LockAudit(lock, arch, inputs, drop=drop).run(terms, checks)

@@ -20,7 +20,7 @@ from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS, AuditTerms
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.packages.environment import InstalledEnvironment
-from imgbuild.audit.packages.library import Library, pack_value, unpack_value
+from imgbuild.audit.packages.library import Library, pack_value, read_fact
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.packages.pinned import Pin, PinList, pick_wheels
 from imgbuild.audit.packages.reading import required_packages
@@ -170,8 +170,7 @@ def _cached_report(
         sha256(codec.encode_compact([prefix, *parts])) for prefix in ("complete", "offline")
     )
     for name in () if request.again else (complete, *([offline] if request.offline else [])):
-        data = store.fact(REPORT_FACT, name)
-        report = unpack_value(data, Report) if data is not None else None
+        report = read_fact(store, REPORT_FACT, name, Report)
         if report is not None:
             request.context.reporter.info(
                 "using the cached report; use --again to repeat the audit"

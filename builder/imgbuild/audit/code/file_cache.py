@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.audit.code.model import CodeText
-from imgbuild.audit.packages.library import pack_value, unpack_value
+from imgbuild.audit.packages.library import pack_value, read_fact
 from imgbuild.cache.store import Store
 
 T = TypeVar("T")
@@ -46,10 +46,7 @@ class FileCache:
 
     def _entries(self, group: str) -> CacheEntries:
         if group not in self._stored:
-            data = self._store.fact(self._kind, group)
-            self._stored[group] = (
-                unpack_value(data, CacheEntries) if data is not None else None
-            ) or {}
+            self._stored[group] = read_fact(self._store, self._kind, group, CacheEntries) or {}
         return self._stored[group]
 
     def write(self, file: str, key: str, value: bytes) -> None:

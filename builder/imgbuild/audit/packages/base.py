@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from imgbuild.audit.binaries.elf import read_elf
-from imgbuild.audit.packages.library import pack_value, unpack_value
+from imgbuild.audit.packages.library import pack_value, read_fact
 from imgbuild.audit.packages.published import published_facts
 from imgbuild.audit.packages.reading import reader_version
 from imgbuild.audit.source.facts import ElfFacts
@@ -56,8 +56,7 @@ def read_standalone(
 
     Raises IntegrityError if a file is damaged, like `read_base`.
     """
-    stored = store.fact(STANDALONE_FACT, _key(archive))
-    facts = unpack_value(stored, tuple[ElfFacts, ...]) if stored is not None else None
+    facts = read_fact(store, STANDALONE_FACT, _key(archive), tuple[ElfFacts, ...])
     if facts is None:
         read_facts = [
             read_elf(lambda content=content: iter((content(),)), path)  # type: ignore[misc]
@@ -103,8 +102,7 @@ def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:
 
 def stored_libraries(deb: Deb, store: Store) -> tuple[ElfFacts, ...] | None:
     """Return the libraries of `deb`, from the cache or from the published facts."""
-    stored = store.fact(FACT, _key(deb))
-    libraries = unpack_value(stored, tuple[ElfFacts, ...]) if stored is not None else None
+    libraries = read_fact(store, FACT, _key(deb), tuple[ElfFacts, ...])
     return libraries if libraries is not None else published_facts().deb_libraries(deb.sha256)
 
 

@@ -361,11 +361,12 @@ class LibraryWheel:
                 for facts in stored
                 if facts.ptxas_architectures and not self._is_omitted(facts.file)
             )
-        files = assembler_files(self.files)
-        if not files or max(self.files[file] for file in files) > LIMIT:
+        files = assembler_files(self.index.files)
+        if not files or max(self.index.files[file] for file in files) > LIMIT:
             return ()
         form = tuple[ElfFacts, ...]
-        return self._read_once(ASSEMBLERS, form, lambda: read_assemblers(self.content, files))
+        read = self._read_once(ASSEMBLERS, form, lambda: read_assemblers(self.content, files))
+        return tuple(facts for facts in read if not self._is_omitted(facts.file))
 
     @cached_property
     def loaded(self) -> NamesByFile:
@@ -417,20 +418,19 @@ class LibraryWheel:
         """
         kinds = (kind,) if self.is_local else (kind, kind + REMOTE_SUFFIX)
         for each in kinds:
-            data = self._library.store.fact(each, self.wheel.sha256)
-            value = unpack_value(data, form) if data is not None else None
-            if value is not None:
-                return value
+            stored = read_fact(self._library.store, each, self.wheel.sha256, form)
+            if stored is not None:
+                return stored
         value = read()
         self._library.store.put_fact(kinds[-1], self.wheel.sha256, pack_value(value))
         return value
 
     def _stored_value(self, kind: str, form: type[T], more: str = "") -> T | None:
         key = f"{self.wheel.sha256} {reader_version()}{more}"
-        data = self._library.store.fact(kind, key)
-        if data is None and not self.is_local:
-            data = self._library.store.fact(kind + REMOTE_SUFFIX, key)
-        return None if data is None else unpack_value(data, form)
+        value = read_fact(self._library.store, kind, key, form)
+        if value is None and not self.is_local:
+            value = read_fact(self._library.store, kind + REMOTE_SUFFIX, key, form)
+        return value
 
     def _store_value(self, kind: str, value: object, more: str = "") -> None:
         key = f"{self.wheel.sha256} {reader_version()}{more}"
@@ -555,8 +555,7 @@ class Library:
             for wheel in library_wheels
         ]
         key = sha256(codec.encode_compact([reader_version(), python, sorted(parts)]))
-        data = self.store.fact(kind, key)
-        value = unpack_value(data, form) if data is not None else None
+        value = read_fact(self.store, kind, key, form)
         if value is None:
             value = read()
             self.store.put_fact(kind, key, pack_value(value))
@@ -579,6 +578,12 @@ def unpack_value(data: bytes, form: type[T]) -> T | None:
         return msgspec.msgpack.decode(isal_zlib.decompress(data), type=form)
     except (INFLATE_ERROR, msgspec.DecodeError):
         return None
+
+
+def read_fact(store: Store, kind: str, key: str, form: type[T]) -> T | None:
+    """Return the fact in the store that `pack_value` encoded. None if it is missing or invalid."""
+    data = store.fact(kind, key)
+    return unpack_value(data, form) if data is not None else None
 
 
 def _sources(files: Iterable[str]) -> dict[str, str]:
