@@ -162,7 +162,7 @@ def load_table(suite: str) -> EffectTable:
         message = f"imgbuild has no table of script effects for Debian {suite}"
         raise InputError(message, hint=f"use a suite with a table: {suites}")
     try:
-        return msgspec.convert(yaml_data.parse_yaml(path.read_bytes()), EffectTable)
+        return yaml_data.load_yaml_data(path, EffectTable)
     except (msgspec.ValidationError, yaml.YAMLError) as error:
         message = f"{path.name} is not a valid table of script effects"
         raise InputError(

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 import re
-from importlib import resources
 
 import msgspec
 
 from imgbuild.project.model import FilePlace
 from imgbuild.project.reading import ProjectReading
-from imgbuild.system import yaml_data
+from imgbuild.system import files, yaml_data
 
 INSTALLERS = ("pip", "setuptools", "wheel")
 SPEC = re.compile(
@@ -42,8 +41,7 @@ class CondaTable(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def load_conda_table() -> CondaTable:
     """Load the table that is installed with imgbuild."""
-    text = resources.files("imgbuild").joinpath("data", "project", "conda.yaml").read_bytes()
-    return msgspec.convert(yaml_data.parse_yaml(text), CondaTable)
+    return yaml_data.load_yaml_data(files.data("project/conda.yaml"), CondaTable)
 
 
 def read_dependency(reading: ProjectReading, text: str, place: FilePlace) -> None:
