@@ -194,6 +194,16 @@ def _message_meaning(exception: LoggedException, package: str, caller: TraceFram
     return f" ({remedy.means})" if remedy and remedy.means else ""
 
 
+def _call_place(caller: TraceFrame | None) -> str:
+    """Describe the call in the user's code that led to an exception, if it is known."""
+    return f"the call at {owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
+
+
+def _condition_text(exception: LoggedException) -> str:
+    """Return the condition of a failed assertion."""
+    return exception.condition.removeprefix("assert ")[:MOST_SHOWN]
+
+
 def _condition_remedy(
     exception: LoggedException, package: str, at: str
 ) -> remedies.MessageRemedy | None:
@@ -206,7 +216,7 @@ def _condition_remedy(
 
 def _condition_cure(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
     """Return the cure for the condition of an assertion without a message, or "" if unknown."""
-    at = f"the call at {owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
+    at = _call_place(caller)
     remedy = _condition_remedy(exception, package, at)
     return remedy.cure if remedy else ""
 
@@ -251,7 +261,7 @@ def _program_cure(exception: LoggedException, raised: TraceFrame) -> str:
     if kind:
         return kind if at in kind else f"{kind} ({at})"
     if not exception.message and exception.condition:
-        test = exception.condition.removeprefix("assert ")[:MOST_SHOWN]
+        test = _condition_text(exception)
         return f"print the values of {test} at {at}, and correct the data or options they are from"
     return f"check the values at {at}; the message names what is wrong with them"
 
@@ -484,7 +494,7 @@ def _cure(
     caller: TraceFrame | None,
     part: PackagePart | None = None,
 ) -> str:
-    at = f"the call at {owners.shorten_path(caller.file)}:{caller.line}" if caller else "the call"
+    at = _call_place(caller)
     if exception.name == "ZeroDivisionError":
         return f"check that {at} gets data: an empty dataset, or one that is smaller than a batch"
     if BUG.search(exception.message):
@@ -527,7 +537,7 @@ def _versions(exception: LoggedException, package: str) -> str:
 def _general_cure(exception: LoggedException, package: str, at: str) -> str:
     """Return the cure for an exception if only its package is known."""
     if not exception.message and exception.condition:
-        test = exception.condition.removeprefix("assert ")[:MOST_SHOWN]
+        test = _condition_text(exception)
         return (
             f"change the options or data of {at} so that {test} is true (print its values there);"
             f" if they are right, use another version of {package}{_companions(package)}: its"

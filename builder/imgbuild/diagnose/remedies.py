@@ -120,7 +120,7 @@ def message_advice(message: str) -> str:
     variable = VARIABLE.search(message[:2000])
     if variable is not None and not IDLE.search(variable["set"]):
         sentences.append(f"set {variable['set']}")
-    text = min(sentences, key=lambda each: bool(VAGUE.match(each)), default="")
+    text = min(sentences, key=is_vague, default="")
     return text if len(text) <= MOST_ADVICE else f"{text[:MOST_ADVICE]}…"
 
 

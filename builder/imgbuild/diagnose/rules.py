@@ -7,7 +7,7 @@ message, or a line. Its named groups can be used in `cause` and `cure`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -107,9 +107,13 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return not any(_matches_any(pattern, texts) for pattern in _compile_patterns(self.unless))
 
 
-@lru_cache(maxsize=4096)
-def _compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(pattern, re.ASCII) for pattern in patterns)
+@lru_cache(maxsize=8192)
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII)
+
+
+def _compile_patterns(patterns: Iterable[str]) -> tuple[re.Pattern[str], ...]:
+    return tuple(map(_compile_pattern, patterns))
 
 
 @lru_cache(maxsize=1024)
@@ -167,7 +171,7 @@ def _iterate_matches(
         rule, pattern = rows[number]
         if rule is matched:
             continue
-        match = _compile_patterns((pattern,))[0].search(text)
+        match = _compile_pattern(pattern).search(text)
         if match is None:
             continue
         matched = rule
