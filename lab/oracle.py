@@ -341,16 +341,13 @@ def ignore_incomparable(control: InstalledSet, forced: InstalledSet) -> None:
     """
     unopened = {failure.package for failure in control.failures if failure.name.endswith(".so")}
     parts = {module for module in forced.modules - control.modules if "." in module}
-    control.failures = [
-        failure
-        for failure in control.failures
-        if not failure.name.endswith(".so") and _NO_NETWORK.search(failure.error) is None
-    ]
+    for each in (control, forced):
+        each.failures = [f for f in each.failures if _NO_NETWORK.search(f.error) is None]
+    control.failures = [failure for failure in control.failures if not failure.name.endswith(".so")]
     forced.failures = [
         failure
         for failure in forced.failures
         if failure.name not in parts
-        and _NO_NETWORK.search(failure.error) is None
         and not (failure.name.endswith(".so") and failure.package in unopened)
     ]
 

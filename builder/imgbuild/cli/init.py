@@ -194,15 +194,16 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
             raise InputError(message, hint="omit one of these options")
         arch = at_most_one_arch(self.arch, "a project can be based on only one target")
         arch = arch or Arch.parse(platform.machine())
+        host = self._host(arch)
         return ChoiceRequest(
-            host=self._host(arch),
+            host=host,
             arch=arch,
             target=extends or next(iter(self.target or ()), None),
             extends=extends is not None,
             cuda=resolve_request.requested_cuda(self.cuda, None),
             relax=tuple(normalize_package(name) for name in self.relax or ()),
             exclude=tuple(normalize_package(name) for name in self.exclude or ()),
-            gpu=tuple(sorted({_machine.parse_gpu(text).capability for text in self.gpu or ()})),
+            gpu=tuple(sorted({gpu.capability for gpu in host.gpus})) if self.gpu else (),
         )
 
     def _host(self, arch: Arch) -> Host:

@@ -15,7 +15,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock import addresses
 from imgbuild.lock.model import Extends, Lock, LockedProject
 from imgbuild.matrix import flashinfer, settings
-from imgbuild.matrix.fields import SDIST, STANDALONE_PREFIX, WHEEL
+from imgbuild.matrix.fields import GPU_LABEL, SDIST, STANDALONE_PREFIX, WHEEL
 from imgbuild.matrix.notes import ProblemNotes, ValuePath
 
 TAG = 128  # characters of a tag, which a target's name is
@@ -109,10 +109,10 @@ def _settings(notes: ProblemNotes, lock: Lock) -> None:
         "dev.imgbuild.flashinfer": lock.flashinfer,
         "dev.imgbuild.as-of": lock.as_of,
     })  # fmt: skip
-    gpu = image.labels.get("dev.imgbuild.gpu", "")
+    gpu = image.labels.get(GPU_LABEL, "")
     if not re.fullmatch(r"([0-9]+\.[0-9]( [0-9]+\.[0-9])*)?", gpu):
         expected = 'compute capabilities, such as "9.0"'
-        path = (*here, "labels", "dev.imgbuild.gpu")
+        path = (*here, "labels", GPU_LABEL)
         notes.note(path, "the text does not have the expected format", value=gpu, expected=expected)
     for number, word in enumerate(image.entrypoint[:1]):
         settings.check_folder(notes, (*here, "entrypoint", number), word)

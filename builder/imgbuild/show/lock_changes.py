@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeGuard
 import msgspec
 from msgspec import Meta
 
-from imgbuild.matrix.fields import DEBIAN_PACKAGE, Line, Package
+from imgbuild.matrix.fields import DEBIAN_PACKAGE, GPU_LABEL, Line, Package
 from imgbuild.system.amounts import join_first
 from imgbuild.values import Arch
 
@@ -206,9 +206,7 @@ def _image_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
         for verb, names in groups.items():
             if names:
                 yield f"{noun}{'s' if names[1:] else ''} {verb}: {join_first(names, VALUES)}"
-    old_gpus, new_gpus = (
-        _texts(each.get("labels")).get("dev.imgbuild.gpu", "") for each in (before, after)
-    )
+    old_gpus, new_gpus = (_texts(each.get("labels")).get(GPU_LABEL, "") for each in (before, after))
     if old_gpus != new_gpus:
         yield f"compute capabilities: {old_gpus or 'none'} → {new_gpus or 'none'}"
     for key, name in NAMED_SETTINGS.items():

@@ -250,15 +250,12 @@ def _images(
     images = []
     for name in order:
         shown = {image.arch: image for image in locked[numbers[name]].page.images}
-        images += [
-            image_data(by_name[name], arch, numbers[name], shown[arch].size)
-            | {
-                "tested": [*gpu_results(shown[arch].runs).passed],
-                "failed": [*gpu_results(shown[arch].runs).failed],
-                "unpacked": shown[arch].unpacked,
-            }
-            for arch in by_name[name].floors
-        ]
+        for arch in by_name[name].floors:
+            image = shown[arch]
+            results = gpu_results(image.runs)
+            tests = {"tested": [*results.passed], "failed": [*results.failed]}
+            data = image_data(by_name[name], arch, numbers[name], image.size)
+            images.append(data | tests | {"unpacked": image.unpacked})
     return images
 
 
