@@ -309,7 +309,7 @@ def test_checks_run_concurrently(doctor, monkeypatch):
 
 
 @each_row("world", [1, 8, 64, 181, 192, 256, 4096])
-def test_sums_of_all_reduce_are_exact_in_any_order(world):
+def test_all_reduce_check_adds_exactly_in_every_order(world):
     module = import_script(SCRIPT.with_name("check_reduce.py"))
     share = world * (world + 1) // 2
     assert 2 <= module.modulus(share) <= 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -72,16 +72,26 @@ def check_option_packages(
         for key, option in load_options().items()
         if all(sources.lacks_package(package) for package in option.packages)
     }
-    # Most files have none of these words, and are not parsed.
-    words = {(name if value == _TRUE else value).encode() for name, value in lacking}
-    words |= {word.replace(b"_", b"-") for word in words}
     for text in texts:
-        if not any(word in text.source or word in text.commands for word in words):
-            continue
-        for use in _option_uses(text):
+        for use in _option_uses(text) if _may_use(text, lacking) else ():
             option = lacking.get((use.name, use.value))
             if option is not None:
                 yield _finding(text, use, option)
+
+
+def _may_use(text: CodeText, options: Iterable[tuple[str, str]]) -> bool:
+    """Whether a file contains the words of an option. Most files do not, and are not parsed."""
+    for name, value in options:
+        words = [name.encode(), *([value.encode()] if value != _TRUE else [])]
+        if all(_contains(text, word) for word in words):
+            return True
+    return False
+
+
+def _contains(text: CodeText, word: bytes) -> bool:
+    """Whether a file contains `word`, or the word as a flag, with hyphens."""
+    forms = {word, word.replace(b"_", b"-")}
+    return any(form in text.source or form in text.commands for form in forms)
 
 
 def _finding(text: CodeText, use: OptionUse, option: OptionPackages) -> CodeFinding:
