@@ -103,6 +103,20 @@ def test_second_load_of_the_image_sends_no_data(container_engine, folder, tag):
     assert load_image(container_engine, read, Arch.X86_64, tag).id == first.id
 
 
+def test_loaded_image_runs_after_another_image_took_its_name(container_engine, folder, tag):
+    first, _ = (
+        load_image(
+            container_engine,
+            layout.read_layout(images.write_tiny_image(folder, word=word)),
+            Arch.X86_64,
+            tag,
+        )
+        for word in ("first", "second")
+    )
+    assert ran(container_engine, first.reference).stdout == "second\n"
+    assert ran(container_engine, first.id).stdout == "first\n"
+
+
 @contextlib.contextmanager
 def nowhere(read: layout.Layout, arch: Arch, sent: object) -> Iterator[LoopbackImage]:
     """A loopback address that the engine cannot reach, like an address of another machine."""

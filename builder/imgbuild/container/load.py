@@ -17,7 +17,7 @@ from imgbuild.values import Arch, Digest
 
 
 class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an engine: name, and ID (a digest)."""
+    """An image in an engine. Containers run `id`, because other processes can move the name."""
 
     reference: str
     id: Digest
@@ -58,15 +58,18 @@ def load_image(
         there=frozenset(layer.digest for layer, diff_id in pairs if diff_id in engine_diff_ids),
     )
     transfer_image(job, reporter)
-    present = engine.inspect_image(container_engine, reference)
-    if present is None or not _is_same_image(present, stored):
-        name = present.id if present is not None else "no image"
+    # Another process may have loaded a different image with the same name.
+    names = (reference, stored.manifest.digest, stored.config.digest)
+    found = [image for name in names if (image := engine.inspect_image(container_engine, name))]
+    same = next((image for image in found if _is_same_image(image, stored)), None)
+    if same is None:
+        name = found[0].id if found else "no image"
         message = (
             f"{container_engine.kind} {container_engine.version} stored {name} as {reference}, not"
             f" as {stored.manifest.digest} from {layout.path}"
         )
         raise WorkFailed(message, hint=f"run {container_engine.kind} image rm {reference}")
-    return EngineImage(reference=reference, id=present.id)
+    return EngineImage(reference=reference, id=same.id)
 
 
 def _is_same_image(inspected: engine.InspectedImage, stored: PlatformImage) -> bool:

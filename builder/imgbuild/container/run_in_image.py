@@ -154,7 +154,7 @@ def run_in_image(
         container_engine.kind,
         container_engine.program,
         msgspec.structs.replace(request, name=name),
-        loaded.reference,
+        loaded.id,
         rootless=container_engine.rootless,
     )
     ran = _run_command_line(

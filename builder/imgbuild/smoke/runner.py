@@ -144,7 +144,7 @@ def run_tiers(
             with test_image.report_step(f"smoke tests, tier {tier}, in {container_engine.kind}"):
                 settings = _container(tier, how.model, arbitrary_user=arbitrary_user)
                 result = _run_in_container(
-                    container_engine, loaded.reference, command, expected, settings
+                    container_engine, loaded.id, command, expected, settings
                 )
             report = read_report(result, expected, tier, reporter=reporter)
             yield add_image_digests(
