@@ -90,11 +90,11 @@ def check_image(
     if through == "root":
         return _check_in_root(test_image, layout, options)
     container_engine = engine.require_engine(through, reporter=reporter)
-    image = load_image(container_engine, layout, arch, lock.target, reporter=reporter)
+    loaded = load_image(container_engine, layout, arch, lock.target, reporter=reporter)
     settings = engine.ContainerOptions(gpus=options.gpus > 0, options=(f"--volume={PLACE}",))
     with test_image.report_step(f"checking inside the image, in {container_engine.kind}"):
         container = engine.create_container(
-            container_engine, image.id, _command(lock, options), settings
+            container_engine, loaded.id, _command(lock, options), settings
         )
         try:
             engine.copy_into_container(container_engine, container, _script_tar(), PLACE)
