@@ -143,9 +143,7 @@ def run_tiers(
             command = command_line(lock.settings.prefix, tier, how)
             with test_image.report_step(f"smoke tests, tier {tier}, in {container_engine.kind}"):
                 settings = _container(tier, how.model, arbitrary_user=arbitrary_user)
-                result = _run_in_container(
-                    container_engine, loaded.id, command, expected, settings
-                )
+                result = _run_in_container(container_engine, loaded.id, command, expected, settings)
             report = read_report(result, expected, tier, reporter=reporter)
             yield add_image_digests(
                 image,
