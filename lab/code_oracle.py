@@ -59,7 +59,7 @@ def create_environment(target: str, folder: Path, torch: str) -> None:
 
 
 def audit_paths(arguments: list[str], paths: list[Path], output: Path) -> None:
-    """The errors and warnings of a separate audit of each path, as JSON."""
+    """Return the errors and warnings of a separate audit of each path, as JSON."""
     entries = []
     for path in paths:
         command = [str(IMGBUILD), "audit", *arguments, "--arch", "x86_64", "--json"]

@@ -49,7 +49,7 @@ class NotInstalled(PythonFailure):
 
 
 def concerns_other_device(error: Exception) -> bool:
-    """Whether a failure concerns another device or system."""
+    """Return whether a failure concerns another device or system."""
     return any(word in OTHER_DEVICES for word in re.split(r"[. ]", str(error)))
 
 
@@ -262,7 +262,10 @@ class UseWalk:
                 self.unknown.setdefault(each.lineno, str(error))
 
     def _dotted_value(self, node: ast.expr, names: dict[str, Any]) -> Any:
-        """The object of a dotted name. Only attributes of modules and classes are followed."""
+        """Return the object of a dotted name.
+
+        Only attributes of modules and classes are followed.
+        """
         if isinstance(node, ast.Name) and node.id in names:
             return names[node.id]
         if isinstance(node, ast.Attribute):

@@ -142,7 +142,10 @@ def find_failure(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any
 
 
 def look_up_object(name: str) -> Any:
-    """The object with a dotted name. Raises AttributeError or ImportError if it is missing."""
+    """Return the object with a dotted name.
+
+    Raises AttributeError or ImportError if it is missing.
+    """
     parts = name.split(".")
     value: Any = importlib.import_module(parts[0])
     for depth, part in enumerate(parts[1:], start=2):
@@ -219,7 +222,7 @@ def claim_verdict(fact: dict[str, str]) -> str:
 
 
 def accepts_keyword(called: Any, keyword: str) -> bool:
-    """Whether a callable accepts a keyword argument."""
+    """Return whether a callable accepts a keyword argument."""
     parameters = inspect.signature(called).parameters
     kinds = {each.kind for each in parameters.values()}
     return keyword in parameters or inspect.Parameter.VAR_KEYWORD in kinds

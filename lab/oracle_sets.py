@@ -137,7 +137,10 @@ class PackageShop:
     def resolve(
         self, requirements: Iterable[str], override: str = "", torch: str = ""
     ) -> ResolvedPins:
-        """The newest set of wheels for `requirements`. Raises UnresolvedError if none exists."""
+        """Return the newest set of wheels for `requirements`.
+
+        Raises UnresolvedError if none exists.
+        """
         floors = [f"{name}>={listed.oldest}" for name, listed in self.table.packages.items()]
         if torch:
             floors.append(f"torch=={torch}")
@@ -196,7 +199,7 @@ class PackageShop:
 
 
 def is_sampled(seed: int, share: float) -> bool:
-    """Whether the draw of `seed` is audited even without a failure."""
+    """Return whether the draw of `seed` is audited even without a failure."""
     return random.Random(f"sample {seed}").random() < share  # noqa: S311
 
 

@@ -112,7 +112,7 @@ def set_verdict(result: SetResult, package: str) -> Verdict:
 
 
 def explains_failure(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
-    """Whether an error is about one of `failures`, according to its file or its packages.
+    """Return whether an error is about one of `failures`, according to its file or its packages.
 
     An error also explains a failure in a file of its first package if the message contains both
     packages.
@@ -140,7 +140,7 @@ def _names_both(evidence: Evidence, failure: Failure) -> bool:
 
 
 def same_reason(result: SetResult, package: str) -> bool:
-    """Whether the error that explains a failure has the same cause as the failure in Python.
+    """Return whether the error that explains a failure has the same cause as the failure in Python.
 
     The causes are the same if the error contains a file of the traceback or the missing name.
     """

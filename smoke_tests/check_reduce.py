@@ -19,7 +19,7 @@ TIMEOUT = 60
 
 
 def modulus(share: int) -> int:
-    """The number of different values to sum. Sums up to 2**24 are exact in float32."""
+    """Return the number of different values to sum. Sums up to 2**24 are exact in float32."""
     return min(1024, EXACT // share + 1)
 
 

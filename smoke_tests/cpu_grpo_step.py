@@ -31,7 +31,7 @@ class Reward:
 
     @staticmethod
     def score(text: str) -> float:
-        """The reward of a text, between 0 and 1."""
+        """Return the reward of a text, between 0 and 1."""
         good = [
             character
             for character in text
@@ -40,7 +40,7 @@ class Reward:
         return len(good) / max(1, len(text))
 
     def problems(self) -> list[str]:
-        """The problems of the rewards."""
+        """Return the problems of the rewards."""
         problems = []
         expected = GROUP * len(PROMPTS)
         if len(self.seen) != expected:
@@ -53,7 +53,7 @@ class Reward:
 
 
 def settings(config: type, folder: Path) -> Any:
-    """The arguments of one step on the CPU that this version of TRL accepts."""
+    """Return the arguments of one step on the CPU that this version of TRL accepts."""
     arguments = {
         "output_dir": str(folder / "out"),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -87,12 +87,12 @@ def settings(config: type, folder: Path) -> Any:
 
 
 def changed(before: dict[str, Any], model: Any) -> list[str]:
-    """The problems of the model's tensors after the step."""
+    """Return the problems of the model's tensors after the step."""
     return compared(before, dict(model.named_parameters()))
 
 
 def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The problems of the tensors `after` the step, which must be finite and changed."""
+    """Return the problems of the tensors `after` the step, which must be finite and changed."""
     import torch
 
     problems = []

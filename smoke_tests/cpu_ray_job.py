@@ -105,7 +105,7 @@ def submit(server: str, folder: Path, job: Job) -> list[str]:
 
 
 def dashboard(server: str) -> list[str]:
-    """The problems of the dashboard, which must have a page and list the nodes and jobs."""
+    """Return the problems of the dashboard, which must have a page and list the nodes and jobs."""
     problems = [] if "<html" in smoke_gpu.text(server).lower() else ["it has no page"]
     states = [job["status"] for job in smoke_gpu.get(f"{server}/api/jobs/")]
     if len(states) != len(JOBS):
@@ -115,7 +115,7 @@ def dashboard(server: str) -> list[str]:
 
 
 def status(address: str) -> list[str]:
-    """The problems of `ray status`, which must list the processors of the cluster."""
+    """Return the problems of `ray status`, which must list the processors of the cluster."""
     log, ended = smoke_gpu.output([smoke_gpu.script("ray"), "status", "--address", address])
     return [] if ended == 0 and "2.0 CPU" in log else [f"status {ended}, no processors in it"]
 

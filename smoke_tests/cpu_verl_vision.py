@@ -39,7 +39,7 @@ def write(path: Path) -> int:
 
 
 def settings() -> Any:
-    """The configuration of a dataset of verl."""
+    """Return the configuration of a dataset of verl."""
     import hydra
 
     options = {

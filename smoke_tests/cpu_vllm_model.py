@@ -34,7 +34,7 @@ def saved(folder: Path) -> Path:
 
 
 def reader() -> Any:
-    """The function of vLLM that loads a tokenizer."""
+    """Return the function of vLLM that loads a tokenizer."""
     import vllm  # noqa: F401  # it patches transformers, so it is imported first
 
     for place in PLACES:

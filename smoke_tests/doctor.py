@@ -81,7 +81,7 @@ def packages() -> Iterator[Finding]:
 
 
 def _added_packages(site_packages: str) -> list[str]:
-    """The names and versions of packages added by a user, such as "emoji 2.15.0"."""
+    """Return the names and versions of packages added by a user, such as "emoji 2.15.0"."""
     if not site.ENABLE_USER_SITE:
         return []
     names = {path.name for path in Path(site.getusersitepackages()).glob("*.dist-info")}
@@ -210,7 +210,7 @@ def limits() -> Iterator[Finding]:
 
 
 def _thread_limit() -> int:
-    """The lowest known limit on processes and threads, or 0 if there is none."""
+    """Return the lowest known limit on processes and threads, or 0 if there is none."""
     bounds = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
         try:
@@ -274,7 +274,7 @@ def model_disk() -> Iterator[Finding]:
 
 
 def _disk(folder: str) -> str:
-    """The type of the file system of `folder`."""
+    """Return the type of the file system of `folder`."""
     best, kind = "", ""
     for row in Path("/proc/mounts").read_text("utf-8", "replace").splitlines():
         _, place, name, *_ = row.split()
@@ -366,7 +366,7 @@ def _begin(
 
 
 def _ended(looking: _Looking, end: float) -> list[Finding]:
-    """The findings of a check. Waits until the clock shows `end` seconds."""
+    """Return the findings of a check. Waits until the clock shows `end` seconds."""
     if looking.thread is not None:
         looking.thread.join(max(0, end - time.monotonic()))
         if looking.thread.is_alive():

@@ -47,7 +47,7 @@ def devices() -> list[str]:
 
 
 def release() -> str:
-    """The release of the driver, such as 580.159.04, or "" if unknown."""
+    """Return the release of the driver, such as 580.159.04, or "" if unknown."""
     text = VERSION.read_text("utf-8") if VERSION.exists() else ""
     match = re.search(r"Kernel Module .*?(\d+\.[\d.]+)", text)
     return match[1] if match else ""

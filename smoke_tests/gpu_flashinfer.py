@@ -91,7 +91,7 @@ def compiled() -> set[Path]:
 
 
 def lock_bundle(gpus: set[str]) -> set[str]:
-    """The names of all kernels for `gpus` ("sm90") in the image's wheel of kernels.
+    """Return the names of all kernels for `gpus` ("sm90") in the image's wheel of kernels.
 
     Since 0.7, a wheel contains the names of its GPUs, and FlashInfer uses the wheel if they include
     all visible GPUs. Nothing is returned for GPUs that could run kernels of another GPU (such as
@@ -112,7 +112,7 @@ def lock_bundle(gpus: set[str]) -> set[str]:
 
 
 def uncalled_for(mode: str, libraries: list[Path], brought: set[str]) -> list[str]:
-    """The problems of `libraries` that must not be compiled in the image's mode."""
+    """Return the problems of `libraries` that must not be compiled in the image's mode."""
     if mode == "prebuilt":  # nothing else compiles in such an image: these are all new
         return [f"{path} was compiled" for path in libraries]
     return [

@@ -32,12 +32,12 @@ TOKENS = 16
 
 
 def kind() -> str:
-    """The kind of the trained model: "tiny", or "given" if --model names one."""
+    """Return the kind of the trained model: "tiny", or "given" if --model names one."""
     return "tiny" if smoke_stack.given() is None else "given"
 
 
 def settings(config: type, more: dict[str, Any]) -> Any:
-    """The arguments of one step that this version of TRL accepts."""
+    """Return the arguments of one step that this version of TRL accepts."""
     arguments = {
         "output_dir": str(Path("out").absolute()),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -119,7 +119,7 @@ def colocation() -> dict[str, Any]:
 
 
 def colocates() -> bool:
-    """Whether TRL can run vLLM in its own process. TRL 0.17 supports only a server."""
+    """Return whether TRL can run vLLM in its own process. TRL 0.17 supports only a server."""
     text = smoke_stack.source("trl", "trainer/grpo_config.py")
     return "vllm_mode" in text or "vllm_server_host" not in text
 

@@ -28,12 +28,12 @@ TOKEN_IDS = "--return-tokens-as-token-ids"  # written so until vLLM 0.9
 
 
 def common(port: int) -> list[str]:
-    """The options that vLLM and TRL share."""
+    """Return the options that vLLM and TRL share."""
     return ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
 
 
 def by_trl(folder: Path, prompts: Answers) -> Answers:
-    """The greedy tokens of `trl vllm-serve`."""
+    """Return the greedy tokens of `trl vllm-serve`."""
     smoke_stack.require_vllm_serve()
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder), *common(port),
@@ -45,7 +45,7 @@ def by_trl(folder: Path, prompts: Answers) -> Answers:
 
 
 def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
-    """The greedy tokens of `vllm serve` with a number of engines, through OpenAI's API."""
+    """Return the greedy tokens of `vllm serve` with a number of engines, through OpenAI's API."""
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("vllm"), "serve", str(folder), *common(port),
                "--served-model-name", "smoke",
@@ -72,7 +72,7 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
 
 
 def structured_by_vllm() -> dict[str, dict[str, object]]:
-    """The options of vLLM for structured output, in addition to those of OpenAI's API."""
+    """Return the options of vLLM for structured output, in addition to those of OpenAI's API."""
     words, code = list(smoke_openai.COLOURS), smoke_openai.CODE
     if "class StructuredOutputsParams" in smoke_stack.source("vllm", "sampling_params.py"):
         return {
@@ -101,7 +101,7 @@ def check_name(server: str) -> None:
 
 
 def completion(server: str, prompt: list[int]) -> list[int]:
-    """The greedy tokens of vLLM's server for one prompt."""
+    """Return the greedy tokens of vLLM's server for one prompt."""
     request = {"model": "smoke", "prompt": prompt, "temperature": 0, "ignore_eos": True,
              "max_tokens": gpu_vllm.TOKENS, "logprobs": 1,
              "return_tokens_as_token_ids": True}  # fmt: skip
@@ -111,7 +111,7 @@ def completion(server: str, prompt: list[int]) -> list[int]:
 
 
 def busy(metrics: str) -> dict[str, float]:
-    """The number of tokens that each active engine generated, from the metrics of vLLM."""
+    """Return the number of tokens that each active engine generated, from the metrics of vLLM."""
     lines = re.findall(r"^vllm:generation_tokens_total\{(.*)\} (\S+)$", metrics, re.MULTILINE)
     token_counts: dict[str, float] = {}
     for labels, number in lines:
@@ -129,7 +129,7 @@ def in_parallel(folder: Path, prompts: Answers) -> Answers:
 
 
 def by_sglang(folder: Path, prompts: Answers) -> Answers:
-    """The greedy tokens of `sglang serve`, through its own API."""
+    """Return the greedy tokens of `sglang serve`, through its own API."""
     port = smoke_gpu.free_port()
     options = smoke_stack.sglang_options(1)
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]

@@ -24,7 +24,7 @@ def start(folder: Path, count: int, **more: Any) -> Any:
 
 
 def complete(engine: Any, prompts: list[list[int]]) -> list[list[int]]:
-    """The greedy tokens of `engine` for each of `prompts`."""
+    """Return the greedy tokens of `engine` for each of `prompts`."""
     parameters = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
     answers = engine.generate(input_ids=prompts, sampling_params=parameters)
     return [[int(token) for token in answer["output_ids"]] for answer in answers]

@@ -27,7 +27,7 @@ def make(seed: int) -> Path:
 
 
 def cache_size(config: Any) -> int:
-    """The size of the key-value cache of a model in bytes."""
+    """Return the size of the key-value cache of a model in bytes."""
     each = config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     return 2 * int(each) * POOL * BF16
 

@@ -82,7 +82,7 @@ def notebook(folder: Path) -> tuple[Any, Any, list[str]]:
 
 
 def answer(model: Any, tokenizer: Any) -> list[str]:
-    """The problems of an answer of the trained model."""
+    """Return the problems of an answer of the trained model."""
     import unsloth
 
     unsloth.FastLanguageModel.for_inference(model)
@@ -96,14 +96,14 @@ def answer(model: Any, tokenizer: Any) -> list[str]:
 
 
 def adapter(model: Any, tokenizer: Any) -> list[str]:
-    """The problems of the saved adapter."""
+    """Return the problems of the saved adapter."""
     model.save_pretrained("lora")
     tokenizer.save_pretrained("lora")
     return quick_checks.adapter("", Path(), "lora")
 
 
 def merged(model: Any, tokenizer: Any) -> list[str]:
-    """The problems of the merged model, whose trained layers must have changed."""
+    """Return the problems of the merged model, whose trained layers must have changed."""
     model.save_pretrained_merged("merged", tokenizer, save_method="merged_16bit")
     before, after = quick_checks.tensors(Path("model")), quick_checks.tensors(Path("merged"))
     name = "model.layers.0.self_attn.q_proj.weight"
@@ -114,7 +114,7 @@ def merged(model: Any, tokenizer: Any) -> list[str]:
 
 
 def engine_answer(model: Any) -> list[str]:
-    """The problems of a text that vLLM generates with the saved adapter."""
+    """Return the problems of a text that vLLM generates with the saved adapter."""
     from vllm import SamplingParams
 
     model.save_lora("grpo_lora")

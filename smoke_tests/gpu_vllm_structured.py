@@ -33,14 +33,14 @@ ONE = "of several structured requests at once only one has its format"  # in all
 
 
 def engine_options(backend: str) -> dict[str, Any]:
-    """The engine option that selects the backend."""
+    """Return the engine option that selects the backend."""
     if "structured_outputs_config" in smoke_stack.source("vllm", "engine/arg_utils.py"):
         return {"structured_outputs_config": {"backend": backend}}
     return {"guided_decoding_backend": backend}  # until 0.10
 
 
 def sampling(count: int, **form: Any) -> Any:
-    """The sampling parameters for `count` structured answers."""
+    """Return the sampling parameters for `count` structured answers."""
     import vllm.sampling_params
 
     parameters = {"temperature": 1.0, "max_tokens": TOKENS, "n": count, "seed": 3}
@@ -52,7 +52,7 @@ def sampling(count: int, **form: Any) -> Any:
 
 
 def answers(llm: Any, parameters: Any) -> list[str]:
-    """The texts for one prompt."""
+    """Return the texts for one prompt."""
     [output] = llm.generate([gpu_vllm.PROMPTS[3]], parameters, use_tqdm=False)
     return [answer.text for answer in output.outputs]
 
@@ -60,7 +60,7 @@ def answers(llm: Any, parameters: Any) -> list[str]:
 def form(
     llm: Any, right: Callable[[str], bool], words: str, count: int = 3, **parameters: Any
 ) -> list[str]:
-    """The problems of structured answers, which `right` checks."""
+    """Return the problems of structured answers, which `right` checks."""
     texts = answers(llm, sampling(count, **parameters))
     print(words, texts)
     if not any(texts):
@@ -87,7 +87,7 @@ def plain(llm: Any) -> list[str]:
 
 
 def save(*, padded: bool) -> Path:
-    """The folder of the model. --model replaces the padded model."""
+    """Return the folder of the model. --model replaces the padded model."""
     given = smoke_stack.given()
     if given is not None and padded:
         return given

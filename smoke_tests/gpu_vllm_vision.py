@@ -45,7 +45,7 @@ def make(folder: Path) -> Any:
 
 
 def image_prompts(processor: Any) -> list[tuple[str, Any]]:
-    """The prompt for each question and image, with a placeholder, and the image."""
+    """Return the prompt for each question and image, with a placeholder, and the image."""
     pairs = []
     for question, image in itertools.product(QUESTIONS, tiny_qwen_vl.images()):
         content = [{"type": "image"}, {"type": "text", "text": question}]
@@ -67,7 +67,7 @@ def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) ->
 
 
 def removed() -> str | None:
-    """The class that vLLM 0.7 imports for this model, if it is missing from transformers."""
+    """Return the class that vLLM 0.7 imports for this model, if it is missing from transformers."""
     from transformers.models import qwen2_5_vl
 
     name = "Qwen2_5_VLImageProcessor"

@@ -58,14 +58,14 @@ def assistant(answer: str) -> list[dict[str, str]]:
 
 
 def chat() -> list[dict[str, Any]]:
-    """The conversations for fine-tuning."""
+    """Return the conversations for fine-tuning."""
     return [
         {"messages": user(question) + assistant(answer)} for question, answer in QUESTIONS.items()
     ]
 
 
 def turns() -> list[dict[str, Any]]:
-    """The conversations of four messages that verl's fine-tuning reads."""
+    """Return the conversations of four messages that verl's fine-tuning reads."""
     rows = chat()
     return [
         {"messages": row["messages"] + other["messages"]}
@@ -82,7 +82,7 @@ def preference() -> list[dict[str, Any]]:
 
 
 def unpaired() -> list[dict[str, Any]]:
-    """The answers with a judgement, half of which are good."""
+    """Return the answers with a judgement, half of which are good."""
     return [
         {
             "prompt": user(question),
@@ -94,12 +94,12 @@ def unpaired() -> list[dict[str, Any]]:
 
 
 def prompt() -> list[dict[str, Any]]:
-    """The questions without answers."""
+    """Return the questions without answers."""
     return [{"prompt": user(question)} for question in QUESTIONS]
 
 
 def columns() -> list[dict[str, Any]]:
-    """The columns written by verl's preprocessing."""
+    """Return the columns written by verl's preprocessing."""
     return [
         {
             "data_source": "smoke",

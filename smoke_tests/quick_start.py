@@ -24,7 +24,7 @@ from smoke_support import finish, skip
 
 
 def before(installed: str, since: str) -> bool:
-    """Whether the version `installed` is older than `since`, by their leading numbers."""
+    """Return whether the version `installed` is older than `since`, by their leading numbers."""
     return _numbers(installed) < _numbers(since)
 
 
@@ -34,7 +34,10 @@ def _numbers(text: str) -> list[int]:
 
 
 def places(row: quick_table.Quick) -> dict[str, str]:
-    """The values of the placeholders. Model, data and reward are written if the row has data."""
+    """Return the values of the placeholders.
+
+    Model, data and reward are written if the row has data.
+    """
     words = {
         "bin": str(Path(sys.executable).parent),
         "python": sys.executable,
@@ -95,7 +98,7 @@ def main(name: str) -> None:
 
 
 def _on_gpu(row: quick_table.Quick) -> dict[str, str]:
-    """The values of the placeholders on a GPU, after waiting for it."""
+    """Return the values of the placeholders on a GPU, after waiting for it."""
     smoke_gpu.require(row.gpus)
     words = places(row)
     smoke_gpu.turn(alone=row.engine and smoke_stack.measures_memory())

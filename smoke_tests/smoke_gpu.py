@@ -51,7 +51,7 @@ def require(count: int = 1, *, every: bool = False) -> None:
 
 
 def visible() -> list[str]:
-    """The GPUs that this process may use, from CUDA_VISIBLE_DEVICES or /dev."""
+    """Return the GPUs that this process may use, from CUDA_VISIBLE_DEVICES or /dev."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is not None:
         return [name for name in names.split(",") if name.strip() and name.strip() != "-1"]
@@ -77,7 +77,7 @@ def select() -> None:
 
 
 def _next() -> int:
-    """The number of cases of this run that have already selected a GPU."""
+    """Return the number of cases of this run that have already selected a GPU."""
     path = os.environ.get("SMOKE_TURN")
     if not path:
         return 0
@@ -120,7 +120,7 @@ def turn(*, alone: bool = False) -> None:
 
 
 def sharing() -> int:
-    """The number of cases that may use the GPUs at the same time."""
+    """Return the number of cases that may use the GPUs at the same time."""
     return int(os.environ.get("SMOKE_SHARE") or 1)
 
 
@@ -136,7 +136,7 @@ def _taken(path: str, *, wait: bool) -> Any:
 
 
 def names() -> list[str]:
-    """The names of the GPUs that this process may use, for CUDA_VISIBLE_DEVICES."""
+    """Return the names of the GPUs that this process may use, for CUDA_VISIBLE_DEVICES."""
     gpus = visible()
     if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
         return gpus
@@ -144,7 +144,7 @@ def names() -> list[str]:
 
 
 def age() -> float:
-    """The seconds since this process started, without the time it waited for the GPU."""
+    """Return the seconds since this process started, without the time it waited for the GPU."""
     ticks = int(Path("/proc/self/stat").read_text("ascii").rpartition(")")[2].split()[19])
     began = ticks / os.sysconf("SC_CLK_TCK")
     waited = Path(os.environ.get("SMOKE_WAITED") or "absent")
@@ -153,12 +153,12 @@ def age() -> float:
 
 
 def timeout_factor() -> float:
-    """The factor for time limits."""
+    """Return the factor for time limits."""
     return float(os.environ.get("SMOKE_TIMEOUT_FACTOR") or 1)
 
 
 def script(name: str) -> str:
-    """The command `name` of the tested environment."""
+    """Return the command `name` of the tested environment."""
     return str(Path(sys.executable).with_name(name))
 
 
@@ -275,18 +275,21 @@ def end(problems: list[str], good: str) -> NoReturn:
 
 
 def text(url: str, seconds: float = 30) -> str:
-    """The text at a URL."""
+    """Return the text at a URL."""
     with DIRECT.open(url, timeout=seconds * timeout_factor()) as answer:
         return str(answer.read(), "utf-8")
 
 
 def get(url: str, seconds: float = 30) -> Any:
-    """The JSON document at a URL."""
+    """Return the JSON document at a URL."""
     return json.loads(text(url, seconds))
 
 
 def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:
-    """The JSON response to a JSON document. Raises RuntimeError with the text of an HTTP error."""
+    """Return the JSON response to a JSON document.
+
+    Raises RuntimeError with the text of an HTTP error.
+    """
     request = urllib.request.Request(
         url,
         data=json.dumps(document).encode(),

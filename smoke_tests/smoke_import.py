@@ -87,7 +87,7 @@ def run_child(names: list[str]) -> tuple[str, str]:
 
 
 def parts(log: str) -> dict[str, tuple[str, str]]:
-    """The part of the log for each name, with the verdict "ok", "failed" or "" (none)."""
+    """Return the part of the log for each name, with the verdict "ok", "failed" or "" (none)."""
     verdicts: dict[str, tuple[str, str]] = {}
     current, text = "", [""]
     for row in log.splitlines():
@@ -140,7 +140,10 @@ def judge(title: str, package: str, names: list[str], waivers: list[dict[str, An
 
 
 def is_for_python(entry: dict[str, Any]) -> bool:
-    """Whether `entry` applies to this version of Python. Without the key `python`, it does."""
+    """Return whether `entry` applies to this version of Python.
+
+    Without the key `python`, it does.
+    """
     release = "{}.{}".format(*sys.version_info)
     return release in entry.get("python", [release])
 
@@ -152,7 +155,7 @@ def accepts(entry: dict[str, Any], name: str, result: Attempt) -> bool:
 
 
 def idle(waivers: list[dict[str, Any]], results: dict[str, Attempt]) -> list[str]:
-    """The problems of entries that match no failure, because they could hide later failures.
+    """Return the problems of entries that match no failure, because they could hide later failures.
 
     With a driver, entries for failures without a driver need not match.
     """

@@ -29,7 +29,7 @@ QUESTION = [{"role": "user", "content": "Name a colour of the sky."}]
 
 
 def fits_schema(text: str) -> bool:
-    """Whether `text` is a JSON document that matches SCHEMA."""
+    """Return whether `text` is a JSON document that matches SCHEMA."""
     try:
         document = json.loads(text)
     except ValueError:
@@ -96,7 +96,7 @@ class Client:
 
 
 def complete(texts: list[str], right: Callable[[str], bool]) -> list[str]:
-    """The problems of `texts`. Most must be right, and the others may only end too early."""
+    """Return the problems of `texts`. Most must be right, and the others may only end too early."""
     wrong = [text for text in texts if not right(text)]
     print("documents:", texts)
     if not any(texts):

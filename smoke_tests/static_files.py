@@ -16,7 +16,7 @@ from smoke_support import finish, installed, site_packages
 
 
 def record(distribution: Distribution) -> list[list[str]]:
-    """The rows of RECORD with path, hash and size."""
+    """Return the rows of RECORD with path, hash and size."""
     text = distribution.read_text("RECORD")
     return [] if text is None else [row for row in csv.reader(text.splitlines()) if row]
 

@@ -66,7 +66,7 @@ def make_processor(folder: Path) -> Any:
 
 
 def settings(tokenizer: Any) -> dict[str, Any]:
-    """The config.json of the model, in a format that every version of transformers reads."""
+    """Return the config.json of the model, in a format that every version of transformers reads."""
     words = ("image_pad", "video_pad", "vision_start", "vision_end")
     image, video, start, end = tokenizer.convert_tokens_to_ids([f"<|{word}|>" for word in words])
     return {

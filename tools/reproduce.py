@@ -318,7 +318,7 @@ def child_digests(path: Path) -> list[str]:
 
 
 def is_manifest(path: Path) -> bool:
-    """Whether a blob is the manifest of an image."""
+    """Return whether a blob is the manifest of an image."""
     return "layers" in read_document(path)
 
 

@@ -89,7 +89,7 @@ class StdlibStubs:
         self._names: dict[str, frozenset[str]] = {}
 
     def has(self, module: str) -> bool:
-        """Whether this version has a module."""
+        """Return whether this version has a module."""
         while module not in self._lifetimes:
             module = module.rpartition(".")[0]
         first, last = self._lifetimes[module]
@@ -209,7 +209,10 @@ Table = dict[str, dict[str, str]]  # module → name → specifier; "" is the mo
 
 
 def missing_table(versions: dict[Release, StdlibStubs]) -> Table:
-    """The modules and names that some versions lack. A submodule counts as a name of its parent."""
+    """Return the modules and names that some versions lack.
+
+    A submodule counts as a name of its parent.
+    """
     missing: Table = {}
     for module in public_modules():
         with_it = [version for version, stubs in versions.items() if stubs.has(module)]

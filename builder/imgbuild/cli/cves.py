@@ -217,7 +217,10 @@ def _attach_vex(
 
 
 def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
-    """The digest of the manifest of each image. Raises LockStale if an image has no digest."""
+    """Return the digest of the manifest of each image.
+
+    Raises LockStale if an image has no digest.
+    """
     images = session.project.images
     return [
         image_digests.read_digests(images, case.lock).arch[case.arch].manifest for case in cases

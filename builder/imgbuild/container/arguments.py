@@ -56,7 +56,9 @@ def engine_command(
     rootless: bool = False,
     init: bool = False,
 ) -> EngineCommand:
-    """The command line for Docker or podman. With `rootless`, root in the container is the caller.
+    """Return the command line for Docker or podman.
+
+    With `rootless`, root in the container is the caller.
 
     With `init`, --init is added, because a command that runs as process 1 ignores signals that it
     does not handle, such as SIGINT from Ctrl-C, and would have to reap orphaned processes.

@@ -94,7 +94,7 @@ class HelperPipes:
         return answer
 
     def is_alone(self) -> bool:
-        """Whether the first process has ended."""
+        """Return whether the first process has ended."""
         poll = select.poll()
         poll.register(self._answer, 0)
         return bool(poll.poll(0))

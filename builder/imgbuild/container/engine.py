@@ -120,7 +120,7 @@ def require_engine(prefer: str | None = None, *, reporter: Reporter = SILENT_REP
 
 
 def is_local(engine: Engine) -> bool:
-    """Whether the engine is on this machine, according to DOCKER_HOST or CONTAINER_HOST."""
+    """Return whether the engine is on this machine, according to DOCKER_HOST or CONTAINER_HOST."""
     host = os.environ.get(HOSTS[engine.kind], "")
     return not host or host.startswith(("unix:", "npipe:"))
 

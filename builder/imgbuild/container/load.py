@@ -70,7 +70,7 @@ def load_image(
 
 
 def _is_same_image(inspected: engine.InspectedImage, stored: PlatformImage) -> bool:
-    """Whether an image in an engine equals the image of a layout.
+    """Return whether an image in an engine equals the image of a layout.
 
     The image ID is the digest of the manifest if the engine stores OCI documents, and otherwise the
     digest of the configuration.

@@ -234,10 +234,10 @@ def _is_visible(path: Path, mounts: Iterable[Mount]) -> bool:
 
 
 def _path_exists(path: Path) -> bool:
-    """Whether a file exists at `path` that is visible to this user."""
+    """Return whether a file exists at `path` that is visible to this user."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises PermissionError
 
 
 def _is_below(path: Path | str, folders: Iterable[Path | str]) -> bool:
-    """Whether `path` is one of `folders` or below one of them."""
+    """Return whether `path` is one of `folders` or below one of them."""
     return any(f"{path}/".startswith(f"{folder}".rstrip("/") + "/") for folder in folders)

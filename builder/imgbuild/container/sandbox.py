@@ -61,7 +61,10 @@ class SandboxRoot(msgspec.Struct, frozen=True, kw_only=True):
     changes: Path | None = None
 
     def places(self) -> dict[str, str]:
-        """The fields of a job for the root. Raises InputError if the path is not a folder."""
+        """Return the fields of a job for the root.
+
+        Raises InputError if the path is not a folder.
+        """
         root = self.path.resolve()
         if not root.is_dir():
             message = f"cannot use {root} as a root folder, because it is not a folder"
@@ -231,7 +234,10 @@ def _descriptor(data: bytes) -> Iterator[int]:
 
 @functools.cache
 def _filter() -> bytes:
-    """The filter of system calls. Without libseccomp, it is empty, and a warning is printed."""
+    """Return the filter of system calls.
+
+    Without libseccomp, it is empty, and a warning is printed.
+    """
     program = seccomp.filter_program()
     if program is None:
         process.warn_user(seccomp.MISSING_MESSAGE)

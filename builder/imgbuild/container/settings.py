@@ -91,7 +91,10 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
 def container_settings(
     lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
 ) -> ContainerSettings:
-    """The container settings for the image of `lock`. Raises InputError with all problems."""
+    """Return the container settings for the image of `lock`.
+
+    Raises InputError with all problems.
+    """
     wrong = list(_problems(options))
     if wrong:
         raise InputError("\n".join(wrong), hint="for the options, run: imgbuild render --help")

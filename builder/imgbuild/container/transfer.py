@@ -89,7 +89,10 @@ def _pull_from_loopback(job: ImageTransfer, reporter: Reporter) -> bool:
 
 
 def _progress_callback(job: ImageTransfer, bar: ProgressBar) -> Callable[[int], object]:
-    """The callback that advances the bar with each chunk. None for Docker, which sends events."""
+    """Return the callback that advances the bar with each chunk.
+
+    None for Docker, which sends events.
+    """
     return bar.advance if job.engine.kind == "podman" else lambda _: None
 
 

@@ -109,7 +109,7 @@ def target_needs(
 
 
 def is_special(lock: Lock) -> bool:
-    """Whether the target has a framework in SPECIAL_PACKAGES."""
+    """Return whether the target has a framework in SPECIAL_PACKAGES."""
     return any(not SPECIAL_PACKAGES.isdisjoint(each.versions) for each in lock.arch.values())
 
 
@@ -171,7 +171,7 @@ def diagnose_host(host: Host, offers: Iterable[TargetNeeds]) -> HostDiagnosis:
 
 
 def is_comparable(host: Host) -> bool:
-    """Whether a GPU and a driver were found, so that targets can be compared.
+    """Return whether a GPU and a driver were found, so that targets can be compared.
 
     For another machine, the specified properties are compared.
     """
@@ -185,7 +185,7 @@ def limit_diagnosis(diagnosis: HostDiagnosis, targets: Collection[str]) -> HostD
 
 
 def judge_target(host: Host, offered: TargetNeeds) -> TargetFit:
-    """Whether the target of `offered` runs on `host`."""
+    """Return whether the target of `offered` runs on `host`."""
     floors = offered.floors.get(host.arch) if host.arch is not None else None
     if floors is None:
         have = " and ".join(sorted(offered.floors))
@@ -317,7 +317,7 @@ def _is_tegra(capability: str) -> bool:
 
 
 def has_code(able: Collection[str], capability: str) -> bool:
-    """Whether code for the capabilities `able` runs on another capability.
+    """Return whether code for the capabilities `able` runs on another capability.
 
     Code runs on newer capabilities with the same major version. A Tegra GPU runs only code for its
     exact capability.
@@ -351,12 +351,12 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
 
 
 def _may_not_compile(host: Host, floors: Floors, gpu: HostGpu) -> bool:
-    """Whether the driver may be too old to compile kernels that the GPU needs."""
+    """Return whether the driver may be too old to compile kernels that the GPU needs."""
     return is_compiled(floors, gpu) and gpus.is_older(host.driver, floors.driver_full)
 
 
 def is_compiled(floors: Floors, gpu: HostGpu) -> bool:
-    """Whether some kernels for the GPU exist only as PTX."""
+    """Return whether some kernels for the GPU exist only as PTX."""
     return gpu.capability in floors.gpu_ptx or (
         bool(gpu.capability)
         and not _has_code_for(floors.gpu, gpu.capability)

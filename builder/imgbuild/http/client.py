@@ -96,7 +96,10 @@ class Authorizer:
         return request
 
     def context(self, request: Request) -> ssl.SSLContext:
-        """The TLS context for `request`. Raises InputError if a certificate file is invalid."""
+        """Return the TLS context for `request`.
+
+        Raises InputError if a certificate file is invalid.
+        """
         from imgbuild.http import session
 
         return session.cached_trust(os.environ)

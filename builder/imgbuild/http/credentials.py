@@ -42,7 +42,10 @@ def url_host(url: str) -> str:
 
 
 def url_origin(url: str) -> str:
-    """The scheme, host and port of `url`. Credentials apply to all URLs with the same origin."""
+    """Return the scheme, host and port of `url`.
+
+    Credentials apply to all URLs with the same origin.
+    """
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"

@@ -68,22 +68,22 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return parse_requirement(self.needs).specifier
 
     def restricts_other_for(self, version: str) -> bool:
-        """Whether the entry restricts the other package for this version of `package`."""
+        """Return whether the entry restricts the other package for this version of `package`."""
         return not self.unused and self.contains_version(version)
 
     def contains_version(self, version: str) -> bool:
-        """Whether `versions` contains this version of `package`."""
+        """Return whether `versions` contains this version of `package`."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
     def applies_to(self, versions: Mapping[str, str]) -> bool:
-        """Whether the entry applies to a package set (normalized name → version)."""
+        """Return whether the entry applies to a package set (normalized name → version)."""
         version = versions.get(self.package)
         if version is None or not (self.missing or self.other in versions):
             return False
         return self.restricts_other_for(version)
 
     def is_violated(self, versions: Mapping[str, str]) -> bool:
-        """Whether a package set (normalized name → version) violates the entry."""
+        """Return whether a package set (normalized name → version) violates the entry."""
         if not self.applies_to(versions):
             return False
         other = versions.get(self.other)
@@ -164,7 +164,7 @@ def _subject(entry: Constraint) -> tuple[object, ...]:
 
 
 def _covers_entry(entry: Constraint, other: Constraint) -> bool:
-    """Whether `entry` applies to all versions of `other` and is at least as strict."""
+    """Return whether `entry` applies to all versions of `other` and is at least as strict."""
     return is_within(other.versions, entry.versions) and is_within(str(entry.spec), str(other.spec))
 
 
@@ -239,7 +239,7 @@ def _union(spec: str, other: str) -> str | None:
 
 
 def _spans_touch(first: _VersionSpan, second: _VersionSpan) -> bool:
-    """Whether `first` begins at or before the end of `second`."""
+    """Return whether `first` begins at or before the end of `second`."""
     if first.low is None or second.high is None or first.low < second.high:
         return True
     return first.low == second.high and first.low_closed and second.high_closed

@@ -50,7 +50,7 @@ def mode_requirements(target: Target) -> dict[str, RequiredPackage]:
 
 
 def is_contradicted(mode: str, packages: Collection[str]) -> bool:
-    """Whether `mode` provides kernels that none of `packages` would use."""
+    """Return whether `mode` provides kernels that none of `packages` would use."""
     return mode != "off" and PACKAGE not in packages
 
 

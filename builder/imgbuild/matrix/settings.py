@@ -69,7 +69,7 @@ def check_folder(notes: ProblemNotes, path: ValuePath, text: str) -> None:
 
 
 def is_outside(source: str) -> bool:
-    """Whether a path, relative to the folder of a matrix, is outside of this folder."""
+    """Return whether a path, relative to the folder of a matrix, is outside of this folder."""
     return source.startswith("/") or posixpath.normpath(source).split("/")[0] == ".."
 
 

@@ -357,12 +357,12 @@ def _fitting_problems(job_script: JobScript, lock: Lock) -> list[str]:
 
 
 def _is_program(word: str) -> bool:
-    """Whether the first word of a command is a program, not a Python script or an option."""
+    """Return whether the first word of a command is a program, not a Python script or an option."""
     return not word.startswith("-") and not word.endswith(".py")
 
 
 def _starts_python_otherwise(job_script: JobScript, starter: str) -> bool:
-    """Whether the command starts `starter`, or Python with an option such as -u."""
+    """Return whether the command starts `starter`, or Python with an option such as -u."""
     command, words = job_script.command, job_script.launched
     if job_script.job is ScriptKind.TORCHRUN and command[:1] == (starter,):
         return True

@@ -207,7 +207,7 @@ class Console:
 
 
 def _is_plain() -> bool:
-    """Whether stderr is not a terminal, and no variable of rich forces a terminal."""
+    """Return whether stderr is not a terminal, and no variable of rich forces a terminal."""
     named = os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1"
     return not (named or sys.stderr.isatty())
 

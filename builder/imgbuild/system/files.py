@@ -91,7 +91,9 @@ def convert_os_error(error: OSError, place: Path, *, hint: str | None = None) ->
 
 
 def free_bytes(place: Path) -> int | None:
-    """The free bytes on the file system of `place`, or None if unknown. `place` can be missing.
+    """Return the free bytes on the file system of `place`, or None if unknown.
+
+    `place` can be missing.
 
     For root, reserved blocks are included. Some file systems do not report sizes.
     """
@@ -156,7 +158,7 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
 
 
 def is_own(folder: Path, *, hint: str) -> bool:
-    """Whether no other user can change the content of `folder`. True if it is missing.
+    """Return whether no other user can change the content of `folder`. True if it is missing.
 
     Raises InputError with `hint` if another user owns the folder, or if the path is not a folder.
     """

@@ -95,7 +95,10 @@ class OpenFolder:
         return OpenFolder(place, descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
-        """The status of `name`, without following links. None if `name` or a parent is missing."""
+        """Return the status of `name`, without following links.
+
+        None if `name` or a parent is missing.
+        """
         try:
             with self._open_parent(name) as (above, last):
                 return _status(last, above.descriptor)
@@ -103,7 +106,10 @@ class OpenFolder:
             return None
 
     def require_file(self, name: str) -> os.stat_result | None:
-        """The status of `name`, as in `status`. Raises InputError if it is not a regular file."""
+        """Return the status of `name`, as in `status`.
+
+        Raises InputError if it is not a regular file.
+        """
         status = self.status(name)
         if status is not None and not stat.S_ISREG(status.st_mode):
             raise _refusal(self.path / name, status, "a file")
@@ -415,7 +421,7 @@ def make_private(top: Path, *names: str, make: bool = True) -> bool:
 
 
 def is_shared(path: Path) -> bool:
-    """Whether `path` is a folder with mode 1777 that all users share, such as /tmp.
+    """Return whether `path` is a folder with mode 1777 that all users share, such as /tmp.
 
     The owner must be this user or root, because the owner can rename all entries.
     """
@@ -455,7 +461,7 @@ def _is_made_private(folder: OpenFolder) -> bool:
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Whether no other user can have changed the regular file with `status`."""
+    """Return whether no other user can have changed the regular file with `status`."""
     exclusive = status.st_uid == os.geteuid() and not status.st_mode & OTHERS_WRITE
     return exclusive and stat.S_ISREG(status.st_mode)
 

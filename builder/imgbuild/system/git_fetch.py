@@ -77,7 +77,9 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
 
 
 def resolve_commit(url: str, revision: str, folder: Path) -> str:
-    """The commit of a branch, tag or short hash. By default, it is the default branch's commit.
+    """Return the commit of a branch, tag or short hash.
+
+    By default, it is the default branch's commit.
 
     To find a short hash, the repository is fetched into the new folder `folder`. Raises InputError
     if the repository has no such revision, and FetchFailed if the server does not respond.
@@ -110,7 +112,10 @@ def resolve_commit(url: str, revision: str, folder: Path) -> str:
 
 
 def _patterns(revision: str) -> tuple[str, ...]:
-    """The refs that a revision can match, by priority. The commit of a tag precedes the tag."""
+    """Return the refs that a revision can match, by priority.
+
+    The commit of a tag precedes the tag.
+    """
     if not revision:
         return ("HEAD",)
     if revision.startswith("refs/"):
@@ -165,7 +170,7 @@ class GitObjects:
         self._words: tuple[str, ...] = ("--git-dir", str(folder), *READING_SETTINGS)
 
     def has(self, commit: str) -> bool:
-        """Whether the object `commit` exists."""
+        """Return whether the object `commit` exists."""
         return self._run_git("cat-file", "-e", commit).status == 0
 
     def resolve_object(self, name: str) -> str | None:

@@ -54,7 +54,9 @@ class KnownHashes:
         self._lock = threading.Lock()
 
     def matches(self, path: Path, sha256: Sha256) -> bool:
-        """Whether the file at `path` has the hash `sha256`. It is hashed if no record matches.
+        """Return whether the file at `path` has the hash `sha256`.
+
+        It is hashed if no record matches.
 
         Raises OSError if it cannot be opened, and IntegrityError if it is not a regular file.
         """
@@ -228,7 +230,7 @@ def state_folder() -> Path | None:
 
 
 def _is_safe(folder: Path, *, make: bool) -> bool:
-    """Whether `folder` exists (or was created) and no other user can enter it."""
+    """Return whether `folder` exists (or was created) and no other user can enter it."""
     try:
         if make and not folder.exists():
             above = next(each for each in folder.parents if each.exists())
@@ -245,7 +247,7 @@ def _is_safe(folder: Path, *, make: bool) -> bool:
 
 
 def _is_recorded(status: os.stat_result) -> bool:
-    """Whether a record saves time, and no other user can change the file without a trace."""
+    """Return whether a record saves time, and no other user can change the file without a trace."""
     return status.st_size > SMALL_FILE and is_private(status)
 
 

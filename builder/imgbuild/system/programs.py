@@ -50,7 +50,10 @@ def find_program(program: str) -> str | None:
 
 
 def python_command() -> list[str]:
-    """The start of a command line for this Python. Nothing is imported from the current folder."""
+    """Return the start of a command line for this Python.
+
+    Nothing is imported from the current folder.
+    """
     return [sys.executable, "-P"]
 
 

@@ -38,7 +38,7 @@ class QuotedText(str):
 
 
 def is_plain(text: str) -> bool:
-    """Whether `text` has no special character of any language that this module supports."""
+    """Return whether `text` has no special character of any language that this module supports."""
     return _PLAIN.fullmatch(text) is not None
 
 

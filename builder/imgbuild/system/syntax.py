@@ -40,12 +40,15 @@ def valid_requirement(line: str) -> Requirement | None:
 def marker_applies(
     marker: Marker | None, markers: Mapping[str, str], extras: Iterable[str] = ("",)
 ) -> bool:
-    """Whether a marker is true on a machine with `markers`, for at least one of `extras`."""
+    """Return whether a marker is true on a machine with `markers`, for at least one of `extras`."""
     return marker is None or any(marker.evaluate({**markers, "extra": each}) for each in extras)
 
 
 def is_within(version: str | None, spec: str | SpecifierSet) -> bool:
-    """Whether `version` matches `spec`. Pre-releases are allowed. False if either is invalid."""
+    """Return whether `version` matches `spec`.
+
+    Pre-releases are allowed. False if either is invalid.
+    """
     try:
         specifiers = SpecifierSet(spec) if isinstance(spec, str) else spec
         return specifiers.contains(Version(version or ""), prereleases=True)

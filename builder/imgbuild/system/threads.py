@@ -28,7 +28,7 @@ class StopFlag:
         self._event = threading.Event()
 
     def __call__(self) -> bool:
-        """Whether the work must stop."""
+        """Return whether the work must stop."""
         return self._event.is_set()
 
     def set(self) -> None:
