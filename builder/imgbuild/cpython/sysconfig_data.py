@@ -29,7 +29,7 @@ SysconfigValues = dict[str, str | int]
 
 
 def read_sysconfig(source: bytes) -> tuple[SysconfigValues, str]:
-    """Read the values in the module `source`, and the Python folder that the values contain.
+    """Return the values in the module `source`, and the Python folder in these values.
 
     Raises ValueError if `source` is a different module, and the errors of the parser if `source` is
     invalid.
@@ -79,7 +79,7 @@ def _part(name: str, part: ast.expr) -> str:
 
 
 def encode_sysconfig(values: Mapping[str, str | int], built_at: str, prefix: str) -> bytes:
-    """Write the module with `values`, for Python in `prefix` and the image's compilers."""
+    """Return the module with `values`, for Python in `prefix` and the image's compilers."""
     lines = [
         f"    {name!a}: {_adapt_value(name, value, built_at, prefix)!a},"
         for name, value in sorted(values.items())
@@ -103,13 +103,13 @@ def _adapt_value(name: str, value: str | int, built_at: str, prefix: str) -> str
 
 
 def relocate_text(text: str, built_at: str, prefix: str) -> str:
-    """Replace the folder `built_at` by `prefix` at the start of paths in `text`."""
+    """Replace the folder `built_at` with `prefix` at the start of paths in `text`."""
     pattern = rf"(^|[\s=,:'\"]|-[LI]){re.escape(built_at)}(?=[/\s,:'\"]|$)"
     return re.sub(pattern, lambda match: f"{match[1]}{prefix}", text, flags=re.MULTILINE)
 
 
 def _compiler(word: str) -> str:
-    """Replace a compiler by the image's compiler. Every base with headers has cc and c++."""
+    """Replace a compiler with the image's compiler. Every base with headers has cc and c++."""
     program = word.rpartition("/")[2]
     if re.fullmatch(r"(.*-)?(clang|gcc)(-[0-9.]+)?", program):
         return "cc"

@@ -36,7 +36,7 @@ ENTRYPOINT = "/opt/imgbuild/entrypoint"
 
 
 class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for checks: GPUs, shared memory in MB, and `words`, the options of Apptainer."""
+    """Options for checks: GPUs, shared memory in MB, and Apptainer options (`words`)."""
 
     gpus: int = 0
     shared: int = 0
@@ -135,7 +135,7 @@ def _command(lock: Lock, options: InspectOptions) -> list[str]:
 
 
 def _script_tar() -> Iterator[bytes]:
-    """Yield the two files of the script as a tar stream."""
+    """Yield a tar stream with the two files of the script."""
     for name in SCRIPTS:
         data = (runner.TESTS / name).read_bytes()
         yield member_header(LayerMember(path=name, size=len(data), content=data))
@@ -144,7 +144,7 @@ def _script_tar() -> Iterator[bytes]:
 
 
 def _report(lock: Lock, arch: Arch, done: process.ProcessResult, reporter: Reporter) -> Report:
-    """Read the findings of the script. Raises WorkFailed if it did not run."""
+    """Return the findings of the script. Raises WorkFailed if the script did not run."""
     try:
         document = msgspec.json.decode(done.stdout, type=_ScriptOutput)
     except msgspec.DecodeError as error:
@@ -176,7 +176,7 @@ def _report(lock: Lock, arch: Arch, done: process.ProcessResult, reporter: Repor
 
 
 def finding_lines(report: Report) -> Sequence[str]:
-    """Return the findings as text, with errors at the end."""
+    """Return the findings as lines of text, with errors at the end."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []
     for finding in sorted(report.findings, key=lambda entry: order.index(entry.severity)):

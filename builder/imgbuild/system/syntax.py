@@ -30,7 +30,10 @@ def parse_requirement(requirement_string: str) -> Requirement:
 
 @functools.lru_cache(maxsize=20_000)  # the same METADATA is read for each target and each lookup
 def valid_requirement(line: str) -> Requirement | None:
-    """Parse a requirement. Returns None if it is invalid. The result must not be changed."""
+    """Parse a requirement. Returns None if it is invalid.
+
+    The returned object is shared and must not be changed.
+    """
     try:
         return parse_requirement(line)
     except InvalidRequirement:
@@ -45,9 +48,9 @@ def marker_applies(
 
 
 def is_within(version: str | None, spec: str | SpecifierSet) -> bool:
-    """Return whether `version` matches `spec`.
+    """Return whether `version` matches `spec`, including pre-releases.
 
-    Pre-releases are allowed. False if either is invalid.
+    Returns False if either is invalid.
     """
     try:
         specifiers = SpecifierSet(spec) if isinstance(spec, str) else spec

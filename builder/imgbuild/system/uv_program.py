@@ -12,7 +12,7 @@ from imgbuild.system import process, programs
 def uv_path() -> str:
     """Return the path of uv in this Python's environment.
 
-    Raises ToolMissing if it is not installed.
+    Raises ToolMissing if uv is not installed.
     """
     try:
         from uv import find_uv_bin
