@@ -93,7 +93,7 @@ REMOVED = {
 
 
 class LazyCommands(Mapping[str, TyperCommand | VerbGroup]):
-    """Maps names to commands. A command is imported when it is looked up."""
+    """Maps names to commands, which are imported when they are looked up."""
 
     def __getitem__(self, name: str) -> TyperCommand | VerbGroup:
         verb = VERBS[name]
@@ -109,18 +109,18 @@ class LazyCommands(Mapping[str, TyperCommand | VerbGroup]):
 
 
 class ProgramGroup(VerbGroup):
-    """The group of all commands. Interrupts are raised, and must be reported by the caller."""
+    """The group of all commands. Interrupts are raised, so that the caller can report them."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands: Any = LazyCommands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield the panel, name and summary of each listed command. Imports no command."""
+        """Yield the panel, name and summary of each listed command, without importing it."""
         return ((verb.panel, name, verb.summary) for name, verb in VERBS.items() if not verb.hidden)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """The commands or options that begin with `incomplete`, without importing a command."""
+        """Return the commands or options that begin with `incomplete`. Imports no command."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         verbs = TyperGroup(
@@ -180,14 +180,14 @@ def _requests_help(words: Sequence[str]) -> bool:
 
 
 def _replacement(group: str) -> str | None:
-    """Return a hint with the replacement, if the command line uses a removed command of `group`."""
+    """Return a hint if the command line uses a removed command of `group`, or None."""
     words = sys.argv[1 : 2 + group.count(" ")]
     replacement = REMOVED.get(" ".join(words))
     return f"use imgbuild {replacement} instead" if replacement else None
 
 
 def _suggestion(error: Exception, text: str) -> str:
-    """Return a suggestion of the valid choice most similar to an invalid value, or ""."""
+    """Return a suggestion with the valid choice most similar to an invalid value, or ""."""
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
     near = (
@@ -199,7 +199,7 @@ def _suggestion(error: Exception, text: str) -> str:
 
 
 def run_verb() -> int:
-    """Run the command that the command line selects, and return the exit status.
+    """Run the command on the command line, and return the exit status.
 
     Raises InputError if the command line is invalid. Interrupts and errors from the command are not
     caught.

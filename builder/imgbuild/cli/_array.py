@@ -77,7 +77,7 @@ def add_slurm_options(name: str, function: Callable[..., None]) -> Callable[...,
 def _task_options(
     verb: str, options: Mapping[str, Any], defaults: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """Return the options that each task passes to the command.
+    """Return the command-line options of each task.
 
     Raises InputError for an option that tasks do not support.
     """
@@ -106,7 +106,7 @@ def _task_options(
 def _run_on_slurm(
     verb: str, options: Mapping[str, Any], handed: tuple[str, ...], cluster: Cluster
 ) -> None:
-    """Submit the tasks, wait for them, and print the same output as the command on one machine."""
+    """Submit the tasks, wait for them, and print the output of the command on one machine."""
     output = OutputOptions(json=options["json"], quiet=options["quiet"], verbose=options["verbose"])
     configure_console(output)
     session = open_session(options["matrix"], SessionOptions())
@@ -150,7 +150,7 @@ def _run_on_slurm(
 
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[ArrayTarget]:
-    """Create a task for each target with its locked digest. Raises LockStale without a digest."""
+    """Return a task for each target with its locked digest. Raises LockStale without a digest."""
     tasks = []
     for name in names:
         target_digests = current.read_current(session.project, session.matrix, name)[1]
@@ -190,7 +190,7 @@ def _report(
 
 
 def _reports(verb: str, end: TaskEnd) -> list[Report]:
-    """Return the reports of a task. Adds a report if no report contains the failure."""
+    """Return the reports of a task. A failure that no report contains is added as a report."""
     reports: list[Report] = []
     if verb == "smoke" and end.status is not None:
         with suppress(msgspec.DecodeError):

@@ -30,7 +30,7 @@ TargetGroups = dict[tuple[str, tuple[str, ...]], list[str]]
 
 
 def doctor_lines(diagnosis: HostDiagnosis, rows: RowsByTarget) -> Iterator[str]:
-    """Yield the results by group with reasons, the test records, and the recommended target."""
+    """Yield groups of targets with reasons, the test records, and the recommended target."""
     fitting = [fit.target for fit in diagnosis.verdicts if fit.fits and not fit.retired]
     full = {fit.target: fit.unrestricted for fit in diagnosis.verdicts}
     head, *below = _table(fitting, rows, full) if fitting else [""]
@@ -58,7 +58,7 @@ def doctor_lines(diagnosis: HostDiagnosis, rows: RowsByTarget) -> Iterator[str]:
 
 
 def _groups(diagnosis: HostDiagnosis) -> TargetGroups:
-    """Targets grouped by result, reasons and remarks, in the order of the results."""
+    """Group targets by result, reasons and remarks, in the order of the results."""
     fits = "fits" if is_comparable(diagnosis.host) else "unknown"
     groups: TargetGroups = {}
     for verdict in diagnosis.verdicts:
@@ -69,7 +69,7 @@ def _groups(diagnosis: HostDiagnosis) -> TargetGroups:
 
 
 def _table(names: Sequence[str], rows: RowsByTarget, full: Mapping[str, str]) -> list[str]:
-    """Return a header and a line for each target. A narrow terminal has fewer columns."""
+    """Return a header and a line for each target. Some columns are omitted on a narrow terminal."""
     lines: list[str] = []
     for brief, dropped in ((False, 0), (True, 0), (True, 1), (True, 2)):  # months, dates, Python
         cells = [_cells(name, rows.get(name), brief=brief) for name in names]
@@ -107,7 +107,7 @@ def _record(row: TableRow, *, brief: bool) -> str:
 
 
 def _tested_machines(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """List the tested GPUs and drivers, and properties of the machine that were not tested."""
+    """Yield the tested GPUs and drivers, and properties of the machine that were not tested."""
     runs = [run for row in fitting for image in row.images for run in image.runs if run.gpu]
     if not fitting or not is_comparable(host):
         return

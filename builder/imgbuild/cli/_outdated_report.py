@@ -30,7 +30,7 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     """Newer versions for the target or the requirements file `name`.
 
     `packages` lists the packages with a newer version or an error. `looked_up` is the number of
-    packages that were checked, and `unlisted` the number that were not. For a file, `base` and
+    checked packages, and `unlisted` the number of other packages. For a file, `base` and
     `vulnerabilities` are None.
     """
 
@@ -49,7 +49,10 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
-    """Format the report. With `whole`, all Debian updates and all vulnerabilities are listed."""
+    """Return the report as text.
+
+    With `whole`, all Debian updates and vulnerabilities are listed.
+    """
     rows = [
         *(_row(each) for each in sorted(report.packages, key=lambda each: not each.required)),
         *_python(report.base),
@@ -68,7 +71,7 @@ def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
 
 
 def _pin_notes(packages: Sequence[NewerVersion]) -> Iterator[str]:
-    """List the target's notes on pinned packages for which METADATA allows a newer version."""
+    """Yield the target's notes on pinned packages for which METADATA allows a newer version."""
     notes: dict[str, list[str]] = {}
     for each in packages:
         for note in each.notes if each.pinned and each.allowed else ():
@@ -93,7 +96,7 @@ def _unaudited_note(report: OutdatedReport) -> Iterator[str]:
 
 
 def _targets(report: OutdatedReport) -> Iterator[str]:
-    """Notes on Debian updates, on a retired target, and on targets with newer versions."""
+    """Yield notes on Debian updates, on a retired target, and on targets with newer versions."""
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
             "to get Debian's updates, replace `extends` with `like: TARGET` and lock again, or "
@@ -148,7 +151,7 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
 
 
 def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
-    """Yield a row for the standalone Python, if a newer release exists."""
+    """Yield a row if a newer release of the standalone Python exists."""
     if base is None:
         return
     if base.python_error:
@@ -161,7 +164,7 @@ def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
 
 
 def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each security update of the base, or with `whole`, for each update."""
+    """Yield a row for each security update of the base or, with `whole`, for each update."""
     if base is None:
         return
     if base.error:
@@ -198,7 +201,7 @@ def _debian_update_row(each: DebianUpdate, date: str) -> tuple[str, ...]:
 def _vulnerability_rows(
     known: KnownVulnerabilities | None, *, whole: bool
 ) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each vulnerability of high severity, or with `whole`, of any severity."""
+    """Yield a row for each vulnerability of high severity or, with `whole`, of any severity."""
     if known is None:
         return
     report = known.report
@@ -227,7 +230,7 @@ def _vulnerability(each: Vulnerability) -> tuple[str, ...]:
 
 
 def _solved_lines(solved: Sequence[SolvedVersion]) -> Iterator[str]:
-    """Describe for each tried version the audit of the solution, or why no solution exists."""
+    """Yield the audit of each solution, or the reason why a version has no solution."""
     for each in solved:
         head = f"{each.package} {each.version}"
         if each.reasons:

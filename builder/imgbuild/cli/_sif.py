@@ -101,7 +101,7 @@ def push_sifs(
     compress: Compressor,
     how: SessionOptions,
 ) -> None:
-    """Push a SIF file of each built image to the repository of the image."""
+    """Push a SIF file of each built image to the same repository."""
     if (
         layout is not None
         and not names
@@ -144,7 +144,7 @@ def _convert_image(
 
 
 def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
-    """Return the input for a target. The image is built unless it exists and is up to date."""
+    """Return the input for a target. The image is built unless it is up to date."""
     target_digests = read_current(session.project, session.matrix, item.name)[1]
     only = _only_arch(item, arches)
     place = session.project.output(item.name)
@@ -156,7 +156,7 @@ def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInpu
 
 
 def _only_arch(item: Selected, arches: Sequence[Arch]) -> Arch:
-    """Choose the architecture to build: the selected one, this machine's, or the target's."""
+    """Return the architecture to build: the selected one, this machine's, or the target's."""
     named = at_most_one_arch(arches, "a SIF or squashfs file can have only one architecture")
     return named or native_arch(item.arches)[0]
 
@@ -170,7 +170,6 @@ def _built_input(session: Session, name: str, layout: Path | None) -> SifInput:
 def _origin(
     origin: str, selection: TargetOptions, plain_http: Sequence[str], stack: contextlib.ExitStack
 ) -> SifInput:
-    """Return the input for an OCI layout, or for an image in a registry."""
     folder = Path(origin)
     if not folder.is_dir():
         client = RegistryClient(plain_http=plain_http, reporter=console)
@@ -212,7 +211,7 @@ def _pulled_input(
     arches: Sequence[Arch] | None,
     stack: contextlib.ExitStack,
 ) -> SifInput:
-    """Return the image in a registry. The layers are kept in the cache until `stack` is closed."""
+    """Return the image in a registry. Its layers are kept in the cache until `stack` is closed."""
     store = Store.open(reporter=console)
     place = stack.enter_context(store.scratch()) / "layout"
     with console.step(f"pulling {reference}"):
@@ -228,7 +227,7 @@ def _pulled_input(
 
 
 def file_path(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
-    """Return the path of the new file: `output`, a path in this folder, or next to the image."""
+    """Return the path of the new file. Without `output`, the file is next to the image."""
     if output is None:
         return stem.with_name(stem.name + suffix)
     return output / (stem.name + suffix) if several else output

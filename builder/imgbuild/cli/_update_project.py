@@ -69,7 +69,7 @@ class MoveOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that were moved and the files that were written, or with `--dry-run`, the plan."""
+    """The moved rows and the written files or, with `--dry-run`, the plan."""
 
     rows: tuple[MovedRow, ...]
     dry_run: bool
@@ -227,7 +227,7 @@ def _matrix_before(project: Project, data: bytes) -> Matrix:
 def _refuse_move(
     project: Project, value: Extensions, planned: ProjectMove, before: Session
 ) -> None:
-    """Raise NoSolution if requirements of a row exclude the new target, and list all of them."""
+    """Raise NoSolution with all requirements of the project that exclude the new target."""
     context = open_inputs(before).context
     reasons: list[str] = []
     with console.step(f"comparing the project with {planned.new.name}"):
@@ -258,7 +258,7 @@ def _refuse_move(
 def _stage_project(
     project: Project, text: bytes, planned: ProjectMove, options: SessionOptions
 ) -> Session:
-    """Create the project with the new matrix. Writes new locks to the folder for new content."""
+    """Return the project with the new matrix, for locks in the folder for new content."""
     folder = transaction.transaction_folder(project)
     images = folder / "images"
     if project.images.is_dir():
@@ -278,7 +278,7 @@ def _stage_project(
 
 
 def _commit(project: Project, text: bytes, value: Extensions, planned: ProjectMove) -> list[Path]:
-    """Write the copied target, the locks and the matrix in one transaction; return the paths."""
+    """Write the copied target, the locks and the matrix in one transaction. Returns the paths."""
     folder = transaction.transaction_folder(project)
     inner = project.folder.relative_to(project.root)
     files: list[tuple[str, bytes | None]] = [

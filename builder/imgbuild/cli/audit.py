@@ -93,7 +93,7 @@ OLDEST_GLIBC_MINOR = 5  # of the minor versions of glibc that a wheel's name can
 
 
 class _AuditSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """The scope of an audit: a machine, checks, and a user's code."""
+    """What an audit covers: a machine, checks, and a user's code."""
 
     arch: Arch
     matrix: Path | None
@@ -153,7 +153,7 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
     again: Annotated[bool, AGAIN("Applies to cached reports on package sets.")] = False
 
     def given_options(self) -> tuple[str, ...]:
-        """Return the specified options that can only be used without targets."""
+        """Return the specified options that cannot be combined with targets."""
         values = {
             "--python": self.python,
             "--base": self.base,
@@ -297,12 +297,12 @@ def _matrix(matrix: Path | None) -> Matrix:
 
 
 def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
-    """Return the matrix, which has the indexes of local versions, if a pin needs one."""
+    """Return the matrix if a pin has a local version, which only indexes of the matrix provide."""
     return _matrix(matrix) if any("+" in version for version in listed.versions.values()) else None
 
 
 def project_glibc(python: str, matrix: Path | None) -> str:
-    """Return the glibc version of the base with this Python. `ANY_GLIBC` outside of a project."""
+    """Return the glibc version of the base with this Python. Outside of a project: `ANY_GLIBC`."""
     if not project_paths.find_project(matrix).writable:
         return ANY_GLIBC
     read = _matrix(matrix)
@@ -324,7 +324,6 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText]:
-    """Return the requirements of all files, and the pins on the command line."""
     texts = []
     for path, name in zip(dict.fromkeys(files), _names(files), strict=True):
         if str(path) == STDIN_FILE:
@@ -453,7 +452,6 @@ def audit(
 
 
 def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool) -> str:
-    """Return the hint for the errors in `reports`, or ""."""
     if any(isinstance(report, CodeReport) and not report.ok for report in reports):
         return EXPLAIN_HINT
     if packages.requirements and _lacks_packages(reports[0]):
@@ -462,7 +460,7 @@ def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool)
 
 
 def _lacks_packages(report: Report) -> bool:
-    """Whether most errors are requirements or imports that are missing from the package set."""
+    """Return whether most errors are requirements or imports that the package set lacks."""
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     return 2 * sum(map(is_absent, errors)) > len(errors)
 
@@ -556,7 +554,7 @@ def _audit_targets(
 
 
 def _native_targets(selection: SelectionOptions, selected: Sequence[Selected]) -> list[Selected]:
-    """Restrict targets to the selected architecture, or by default to that of this machine."""
+    """Restrict targets to the selected architecture or, by default, to that of this machine."""
     if selection.arches:
         return list(selected)
     return [msgspec.structs.replace(item, arches=native_arch(item.arches)) for item in selected]

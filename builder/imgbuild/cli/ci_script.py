@@ -35,7 +35,7 @@ from imgbuild.registry.image_reference import parse_repository
 
 
 class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
-    """Options for running the jobs in a script."""
+    """Options for the jobs in a script."""
 
     registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` in the matrix.")] = None
     no_push: Annotated[
@@ -141,9 +141,9 @@ def script(
 def _named_jobs(
     session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
-    """Return all jobs of a target. `names` are names of jobs that must exist.
+    """Return all jobs of a target.
 
-    Raises InputError if no job has one of the names.
+    Raises InputError if no job has one of the names in `names`.
     """
     [item] = session.select_targets([target], arches=[])
     digests = choosing.read_digests(session.project, target)
@@ -206,7 +206,6 @@ def _script_options(
 
 
 def _submission(request: AllocationOptions) -> tuple[str, ...]:
-    """Options of `imgbuild smoke --on slurm` for the requested resources."""
     _allocation.requested_allocation(request)
     given = {"partition": request.partition, "account": request.account, "time": request.time}
     words = [f"--{name}={value}" for name, value in given.items() if value]

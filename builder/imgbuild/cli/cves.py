@@ -157,7 +157,7 @@ def _cases(session: Session, selection: SelectionOptions) -> list[CveCase]:
 
 
 def _records(session: Session) -> dict[str, Package]:
-    """Read the records of locked files, such as the source packages of debs, by sha256."""
+    """Return the records of locked files, such as the source packages of debs, by sha256."""
     return packages.recorded_packages(
         [project_paths.catalogue_project().images, session.project.images]
     )
@@ -217,10 +217,7 @@ def _attach_vex(
 
 
 def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
-    """Return the digest of the manifest of each image.
-
-    Raises LockStale if an image has no digest.
-    """
+    """Return the manifest digest of each image. Raises LockStale if an image has no digest."""
     images = session.project.images
     return [
         image_digests.read_digests(images, case.lock).arch[case.arch].manifest for case in cases
@@ -247,7 +244,7 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
 
 
 def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
-    """Format each report: counts, vulnerabilities, and obsolete entries of the matrix."""
+    """Yield each report as text: counts, vulnerabilities, and obsolete entries of the matrix."""
     for report in reports:
         yield from fold_lines([_counts(report)])
         yield from align_columns(
@@ -272,7 +269,6 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
 
 
 def _unqueried_lines(report: CveReport) -> Iterator[str]:
-    """Yield a line with the packages that were not queried."""
     names = sorted(set(report.unqueried))
     if names and len(report.unqueried) < report.packages:
         more = f" and {len(names) - NAMED_PACKAGES} more" if len(names) > NAMED_PACKAGES else ""
@@ -317,7 +313,6 @@ def _counts(report: CveReport) -> str:
 
 
 def _end_check(reports: Sequence[CveReport]) -> None:
-    """Raise AuditFailed if a vulnerability is not accepted."""
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         console.info(f"advisories: {of}")
     failed = [report for report in reports if not report.ok]

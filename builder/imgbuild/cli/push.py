@@ -184,7 +184,6 @@ def _plan(planned: Sequence[PushedTarget]) -> None:
 
 
 def _report_pushed(pushed: Sequence[PushedTarget], file: Path | None) -> None:
-    """Print the pushed images, and write them to `file`."""
     lines = [f"{item.target} {item.reference}" for item in pushed]
     if file is not None:
         codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())

@@ -15,7 +15,7 @@ from imgbuild.system.syntax import parse_requirement
 
 
 def check_extensions(notes: ProblemNotes, matrix: Extensions) -> None:
-    """Check all parts that can be checked without the lock of a published target."""
+    """Check everything that does not depend on the lock of a published target."""
     if not matrix.published:
         message = "no published target is listed"
         notes.note(("published",), message, expected="at least one published target")
@@ -105,7 +105,6 @@ def _places(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
 
 
 def _check_inside(notes: ProblemNotes, path: ValuePath, source: str, what: str) -> None:
-    """Record a path outside the folder of the matrix."""
     if is_outside(source):
         message = f"the {what} is outside the repository"
         if source.startswith("/"):

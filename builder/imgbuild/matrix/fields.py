@@ -1,7 +1,7 @@
 """Defines the types of strings in `matrix.yaml` and in locks: names, versions, paths, reasons.
 
 The patterns are checked whenever a file is read. `matrix.settings` has additional checks. A valid
-string can contain quotes, `$` or spaces, which `render` quotes in its output.
+string can contain quotes, `$` or spaces. `render` quotes these characters in its output.
 """
 
 from __future__ import annotations

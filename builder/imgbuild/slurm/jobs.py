@@ -417,7 +417,7 @@ def allocation_problems(allocation: Allocation, *, log: bool) -> list[str]:
             if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
         ]
         + [
-            f"--sbatch {word!r}: the script sets this option"
+            f"--sbatch {word!r}: the job script sets this option"
             for word in allocation.more
             if re.fullmatch(f"({OUR_OPTIONS}{f'|{LOGS}' if log else ''})(=.*)?", word)
         ]

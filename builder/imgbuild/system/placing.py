@@ -59,5 +59,5 @@ def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
 
 
 def _damage_error(source: Path) -> IntegrityError:
-    message = f"{source} is damaged: its digest differs"
+    message = f"{source} is damaged: the content does not match its digest"
     return IntegrityError(message, hint="remove the file, and build the image again")

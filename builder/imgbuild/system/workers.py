@@ -79,7 +79,7 @@ class WorkerPool:
     def _run_call(self, function: Callable[..., R], args: Any, kwargs: Any) -> R:
         with self._lock:
             if self._stopped:
-                message = "the work was stopped"
+                message = "the worker processes were stopped"
                 raise WorkFailed(message, hint="run the same command again")
             if self._idle:
                 worker = self._idle.pop()
