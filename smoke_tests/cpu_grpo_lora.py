@@ -20,10 +20,9 @@ RANK = 8
 
 
 class ContentReward(Reward):
-    """A reward for completions that are lists of messages."""
+    """A reward function for completions that are lists of messages."""
 
     def __call__(self, completions: list[Any], **_: Any) -> list[float]:
-        """One reward for each completion."""
         return super().__call__([completion[0]["content"] for completion in completions])
 
 
@@ -41,7 +40,7 @@ def has_accuracy_reward() -> bool:
 
 
 def answers() -> list[str]:
-    """Return the problems of `accuracy_reward` for a right and a wrong answer to each question."""
+    """Return the problems with the rewards of `accuracy_reward` for right and wrong answers."""
     if not has_accuracy_reward():
         return []
     from trl.rewards import accuracy_reward

@@ -1,4 +1,4 @@
-"""Checks the NVIDIA driver's library for doctor.py."""
+"""Checks the library of the NVIDIA driver for doctor.py."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _loaded(name: str) -> str:
 
 
 def _link(folder: Path) -> Iterator[Finding]:
-    """Check whether `gcc -lcuda` finds the library, against which Triton and FlashInfer link."""
+    """Check whether `gcc -lcuda` finds the library, which Triton and FlashInfer link."""
     compiler = shutil.which(os.environ.get("CC", "gcc"))
     if compiler is None:
         return

@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _cudnn(version: int | None) -> list[int]:
-    """The parts of a cuDNN version, which is reported as 90100 for 9.1.0 and 8902 for 8.9.2."""
+    """Return the numbers of a cuDNN version: 90100 is 9.1.0, and 8902 is 8.9.2."""
     if version is None:
         return []
     step = 10_000 if version >= 10_000 else 1_000

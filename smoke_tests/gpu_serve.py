@@ -45,7 +45,7 @@ def by_trl(folder: Path, prompts: Answers) -> Answers:
 
 
 def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
-    """Return the greedy tokens of `vllm serve` with a number of engines, through OpenAI's API."""
+    """Return the greedy tokens of `vllm serve` with `engines` engines, through OpenAI's API."""
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("vllm"), "serve", str(folder), *common(port),
                "--served-model-name", "smoke",
@@ -72,7 +72,7 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
 
 
 def structured_by_vllm() -> dict[str, dict[str, object]]:
-    """Return the options of vLLM for structured output, in addition to those of OpenAI's API."""
+    """Return vLLM's options for structured output, in addition to those of OpenAI's API."""
     words, code = list(smoke_openai.COLOURS), smoke_openai.CODE
     if "class StructuredOutputsParams" in smoke_stack.source("vllm", "sampling_params.py"):
         return {
@@ -122,14 +122,14 @@ def busy(metrics: str) -> dict[str, float]:
 
 
 def in_parallel(folder: Path, prompts: Answers) -> Answers:
-    """The greedy tokens of two engines, between which vLLM's server balances requests since 0.9."""
+    """Return the greedy tokens of two engines behind one server, which vLLM 0.9 introduced."""
     if "class DPLBAsyncMPClient" not in smoke_stack.source("vllm", "v1/engine/core_client.py"):
         skip(f"the server of vLLM {version('vllm')} does not balance several engines")
     return by_vllm(folder, prompts, engines=2)
 
 
 def by_sglang(folder: Path, prompts: Answers) -> Answers:
-    """Return the greedy tokens of `sglang serve`, through its own API."""
+    """Return the greedy tokens of `sglang serve`, through SGLang's API."""
     port = smoke_gpu.free_port()
     options = smoke_stack.sglang_options(1)
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]

@@ -33,7 +33,7 @@ def cache_size(config: Any) -> int:
 
 
 def main() -> None:
-    """Compare the tokens before and after the release, and check the free memory between them."""
+    """Compare the tokens before and after the release, and check the memory released."""
     smoke_gpu.require()
     first, second = make(0), make(1)
     prompts = gpu_vllm.prompt_ids(first)

@@ -52,7 +52,7 @@ def sampling(count: int, **form: Any) -> Any:
 
 
 def answers(llm: Any, parameters: Any) -> list[str]:
-    """Return the texts for one prompt."""
+    """Return the generated texts for one prompt."""
     [output] = llm.generate([gpu_vllm.PROMPTS[3]], parameters, use_tqdm=False)
     return [answer.text for answer in output.outputs]
 
@@ -60,7 +60,7 @@ def answers(llm: Any, parameters: Any) -> list[str]:
 def form(
     llm: Any, right: Callable[[str], bool], words: str, count: int = 3, **parameters: Any
 ) -> list[str]:
-    """Return the problems of structured answers, which `right` checks."""
+    """Return the problems with structured answers, which `right` checks."""
     texts = answers(llm, sampling(count, **parameters))
     print(words, texts)
     if not any(texts):
@@ -100,7 +100,7 @@ def save(*, padded: bool) -> Path:
 
 
 def every_format(llm: Any, backend: str) -> list[str]:
-    """Problems of plain texts and of answers in each format."""
+    """Return the problems with plain texts and with answers in each format."""
     problems = plain(llm)
     problems += form(llm, COLOURS.__contains__, f"one of {COLOURS}", choice=list(COLOURS))
     problems += form(llm, lambda text: bool(re.fullmatch(CODE, text)), f"like {CODE}", regex=CODE)
@@ -112,7 +112,7 @@ def every_format(llm: Any, backend: str) -> list[str]:
 
 
 def alone_and_together(llm: Any) -> list[str]:
-    """Problems of the answers to a single request and to several simultaneous requests.
+    """Return the problems with answers to a single request and to simultaneous requests.
 
     The formats have short answers, which never end too early.
     """
@@ -131,7 +131,7 @@ def alone_and_together(llm: Any) -> list[str]:
 
 
 def at_once(right_counts: Sequence[int]) -> list[str]:
-    """Problems of simultaneous requests, of which `right_counts` have their format."""
+    """Return the problems with simultaneous requests, of which `right_counts` have their format."""
     if all(count == TOGETHER for count in right_counts):
         return []
     if all(count == 1 for count in right_counts):

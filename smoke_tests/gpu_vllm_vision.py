@@ -45,7 +45,7 @@ def make(folder: Path) -> Any:
 
 
 def image_prompts(processor: Any) -> list[tuple[str, Any]]:
-    """Return the prompt for each question and image, with a placeholder, and the image."""
+    """Return the prompt, with a placeholder, and the image for each question and image."""
     pairs = []
     for question, image in itertools.product(QUESTIONS, tiny_qwen_vl.images()):
         content = [{"type": "image"}, {"type": "text", "text": question}]
@@ -56,7 +56,7 @@ def image_prompts(processor: Any) -> list[tuple[str, Any]]:
 
 
 def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) -> dict[str, Any]:
-    """The inputs of transformers for a text and an image, with `more` tokens after the text."""
+    """Return transformers' inputs for a text and an image, with `more` tokens after the text."""
     from torch.nn.functional import pad
 
     tensors = dict(processor(text=[text], images=[image], return_tensors="pt").to(device))
@@ -67,7 +67,7 @@ def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) ->
 
 
 def removed() -> str | None:
-    """Return the class that vLLM 0.7 imports for this model, if it is missing from transformers."""
+    """Return the class that vLLM 0.7 imports for this model, if transformers lacks it."""
     from transformers.models import qwen2_5_vl
 
     name = "Qwen2_5_VLImageProcessor"
@@ -111,7 +111,7 @@ def judge(
     written: list[list[int]],
     device: str = "cuda",
 ) -> tuple[list[str], str]:
-    """The problems of the prompts that vLLM `read` and the completions that it has `written`."""
+    """Return the problems with the prompts that vLLM `read` and the completions that it wrote."""
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration
 

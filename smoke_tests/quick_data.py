@@ -48,12 +48,12 @@ DEEPSPEED: dict[str, dict[str, Any]] = {
 
 
 def user(question: str) -> list[dict[str, str]]:
-    """A conversation with one question."""
+    """Return a conversation with one question."""
     return [{"role": "user", "content": question}]
 
 
 def assistant(answer: str) -> list[dict[str, str]]:
-    """An answer to a conversation."""
+    """Return an answer to a conversation."""
     return [{"role": "assistant", "content": answer}]
 
 
@@ -65,7 +65,7 @@ def chat() -> list[dict[str, Any]]:
 
 
 def turns() -> list[dict[str, Any]]:
-    """Return the conversations of four messages that verl's fine-tuning reads."""
+    """Return the conversations of four messages for verl's fine-tuning."""
     rows = chat()
     return [
         {"messages": row["messages"] + other["messages"]}
@@ -74,7 +74,7 @@ def turns() -> list[dict[str, Any]]:
 
 
 def preference() -> list[dict[str, Any]]:
-    """A better and a worse answer to each question."""
+    """Return a better and a worse answer to each question."""
     return [
         {"prompt": user(question), "chosen": assistant(answer), "rejected": assistant("no.")}
         for question, answer in QUESTIONS.items()
@@ -82,7 +82,7 @@ def preference() -> list[dict[str, Any]]:
 
 
 def unpaired() -> list[dict[str, Any]]:
-    """Return the answers with a judgement, half of which are good."""
+    """Return the answers, each with a judgement. Half of them are good."""
     return [
         {
             "prompt": user(question),

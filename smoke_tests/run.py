@@ -233,7 +233,7 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
 
 
 def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return `result`, with a failure that allowed.json accepts marked as skipped.
+    """Return `result`. A failure that allowed.json accepts is marked as skipped.
 
     A case that passes despite an entry in allowed.json fails, because the entry could hide a later
     failure.
@@ -252,7 +252,7 @@ def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> d
 
 
 def with_servers(log: str, work: Path) -> str:
-    """Return the log of a case and of the servers that it started."""
+    """Return the log of a case, and of the servers that it started."""
     servers = sorted(work.glob("server-*.log"))
     return "\n".join([log, *(path.read_text("utf-8", "replace") for path in servers)])
 
@@ -333,7 +333,7 @@ def environment(
 
 
 def sharing(options: argparse.Namespace) -> int:
-    """The number of cases that may use a GPU at the same time, or 1 if the tier shares no GPU."""
+    """Return how many cases may use a GPU at the same time: 1 if the tier shares no GPU."""
     return int(options.share) if options.tier == "gpu" else 1
 
 
@@ -355,7 +355,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def verdict(status: int | None, log: str, limit: float) -> tuple[str, str]:
-    """Return the outcome and message of a case that ended with `status`, or was stopped (None)."""
+    """Return the outcome and message of a case that ended with `status`, or timed out (None)."""
     if status == 0:
         return "passed", last_line(log)
     if status == SKIPPED:
@@ -388,7 +388,7 @@ def last_line(log: str) -> str:
 
 
 def clip(log: str, limit: int) -> str:
-    """At most `limit` characters of `log`, half from the start and half from the end."""
+    """Return at most `limit` characters of `log`: half from the start and half from the end."""
     if len(log) <= limit:
         return log
     half = limit // 2

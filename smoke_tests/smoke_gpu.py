@@ -34,7 +34,7 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def require(count: int = 1, *, every: bool = False) -> None:
-    """Fail the case unless there are `count` GPUs and the driver's library.
+    """End the case as failed unless there are `count` GPUs and the driver's library.
 
     A case for one GPU then uses only one GPU, unless it tests `every` GPU. A missing GPU is a
     failure and not a skip, because a GPU tier that tested nothing must not pass.
@@ -144,7 +144,7 @@ def names() -> list[str]:
 
 
 def age() -> float:
-    """Return the seconds since this process started, without the time it waited for the GPU."""
+    """Return the seconds since this process started, minus the time it waited for the GPU."""
     ticks = int(Path("/proc/self/stat").read_text("ascii").rpartition(")")[2].split()[19])
     began = ticks / os.sysconf("SC_CLK_TCK")
     waited = Path(os.environ.get("SMOKE_WAITED") or "absent")
@@ -153,17 +153,17 @@ def age() -> float:
 
 
 def timeout_factor() -> float:
-    """Return the factor for time limits."""
+    """Return the factor by which time limits are multiplied."""
     return float(os.environ.get("SMOKE_TIMEOUT_FACTOR") or 1)
 
 
 def script(name: str) -> str:
-    """Return the command `name` of the tested environment."""
+    """Return the path of the command `name` in the tested environment."""
     return str(Path(sys.executable).with_name(name))
 
 
 def free_port() -> int:
-    """An unused TCP port of the loopback, to which 10,000 can be added, as SGLang does for gRPC."""
+    """Return an unused loopback port. SGLang adds 10,000 to it for gRPC."""
     port = LAST_PORT
     while port + 10_000 > LAST_PORT:
         with socket.socket() as listener:
@@ -216,9 +216,9 @@ def output(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[s
 def server(
     command: Sequence[str], health: str, seconds: float, env: dict[str, str] | None = None
 ) -> Iterator[None]:
-    """Run `command` as a server for a `with` block, entered once it responds to GET `health`.
+    """Run `command` as a server in the block, which starts once GET `health` succeeds.
 
-    Fails the case with the log of the server if it exits or does not respond within `seconds`.
+    If the server exits or does not respond within `seconds`, the case fails with the server's log.
     """
     log = Path(f"server-{free_port()}.log")
     print("starting:", *command)
@@ -254,7 +254,6 @@ def _await(process: subprocess.Popen[bytes], health: str, deadline: float, log: 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a server. The runner ends its child processes, which are in the process group."""
     process.kill()
     process.wait()
 
@@ -286,7 +285,7 @@ def get(url: str, seconds: float = 30) -> Any:
 
 
 def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:
-    """Return the JSON response to a JSON document.
+    """Send a JSON document, and return the JSON response.
 
     Raises RuntimeError with the text of an HTTP error.
     """

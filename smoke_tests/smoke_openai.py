@@ -96,7 +96,7 @@ class Client:
 
 
 def complete(texts: list[str], right: Callable[[str], bool]) -> list[str]:
-    """Return the problems of `texts`. Most must be right, and the others may only end too early."""
+    """Return the problems with `texts`. Most must be right; the others may only end too early."""
     wrong = [text for text in texts if not right(text)]
     print("documents:", texts)
     if not any(texts):

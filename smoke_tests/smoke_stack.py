@@ -34,18 +34,18 @@ SHARE = 0.25  # of a GPU's memory for an engine: the rest is the trainer's and t
 
 
 def given() -> Path | None:
-    """Return the folder of the model given by --model."""
+    """Return the model folder that --model specifies, or None."""
     folder = os.environ.get("SMOKE_MODEL")
     return Path(folder) if folder else None
 
 
 def share() -> float:
-    """Return the share of a GPU's memory for an engine, which is smaller if cases share the GPU."""
+    """Return an engine's share of the GPU memory, which is smaller if cases share the GPU."""
     return SHARE if measures_memory() else min(SHARE, round(0.8 / smoke_gpu.sharing(), 3))
 
 
 def measures_memory() -> bool:
-    """Return whether this vLLM has no option for its cache size and measures memory at its start.
+    """Return whether this vLLM has no cache size option and measures memory at its start.
 
     Such a version counts the memory of other processes and fails if one of them ends meanwhile, so
     its case must be alone on the GPU.
@@ -54,14 +54,14 @@ def measures_memory() -> bool:
 
 
 def folder(package: str) -> Path | None:
-    """Return the folder of a package, without importing it."""
+    """Return the folder of a package without importing the package."""
     spec = importlib.util.find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return Path(places[0]) if places else None
 
 
 def source(package: str, path: str) -> str:
-    """The text of a file in a package, which is not imported, or "" if the file is missing."""
+    """Return the text of a file in a package without importing it, or "" if it is missing."""
     place = folder(package)
     file_path = place / path if place is not None else None
     return file_path.read_text("utf-8") if file_path is not None and file_path.is_file() else ""
@@ -70,7 +70,7 @@ def source(package: str, path: str) -> str:
 def accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the `arguments` that `function` accepts.
 
-    Raises TypeError if a required one is missing.
+    Raises TypeError if a required argument is missing.
     """
     parameters = inspect.signature(function).parameters
     unknown = arguments.keys() - parameters.keys()
@@ -129,7 +129,7 @@ def generate(
 ) -> list[list[int]]:
     """Return the token IDs that `llm` appends to each of `prompts`.
 
-    `more` are arguments of generate.
+    `more` contains arguments of `llm.generate`.
     """
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
     outputs = llm.generate(requests, parameters, use_tqdm=False, **more)
@@ -156,7 +156,7 @@ def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
 
 
 def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
-    """The log-probabilities that a transformers model assigns to the tokens of `sequences`."""
+    """Return the log-probabilities that a transformers model assigns to tokens of `sequences`."""
     import torch
 
     log_probabilities = []
@@ -172,7 +172,7 @@ def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]
 def apart(
     first: Iterable[Iterable[float]], other: Iterable[Iterable[float]]
 ) -> tuple[float, float]:
-    """Return the largest and the mean difference of two tables of numbers with the same shape."""
+    """Return the largest and the mean difference of two tables of the same shape."""
     distances = [
         abs(left - right)
         for row, others in zip(first, other, strict=True)
@@ -182,7 +182,7 @@ def apart(
 
 
 def colocated(trainer: Any) -> Any:
-    """Return the vLLM engine in the process of a GRPO trainer of TRL."""
+    """Return the vLLM engine in the process of TRL's GRPO trainer."""
     holder = getattr(trainer, "vllm_generation", trainer)  # since TRL 0.27
     return holder.llm
 
@@ -202,10 +202,7 @@ def require_vllm_serve() -> None:
 
 
 def trl_serves_itself() -> bool:
-    """Return whether `trl vllm-serve` is TRL's own server.
-
-    Since TRL 1.16, it starts vLLM's server.
-    """
+    """Return whether `trl vllm-serve` is TRL's server. Since TRL 1.16, it is vLLM's."""
     return '"/generate/"' in source("trl", "scripts/vllm_serve.py")
 
 

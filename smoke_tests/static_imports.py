@@ -54,7 +54,7 @@ def import_names(distribution: Distribution) -> list[str]:
 
 
 def place_of(path: str) -> tuple[str, ...]:
-    """Return the parts of `path` below its folder in sys.path, or () if no folder contains it.
+    """Return the components of `path` below its folder in sys.path, or () if there is none.
 
     The deepest folder counts, because a .pth file can add a folder inside site-packages, whose
     modules fail if they are imported by their longer name.

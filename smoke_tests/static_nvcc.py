@@ -28,7 +28,7 @@ ARCHITECTURE = "sm_90"  # of an H100 or H200; nvcc needs none here
 
 
 def locked(start: str) -> dict[str, str]:
-    """Return the versions of the distributions named `start`, with or without a CUDA suffix."""
+    """Return the versions of distributions named `start`, with or without a CUDA suffix."""
     packages: dict[str, str] = expectation()["packages"]
     return {name: packages[name] for name in packages if re.fullmatch(rf"{start}(-cu\d+)?", name)}
 

@@ -52,7 +52,7 @@ def exists(module: str) -> bool:
 
 
 def kernel_builders() -> dict[str, Callable[[], Any]]:
-    """Return the compile functions of each kernel in this version of SGLang."""
+    """Return the function that compiles each kernel in this version of SGLang."""
     import torch
 
     builders: dict[str, Callable[[], Any]] = {}
