@@ -85,14 +85,14 @@ def lacks_package(subject: str, file: str) -> bool:
 
 
 def lacks_name(subject: str, file: str) -> bool:
-    """Return whether a module ("module:name") has no such name."""
+    """Return whether a module lacks a name. `subject` is "module:name"."""
     module, _, name = subject.partition(":")
     value = load_module(module)
     return value is None or not have_all_parts(value, name.split("."))
 
 
 def have_all_parts(value: Any, parts: Sequence[str]) -> bool:
-    """Whether each of `parts` is an attribute of the preceding object, starting at `value`."""
+    """Return whether each of `parts` is an attribute of the part before it or of `value`."""
     for part in parts:
         try:
             if not has_name(value, part):
@@ -114,7 +114,7 @@ def lacks_attribute(subject: str, file: str) -> bool:
 
 
 def refuses_keyword(subject: str, file: str) -> bool:
-    """Return whether a callable ("module.callable(keyword)") lacks the keyword."""
+    """Return whether a callable lacks a keyword. `subject` is "module.callable(keyword)"."""
     callee, _, keyword = subject.removesuffix(")").partition("(")
     value = find_object(callee)
     if value is None:

@@ -46,7 +46,7 @@ class SetProbe:
         libraries: Sequence[str] = (),
         facts: Sequence[dict[str, str]] = (),
     ) -> dict[str, Any]:
-        """Run a query. If the process dies, the current step has failed."""
+        """Run a query. If the process crashes, the step that was running has failed."""
         request = {
             "paths": self._paths,
             "modules": modules,
@@ -171,7 +171,7 @@ def error_text(error: BaseException) -> str:
 
 
 def traceback_places(error: BaseException, paths: list[str]) -> list[str]:
-    """The files and lines of the traceback inside the set, outermost first and causes last."""
+    """Return the files and lines of the traceback in `paths`: outermost first, causes last."""
     locations = []
     seen: set[int] = set()
     step: BaseException | None = error
@@ -188,7 +188,7 @@ def traceback_places(error: BaseException, paths: list[str]) -> list[str]:
 
 
 def claim_verdict(fact: dict[str, str]) -> str:
-    """Check a claim of the audit: "holds", "refuted" or "unknown"."""
+    """Check a claim of the audit. Returns "holds", "refuted" or "unknown"."""
     subject, relation = fact["subject"], fact["relation"]
     try:
         if relation == "module":
@@ -229,7 +229,7 @@ def accepts_keyword(called: Any, keyword: str) -> bool:
 
 
 def requires_argument(called: Any, argument: str) -> bool:
-    """Whether a callable requires `argument`, or accepts at most that number of arguments."""
+    """Return whether a callable requires `argument`, or accepts at most that many arguments."""
     parameters = inspect.signature(called).parameters
     if not argument.isdigit():
         parameter = parameters.get(argument)

@@ -62,7 +62,7 @@ def module_purpose(path: Path) -> str:
 
 
 def _line(path: Path) -> str:
-    """Return a line for a module with path, purpose and public names."""
+    """Return a line for a module with its path, purpose and public names."""
     names = [
         f"`{node.name}`"
         for node in ast.parse(path.read_text(encoding="utf-8")).body

@@ -137,10 +137,8 @@ def names_looked_up_by_audit(
 ) -> tuple[str, ...]:
     """Return the names that an audit of `package_set` looks up.
 
-    Raises ValueError if the audit has errors.
-
     Names from checks of METADATA and rules are not recorded, because these checks read all packages
-    of an extension.
+    of an extension. Raises ValueError if the audit has errors.
     """
     report = judge.audit_package_set(
         package_set,
