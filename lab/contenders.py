@@ -134,7 +134,6 @@ class ImgbuildContender:
         )
 
     def _script(self, built: PreparedTarget) -> list[str | Path]:
-        """Return the command line of `imgbuild run`, which builds and loads the image."""
         words = ["run", built.project.target, "--through", self._through, *self._jobs]
         return [IMGBUILD, *words, "--", *ANSWER]
 
@@ -263,7 +262,6 @@ def daemon_processes() -> list[int]:
 
 
 def _saved_layers() -> dict[str, int]:
-    """Return layer sizes by digest, from the manifest in the output of `docker save`."""
     documents: dict[str, bytes] = {}
     with (
         subprocess.Popen(["docker", "image", "save", TAG], stdout=subprocess.PIPE) as process,
@@ -306,7 +304,6 @@ def _run_checked(*command: str | Path) -> None:
 
 
 def _run_quietly(*command: str | Path) -> None:
-    """Run a command that may fail, such as the removal of a missing image."""
     subprocess.run(command, capture_output=True, check=False)
 
 

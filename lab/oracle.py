@@ -213,7 +213,6 @@ class Experiments:
             )
 
     def _audit_set(self, installed_set: InstalledSet) -> SetResult:
-        """Audit a set. Returns the results of Python and of the audit."""
         audit_report, complaint, seconds = self._audit_pins(installed_set.pins)
         return msgspec.structs.replace(
             installed_set.result(),
@@ -223,7 +222,6 @@ class Experiments:
         )
 
     def _base(self, torch: str) -> Path:
-        """Return the folder with this version of torch, which is installed if it is missing."""
         base = self.folder / f"torch-{torch}"
         if base.exists():
             return base
@@ -244,7 +242,6 @@ class Experiments:
         return base
 
     def _audit_pins(self, pins: ResolvedPins) -> tuple[Report | None, str, float]:
-        """Return the report or the last output of the audit of `pins`, and the seconds."""
         start = time.monotonic()
         audit_report, complaint = self._audit_answer(pins)
         return audit_report, complaint, round(time.monotonic() - start, 1)
@@ -291,7 +288,6 @@ class Experiments:
 def _failures(
     tried: SetProbe, target: Path, package: str, modules: Sequence[str], names: Sequence[str]
 ) -> Iterator[Failure]:
-    """Yield failures to import, read or open modules, names and libraries of one package."""
     objects = [
         str(path)
         for module in modules

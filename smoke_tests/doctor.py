@@ -81,7 +81,6 @@ def packages() -> Iterator[Finding]:
 
 
 def _added_packages(site_packages: str) -> list[str]:
-    """Return the packages that a user added, such as "emoji 2.15.0"."""
     if not site.ENABLE_USER_SITE:
         return []
     names = {path.name for path in Path(site.getusersitepackages()).glob("*.dist-info")}

@@ -68,7 +68,6 @@ def driver(gpus: int) -> Iterator[Finding]:
 
 
 def _loaded(name: str) -> str:
-    """Return the path of the loaded library whose file name starts with `name`."""
     rows = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     return next((row.split()[-1] for row in rows if f"/{name}" in row), name)
 

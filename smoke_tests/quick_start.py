@@ -95,7 +95,6 @@ def main(name: str) -> None:
 
 
 def _on_gpu(row: quick_table.Quick) -> dict[str, str]:
-    """Return the values of the placeholders on a GPU, after waiting for the GPU."""
     smoke_gpu.require(row.gpus)
     words = places(row)
     smoke_gpu.turn(alone=row.engine and smoke_stack.measures_memory())

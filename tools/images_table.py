@@ -94,12 +94,10 @@ def _download_sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
 
 
 def _tested_text(row: TableRow, *, brief: bool) -> list[str]:
-    """Return the GPUs and the month of the newest test, or the records of each image."""
     return [table.highest_record(row)] if brief else table.test_runs(row)
 
 
 def _name_mark(row: TableRow) -> str:
-    """Return the note below the name of a target."""
     if row.recommended:
         return f"<br>**{quoting.markdown_cell(row.recommended)}**"
     return "<br>retired" if row.retired else ""

@@ -139,7 +139,6 @@ SHARED = {"--json", "--quiet", "--verbose", "--help"}
 
 
 def _contents(commands: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """Yield links to the verbs, with a row for each panel of the help."""
     panels: dict[str, list[str]] = {}
     for name, command in commands:
         if name.count(" ") == 1:

@@ -179,15 +179,13 @@ def _requests_help(words: Sequence[str]) -> bool:
     return not given or given[0] == "help" or not {"--help", "-h"}.isdisjoint(given)
 
 
-def _replacement(group: str) -> str | None:
-    """Return a hint if the command line uses a removed command of `group`, or None."""
+def _replacement_hint(group: str) -> str | None:
     words = sys.argv[1 : 2 + group.count(" ")]
     replacement = REMOVED.get(" ".join(words))
     return f"use imgbuild {replacement} instead" if replacement else None
 
 
-def _suggestion(error: Exception, text: str) -> str:
-    """Return a suggestion with the valid choice most similar to an invalid value, or ""."""
+def _suggested_choice(error: Exception, text: str) -> str:
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
     near = (
@@ -222,10 +220,10 @@ def run_verb() -> int:
         if type(error).__name__ == "NoArgsIsHelpError" or not text:
             write_stdout(text)
             return InputError.exit_code
-        message = f"{name}: {text}{_suggestion(error, text)}"
+        message = f"{name}: {text}{_suggested_choice(error, text)}"
         hint = f"run imgbuild help{name.removeprefix('imgbuild')}"
         if type(error).__name__ == "UsageError":
-            hint = _replacement(name) or hint
+            hint = _replacement_hint(name) or hint
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
             hint = f"to pass options to the command, run {name} TARGET -- COMMAND; for help, {hint}"
         raise InputError(message, hint=hint) from error

@@ -141,12 +141,12 @@ def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
         groups: dict[tuple[str, ...], list[Finding]] = {}
         for finding in report.findings:
             if notes or finding.severity is not Severity.NOTE:
-                groups.setdefault(_subject(finding), []).append(finding)
+                groups.setdefault(_finding_key(finding), []).append(finding)
         absent = {key: group for key, group in groups.items() if is_absent(group[0])}
         if len(absent) <= MOST_ABSENT:
             absent = {}
         for key, group in groups.items():
-            yield from _words(group) if key not in absent else ()
+            yield from _group_line(group) if key not in absent else ()
         yield from _absent_package_lines([group[0] for group in absent.values()])
         for entry in report.unread:
             yield unread_line(entry)
@@ -167,7 +167,7 @@ def _counts(report: Report) -> str:
     return f"{report.target} {report.arch}: {counts}{read}"
 
 
-def _subject(finding: Finding) -> tuple[str, ...]:
+def _finding_key(finding: Finding) -> tuple[str, ...]:
     """Return a key that is equal for all findings about the same problem."""
     evidence = finding.evidence
     if evidence is None or not evidence.subject:
@@ -196,7 +196,6 @@ def is_absent(finding: Finding) -> bool:
 
 
 def _absent_package_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield a line with absent required packages, and a line with absent imported packages."""
     required: dict[str, None] = {}
     imported: dict[str, None] = {}
     for finding in findings:
@@ -220,8 +219,7 @@ def _absent_package_lines(findings: Sequence[Finding]) -> Iterator[str]:
             yield f"error: {what} {are} {text}: {', '.join([*names][:NAMED])}{more} [{check}]"
 
 
-def _words(group: Sequence[Finding]) -> Iterator[str]:
-    """Format the first finding of a group, with the number of the others."""
+def _group_line(group: Sequence[Finding]) -> Iterator[str]:
     finding, *more = group
     yield f"{finding.severity}: {finding.message} [{finding.check}]"
     if finding.where:

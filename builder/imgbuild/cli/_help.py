@@ -116,7 +116,6 @@ class VerbGroup(TyperGroup):
 
 
 def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -> None:
-    """Raise InputError for a repeated option that accepts only one value."""
     *_, order = command.make_parser(ctx).parse_args(args=list(args))
     options: list[Any] = [each for each in order if each.opts[0].startswith("-")]
     if any(option.is_eager for option in options):  # --help comes first
@@ -213,10 +212,10 @@ def help_lines(command: Any, ctx: Any) -> Iterator[str]:
 
     If the command has more than `FEW_OPTIONS` options, the most used options are listed first.
     """
-    description, examples = _parts(command.help or "")
+    description, examples = _split_examples(command.help or "")
     yield from _usage(command, ctx)
     yield ""
-    yield from _prose(description)
+    yield from _wrap_help_text(description)
     arguments, options = _parameters(command)
     if arguments:
         yield from _section("Arguments", arguments)
@@ -232,11 +231,10 @@ def help_lines(command: Any, ctx: Any) -> Iterator[str]:
             yield from _section(panel, panels[panel])
     if examples:
         yield ""
-        yield from _prose(examples)
+        yield from _wrap_help_text(examples)
 
 
-def _parts(text: str) -> tuple[str, str]:
-    """Split a help text into the description and the examples."""
+def _split_examples(text: str) -> tuple[str, str]:
     plain = inspect.cleandoc(text)
     start = re.search(rf"^({'|'.join(EXAMPLES)})$", plain, re.MULTILINE)
     return (plain, "") if start is None else (plain[: start.start()], plain[start.start() :])
@@ -247,7 +245,7 @@ def group_listing(group: Any, ctx: Any) -> Iterator[str]:
     path = ctx.command_path
     yield f"Usage: {path} [OPTIONS] COMMAND ..."
     yield ""
-    yield from _prose(group.help or "")
+    yield from _wrap_help_text(group.help or "")
     panels: dict[str, list[tuple[str, str]]] = {}
     for panel, name, text in group.rows():
         panels.setdefault(panel, []).append((name, text))
@@ -346,8 +344,7 @@ def _row(head: str, words: str) -> Iterator[str]:
     yield from (" " * COLUMN + line for line in lines)
 
 
-def _prose(words: str) -> Iterator[str]:
-    """Wrap the paragraphs of a help text, and fold the examples."""
+def _wrap_help_text(words: str) -> Iterator[str]:
     paragraphs = inspect.cleandoc(words).split("\n\n")
     for number, paragraph in enumerate(paragraphs):
         example = paragraph.startswith("    ")
@@ -361,7 +358,6 @@ def _prose(words: str) -> Iterator[str]:
 
 
 def _fold_example(example: str) -> Iterator[str]:
-    """Split an example into lines. A backslash continues a long command."""
     while len(example) > _help_width():
         cut = example.rfind(" ", 4, _help_width() - 1)
         if cut < 0:

@@ -109,22 +109,20 @@ def _report_interrupt(error: Exception) -> int:
 
 
 def _system_error(error: OSError) -> ImgbuildError:
-    """Convert an OSError that no caller has handled to an error of imgbuild."""
     try:
         sys.stdout.flush()  # the rest of a result or of a help text that cannot be written
     except OSError as failure:
         discard_stdout()
         return stdout_error(failure)
     if error.errno in files.DISK_FULL_ERRORS:
-        full = Path(error.filename) if error.filename else _full_place()
+        full = Path(error.filename) if error.filename else _fullest_folder()
         return files.convert_os_error(error, full, hint=files.FULL_HINT)
     place = f"{error.filename}: " if error.filename else ""
     hint = "check that the folder exists, is writable and has free space"
     return WorkFailed(f"{place}{error.strerror or error}", hint=hint)
 
 
-def _full_place() -> Path:
-    """Return the folder with the least free space, for disk-full errors without a path."""
+def _fullest_folder() -> Path:
     return files.fullest_disk((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
 
 

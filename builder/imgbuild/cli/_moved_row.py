@@ -60,14 +60,13 @@ def compare_moved_row(name: str, before: Session, after: Session, planned: Proje
         diff=difference,
         required=_required_packages(name, after),
         hosts=next(iter(difference.arch.values())).hosts,
-        findings=_findings(
+        findings=_new_findings(
             before.project, (open_inputs(before), old[0]), (open_inputs(after), lock)
         ),
     )
 
 
 def _required_packages(name: str, session: Session) -> tuple[str, ...]:
-    """Return the packages that a row or a file of the project requires."""
     item = project_row(session.matrix, name)
     if item is None:
         return ()
@@ -87,10 +86,9 @@ def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lo
         return old.lock, image_digests.read_digests_at(path, old.lock, hint=hint)
 
 
-def _findings(
+def _new_findings(
     project: Project, old: tuple[Inputs, Lock], new: tuple[Inputs, Lock]
 ) -> tuple[CodeFinding, ...]:
-    """Return the errors in the project's code that only occur with the new packages."""
     code = audit_code.read_code([Path(os.path.relpath(project.root))])
     if not code.texts:
         return ()

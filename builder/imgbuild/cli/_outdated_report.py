@@ -55,8 +55,8 @@ def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
     """
     rows = [
         *(_row(each) for each in sorted(report.packages, key=lambda each: not each.required)),
-        *_python(report.base),
-        *_debian(report.base, whole=whole),
+        *_python_rows(report.base),
+        *_debian_rows(report.base, whole=whole),
         *_vulnerability_rows(report.vulnerabilities, whole=whole),
     ]
     return [
@@ -65,7 +65,7 @@ def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
         *fold_lines(_pin_notes(report.packages)),
         *fold_lines(_unaudited_note(report)),
         *fold_lines(_solved_lines(report.solved)),
-        *fold_lines(_targets(report)),
+        *fold_lines(_target_notes(report)),
         *fold_lines(_unlisted_note(report)),
     ]
 
@@ -86,7 +86,6 @@ def _unlisted_note(report: OutdatedReport) -> Iterator[str]:
 
 
 def _unaudited_note(report: OutdatedReport) -> Iterator[str]:
-    """Explain "allowed", unless imgbuild solved with the allowed versions."""
     if report.solved or not any(each.allowed for each in report.packages):
         return
     audits = (
@@ -95,8 +94,7 @@ def _unaudited_note(report: OutdatedReport) -> Iterator[str]:
     yield f"{UNAUDITED_NOTE}; to solve and audit, run: {audits}"
 
 
-def _targets(report: OutdatedReport) -> Iterator[str]:
-    """Yield notes on Debian updates, on a retired target, and on targets with newer versions."""
+def _target_notes(report: OutdatedReport) -> Iterator[str]:
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
             "to get Debian's updates, replace `extends` with `like: TARGET` and lock again, or "
@@ -111,7 +109,6 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows with a header. On a narrow terminal, the last column is below the others."""
     if not rows:
         return []
     whole = [HEAD, *rows]
@@ -150,8 +147,7 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
     return (each.package, each.version, each.allowed or NO_VALUE, each.newest, "; ".join(words))
 
 
-def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
-    """Yield a row if a newer release of the standalone Python exists."""
+def _python_rows(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
     if base is None:
         return
     if base.python_error:
@@ -163,8 +159,7 @@ def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
         yield (CPYTHON, base.python.version, newest, newest, reason)
 
 
-def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each security update of the base or, with `whole`, for each update."""
+def _debian_rows(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
     if base is None:
         return
     if base.error:
@@ -230,7 +225,6 @@ def _vulnerability(each: Vulnerability) -> tuple[str, ...]:
 
 
 def _solved_lines(solved: Sequence[SolvedVersion]) -> Iterator[str]:
-    """Yield the audit of each solution, or the reason why a version has no solution."""
     for each in solved:
         head = f"{each.package} {each.version}"
         if each.reasons:

@@ -97,7 +97,7 @@ def report_lines(choice: TargetChoice | None, matrix: Path) -> list[str]:
         *fold_lines(map(change_summary, choice.candidates[1:SHOWN_TARGETS])),
         "",
         f"# {matrix.name}",
-        *_row(matrix),
+        *_matrix_row_lines(matrix),
     ]
 
 
@@ -157,8 +157,7 @@ def _first_few(words: Sequence[str], most: int = FEW_REQUIREMENTS) -> list[str]:
     return [*words[:most], f"{more} more"] if more > 0 else [*words]
 
 
-def _row(matrix: Path) -> list[str]:
-    """Return the lines of the matrix after `targets:`, without comments."""
+def _matrix_row_lines(matrix: Path) -> list[str]:
     text = boundary.read_regular_file(matrix).decode().splitlines()
     start = text.index("targets:")
     return [line for line in text[start:] if line.strip() and not line.lstrip().startswith("#")]

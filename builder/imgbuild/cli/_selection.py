@@ -72,7 +72,6 @@ def single_target(names: Sequence[str]) -> str:
 
 
 def _only_target(project: Project) -> Sequence[str]:
-    """Return the only target of a user's project, or nothing if the project has several targets."""
     names = matrix_targets(project) if project.writable else []
     return names if len(names) == 1 else []
 
@@ -85,7 +84,6 @@ def _refuse_selection(
     everything: bool,
     arches: Sequence[Arch],
 ) -> NoReturn:
-    """Raise an error for a missing target, architecture or lock."""
     # Only for an error: reading the matrix takes longer than everything that `digest` does.
     from imgbuild.lock.published import load_matrix
     from imgbuild.pipeline.session import select_in_matrix

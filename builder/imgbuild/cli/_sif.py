@@ -76,7 +76,7 @@ def build_sif_files(
         else:
             session = open_session(selection.matrix, how, selection.named_targets)
             selected = select_targets(selection, session)
-            sources = [_target(session, item, selection.arches) for item in selected]
+            sources = [_target_input(session, item, selection.arches) for item in selected]
         several, suffix = len(sources) > 1, convert.SUFFIXES[form]
         converted = [
             _convert_image(
@@ -108,7 +108,7 @@ def push_sifs(
         and not selection.named_targets
         and not selection.everything
     ):
-        sources = [_layout(layout, selection)]
+        sources = [_layout_input(layout, selection)]
     else:
         session = open_session(selection.matrix, how, [*names, *selection.named_targets])
         selected = select_targets(selection, session, names)
@@ -143,10 +143,9 @@ def _convert_image(
         )
 
 
-def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
-    """Return the input for a target. The image is built unless it is up to date."""
+def _target_input(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
     target_digests = read_current(session.project, session.matrix, item.name)[1]
-    only = _only_arch(item, arches)
+    only = _arch_to_build(item, arches)
     place = session.project.output(item.name)
     manifest = target_digests.arch[only].manifest
     current = [target_digests.digest, manifest]
@@ -155,8 +154,7 @@ def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInpu
     return _built_input(session, item.name, None)
 
 
-def _only_arch(item: Selected, arches: Sequence[Arch]) -> Arch:
-    """Return the architecture to build: the selected one, this machine's, or the target's."""
+def _arch_to_build(item: Selected, arches: Sequence[Arch]) -> Arch:
     named = at_most_one_arch(arches, "a SIF or squashfs file can have only one architecture")
     return named or native_arch(item.arches)[0]
 
@@ -181,22 +179,20 @@ def _origin(
         raise InputError(
             message, hint="build the layout first: imgbuild build --from FOLDER --output LAYOUT"
         )
-    return _layout(folder, selection)
+    return _layout_input(folder, selection)
 
 
-def _layout(folder: Path, selection: TargetOptions) -> SifInput:
-    """Return the image in an OCI layout, with its lock if the current project has the lock."""
+def _layout_input(folder: Path, selection: TargetOptions) -> SifInput:
     built = layout.read_layout(folder)
     source = SifInput(stem=folder.absolute(), name=str(folder), layout=built)
-    images = _locks(selection)
+    images = _project_locks(selection)
     if images is None:
         return source
     lock = functools.partial(convert.find_lock_of_image, images, built)
     return msgspec.structs.replace(source, lock=lock)
 
 
-def _locks(selection: TargetOptions) -> Path | None:
-    """Return the folder with the locks of the current project, or None outside of a project."""
+def _project_locks(selection: TargetOptions) -> Path | None:
     try:
         return selection.project().images
     except InputError:

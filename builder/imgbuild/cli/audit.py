@@ -93,8 +93,6 @@ OLDEST_GLIBC_MINOR = 5  # of the minor versions of glibc that a wheel's name can
 
 
 class _AuditSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit covers: a machine, checks, and a user's code."""
-
     arch: Arch
     matrix: Path | None
     checks: Sequence[str]
@@ -192,7 +190,7 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
     def _pins(self, pinned: Sequence[str], subject: _AuditSubject) -> Report:
         matrix = subject.matrix
         files = self.requirements or ()
-        name = ", ".join((*_names(files), *([PINS] if pinned else [])))
+        name = ", ".join((*_file_names(files), *([PINS] if pinned else [])))
         request = self._request(name, self._python(matrix), subject)
         try:
             listed = read_pins(_texts(files, pinned), request.machine)
@@ -255,14 +253,14 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
         if self.python is not None:
             return parse_python(self.python)
         if self.base is not None:
-            return _base(self.base, matrix)[0]
+            return _base_versions(self.base, matrix)[0]
         return f"{sys.version_info.major}.{sys.version_info.minor}"
 
     def _glibc(self, python: str, matrix: Path | None) -> str:
         if self.glibc is not None:
             return parse_glibc(self.glibc)
         if self.base is not None:
-            return _base(self.base, matrix)[1]
+            return _base_versions(self.base, matrix)[1]
         if self.environment is not None:
             return host.glibc_version() or ANY_GLIBC
         return project_glibc(python, matrix)
@@ -283,8 +281,7 @@ def parse_glibc(text: str) -> str:
     return text
 
 
-def _base(name: str, matrix: Path | None) -> tuple[str, str]:
-    """Return the Python and glibc versions of a base in the matrix."""
+def _base_versions(name: str, matrix: Path | None) -> tuple[str, str]:
     read = _matrix(matrix)
     if name not in read.bases:
         message = f"the matrix has no base {name}"
@@ -310,8 +307,7 @@ def project_glibc(python: str, matrix: Path | None) -> str:
     return read.bases[resolve_request.requested_base(request, read)].glibc
 
 
-def _names(files: Sequence[Path]) -> list[str]:
-    """Return file names for messages. Ambiguous names include the folder."""
+def _file_names(files: Sequence[Path]) -> list[str]:
     names = [path.name for path in files]
     return [
         requirement_files.STDIN
@@ -325,7 +321,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText]:
     texts = []
-    for path, name in zip(dict.fromkeys(files), _names(files), strict=True):
+    for path, name in zip(dict.fromkeys(files), _file_names(files), strict=True):
         if str(path) == STDIN_FILE:
             text = requirement_files.RequirementText(name=name, text=sys.stdin.read())
         else:
@@ -460,13 +456,11 @@ def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool)
 
 
 def _lacks_packages(report: Report) -> bool:
-    """Return whether most errors are requirements or imports that the package set lacks."""
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     return 2 * sum(map(is_absent, errors)) > len(errors)
 
 
 def _end_audit(reports: Sequence[Report], hint: str) -> None:
-    """Raise AuditFailed if there is an error, or if a package was not read."""
     failed = [report for report in reports if not report.ok]
     if not failed:
         return
@@ -493,7 +487,6 @@ def _refuse_options(
     keep: bool | None,
     replaced: Sequence[str] | None,
 ) -> None:
-    """Raise InputError for two kinds of package sets, or for --keep or --drop without targets."""
     targets = [name for name in selection.named_targets if name not in pinned]
     given = [
         *pinned[:1],

@@ -213,7 +213,6 @@ def _refuse_with_project(
 
 
 def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> None:
-    """Write the wheels of each target to a folder, and print the path of the folder."""
     inputs = open_inputs(session)
     folders: list[WheelFolder] = []
     for item in selected:
@@ -241,7 +240,6 @@ def _rebuild(
     form: BuildFormat,
     how: SessionOptions,
 ) -> None:
-    """Build an image from the lock of a published image, or from a folder with a lock."""
     source = rebuild.find_rebuild_origin(origin, plain_http=how.plain_http, offline=how.offline)
     built = rebuild.rebuild_image(source, arches, output, how, form=form)
     print_result([built], fold_lines([f"{built.target} {built.digest} {built.output}"]))

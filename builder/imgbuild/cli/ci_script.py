@@ -141,10 +141,6 @@ def script(
 def _named_jobs(
     session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
-    """Return all jobs of a target.
-
-    Raises InputError if no job has one of the names in `names`.
-    """
     [item] = session.select_targets([target], arches=[])
     digests = choosing.read_digests(session.project, target)
     selected = [name for name in names if name.startswith(f"{target}@")]
@@ -167,7 +163,6 @@ def _script_options(
     how: ScriptGroup,
     request: AllocationOptions,
 ) -> ScriptOptions:
-    """Return the options for running jobs. Raises InputError if options cannot be combined."""
     place = how.registry or registry or ""
     if how.no_push and (how.registry or how.sign_key or how.keyless):
         message = "--no-push cannot be combined with a registry or a signature"

@@ -171,7 +171,7 @@ def doctor(
     all_of = diagnose_host(host, _needs_of_targets(project, every))
     diagnosis = limit_diagnosis(all_of, names)
     rows = {} if console.json else _rows(project, host)
-    print_result(diagnosis, fold_lines(_lines(diagnosis, rows)), _style)
+    print_result(diagnosis, fold_lines(_lines(diagnosis, rows)), _line_style)
     if diagnosis.best and not console.json:
         console.info(
             "to show the versions in these targets, run: imgbuild "
@@ -182,7 +182,6 @@ def doctor(
 
 
 def _require_fits(diagnosis: HostDiagnosis) -> None:
-    """Raise WorkFailed (or Exit, with `--json`) if a target cannot run on the machine."""
     unfit = [verdict.target for verdict in diagnosis.verdicts if not verdict.fits]
     if unfit and console.json:
         raise typer.Exit(WorkFailed.exit_code)
@@ -220,7 +219,6 @@ def _check_image(
     through: str,
     options: InspectOptions,
 ) -> None:
-    """Run the checks inside the image of the target. Raises Exit 1 if a check finds an error."""
     if through != "apptainer" and (sif is not None or options.words):
         message = f"--sif-file and --apptainer cannot be combined with --through {through}"
         raise InputError(message, hint="omit these options, or use --through apptainer")
@@ -260,8 +258,7 @@ def _rows(project: Project, host: Host) -> dict[str, TableRow]:
     }
 
 
-def _style(line: str) -> list[tuple[str, str]]:
-    """Return the style of a line: green if the machine can run a target, or else red."""
+def _line_style(line: str) -> list[tuple[str, str]]:
     for word, style in (("fits:", "green"), ("does not fit:", "red"), ("use:", "bold green")):
         if line.startswith(word):
             return [(word, style), (line.removeprefix(word), "")]

@@ -343,10 +343,6 @@ def _create_project(
     additions: AdditionOptions,
     context: Context,
 ) -> CreatedProject:
-    """Choose a target and write the matrix.
-
-    Raises NoSolution with all requirements that cannot be satisfied.
-    """
     for line in _project_report.read_lines(files):
         console.info(line)
     more = tuple(repository_name.add_name(word, context) for word in additions.add or ())
@@ -355,7 +351,7 @@ def _create_project(
     matrix = load_matrix(source.catalogue.matrix)
     chooser = TargetChooser(source.catalogue, matrix, declared, request, context)
     choice = chooser.choose_target(files.folder)
-    _report(declared, choice)
+    _print_differences(declared, choice)
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]
     base = matrix.targets[choice.chosen.target].base
@@ -394,8 +390,7 @@ def _create_project(
     )
 
 
-def _report(declared: Declarations, choice: TargetChoice) -> None:
-    """Print how the image differs from the project's files, and the indexes of packages."""
+def _print_differences(declared: Declarations, choice: TargetChoice) -> None:
     for line in (
         *_project_report.python_lines(declared, choice),
         *_project_report.cuda_lines(declared, choice),
@@ -509,7 +504,6 @@ def _write_extension(
     image: str,
     additions: AdditionOptions,
 ) -> None:
-    """Write a matrix that extends a target, if no file declares requirements."""
     plain = [word for word in additions.add or () if not _has_more(word)]
     extension = WantedExtension(
         name=name,
@@ -547,7 +541,6 @@ def _catalogue(lock: str | None) -> Project | None:
 
 
 def _select_target(catalogue: Project, extends: str | None) -> str:
-    """Select a target of the catalogue. Raises NothingSelected if the target is not locked."""
     if extends is None:
         targets = load_matrix(catalogue.matrix).targets
         stacks = {name: target.recommended for name, target in targets.items()}

@@ -179,7 +179,6 @@ def render(
 def _render_targets(
     selection: SelectionOptions, options: RenderOptions, output: Path | None, *, check: bool
 ) -> None:
-    """Write the files of selected targets or, with `check`, compare the committed files."""
     form = options.form
     project = selection.project()
     if form in WITH_TEMPLATE:

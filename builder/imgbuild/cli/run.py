@@ -143,7 +143,7 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
         named = {name for values in files.values() for name in values}
         given = dict(_variable(text) for text in self.env or [])
         workdir = config.workdir if config.workdir not in ("", "/") else WORKDIR
-        folder = _folder(workdir, config.labels.get(PROJECT_COMMIT, ""))
+        folder = _folder_mount(workdir, config.labels.get(PROJECT_COMMIT, ""))
         mounts = {mount.target: mount for mount in folder}
         env: dict[str, str | None] = dict.fromkeys(_variables_by_name())
         if self.hf_cache and (cache := hugging_face_cache()) is not None:
@@ -164,7 +164,7 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
                 console.info(message)
         env |= paths.env
         mounts |= {mount.target: mount for mount in paths.mounts} | volumes
-        gpus = _gpus(self.gpus, dry_run=dry_run)
+        gpus = _parse_gpus(self.gpus, dry_run=dry_run)
         if gpus is True:
             env |= dict.fromkeys(driver.chosen_gpus())
         env = {name: value for name, value in env.items() if name not in named} | given
@@ -273,7 +273,7 @@ def _variables_by_name() -> Iterable[str]:
             yield name
 
 
-def _folder(target: str, commit: str) -> Iterable[Mount]:
+def _folder_mount(target: str, commit: str) -> Iterable[Mount]:
     """Yield the mount of the current folder at `target`.
 
     Nothing is mounted if the folder is `/`, or if the image contains `commit` of the project at
@@ -305,7 +305,7 @@ def _volume(text: str) -> Mount:
     return Mount(source=path, target=target.rstrip("/") or "/", writable=mode != "ro")
 
 
-def _gpus(text: str | None, *, dry_run: bool) -> bool | int:
+def _parse_gpus(text: str | None, *, dry_run: bool) -> bool | int:
     """Parse a number of GPUs.
 
     Returns True for all GPUs. With `dry_run`, a missing GPU is reported.

@@ -295,7 +295,7 @@ def _script(
         ),
         environment=environment,
         passed=passed,
-        kernels=_kernels(target_digests) if kernel_cache else {},
+        kernels=_kernel_cache_names(target_digests) if kernel_cache else {},
         **more,
     )
     for line in jobs.unmounted_paths(script, Path.cwd()):
@@ -303,8 +303,7 @@ def _script(
     return script
 
 
-def _kernels(target_digests: TargetDigests) -> dict[str, str]:
-    """Return the names of the kernel caches of the image by kind of machine."""
+def _kernel_cache_names(target_digests: TargetDigests) -> dict[str, str]:
     return {
         arch.wheel: image.manifest.removeprefix("sha256:")
         for arch, image in target_digests.arch.items()

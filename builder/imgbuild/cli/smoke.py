@@ -162,7 +162,6 @@ def image_reports(
 
 
 def _environment_arch(arches: Sequence[Arch] | None) -> Arch:
-    """Return the architecture of the active environment, which is that of this machine."""
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
         message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"
@@ -347,7 +346,7 @@ def smoke(
         files.require_writable([junit], hint="choose another path with --junit")
     through = "apptainer" if sif is not None else through
     options = SmokeOptions(
-        tiers=_tiers(tier, through),
+        tiers=_tiers_to_run(tier, through),
         through=through,
         how=_run_settings(timeout_factor, model, jobs, share, case),
         arbitrary=arbitrary_user,
@@ -378,7 +377,11 @@ def _run_settings(
 ) -> RunSettings:
     jobs = process_count(jobs)
     return RunSettings(
-        timeout_factor=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case
+        timeout_factor=factor,
+        model=_model_folder(model),
+        jobs=jobs,
+        share=min(share, jobs),
+        only=case,
     )
 
 
@@ -406,8 +409,9 @@ def _refuse_options(
         raise InputError(message, hint="add --tier static, cpu, gpu or multi-gpu")
 
 
-def _tiers(named: Sequence[Tier] | None, through: ThroughName | None) -> tuple[TierName, ...]:
-    """Return the tiers in `named` or, by default, the tiers that this machine can run."""
+def _tiers_to_run(
+    named: Sequence[Tier] | None, through: ThroughName | None
+) -> tuple[TierName, ...]:
     if named:
         return tuple(each.value for each in named)
     gpu_count = driver.count_gpus()
@@ -416,8 +420,7 @@ def _tiers(named: Sequence[Tier] | None, through: ThroughName | None) -> tuple[T
     return tiers
 
 
-def _model(folder: Path | None) -> Path | None:
-    """Return the absolute path of the model folder. Raises InputError if it contains no model."""
+def _model_folder(folder: Path | None) -> Path | None:
     if folder is not None and not (folder / "config.json").is_file():
         message = f"--model {folder}: config.json is missing"
         raise InputError(

@@ -128,7 +128,6 @@ def why(
 
 
 def _refuse_version(package: str, name: str | None, selection: FilterOptions) -> None:
-    """Raise InputError for a package with a version, or for two packages."""
     names = (package, *([name] if name else []))
     project = selection.project()
     if VERSION.search(" ".join(names)) or (
@@ -154,7 +153,6 @@ def _absent_package_reasons(
     *,
     offline: bool,
 ) -> list[AbsentPackage]:
-    """Return reasons against versions of `package` in other targets, newest version first."""
     lock, arch = chosen
     others: dict[str, list[Lock]] = {}
     for other, _ in _dependencies.locks_of_targets(selection, []):

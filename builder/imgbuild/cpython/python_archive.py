@@ -106,7 +106,6 @@ def describe_archive(path: Path, label: str, *, python: str, arch: Arch) -> Stan
 
 
 def _refuse_other_builds(paths: set[str], python: str, label: str) -> None:
-    """Raise IntegrityError if `paths` are of another Python release, ABI or C library."""
     programs = [match for match in map(_PROGRAM.fullmatch, sorted(paths)) if match is not None]
     others = sorted({match[1] for match in programs})
     if others and python not in others:
@@ -126,7 +125,6 @@ def _refuse_other_builds(paths: set[str], python: str, label: str) -> None:
 def _refuse_unusable(
     interpreter: bytes, program: str, paths: set[str], label: str, arch: Arch
 ) -> None:
-    """Raise IntegrityError if `interpreter` is for another architecture or lacks libpython."""
     machine = int.from_bytes(interpreter[18:20], "little")
     if not interpreter.startswith(b"\x7fELF\2\1") or machine != MACHINES[arch]:
         _refuse_archive(label, f"has {TOP}/{program}, which is not a program for {arch}")
@@ -139,7 +137,6 @@ def _refuse_unusable(
 
 
 def _linked_libraries(program: bytes, place: str) -> tuple[str, list[str]]:
-    """Return the dynamic linker and the needed libraries of the ELF file `program`."""
     from elftools.elf.elffile import ELFFile  # imports fifty modules that few commands need
 
     linker, names = "", []
@@ -240,7 +237,7 @@ def _entries(path: Path, label: str) -> Iterator[tuple[LayerMember, _Content]]:
             if entry.type == tarfile.DIRTYPE:
                 continue  # the layer writer adds all folders
             if entry.type == tarfile.SYMTYPE:
-                target = _target(name, entry.target, label)
+                target = _link_target(name, entry.target, label)
                 link = LayerMember(path=name, kind=MemberKind.LINK, mode=0o777, target=target)
                 yield link, reader.content
             elif entry.type in FILES:
@@ -252,8 +249,7 @@ def _entries(path: Path, label: str) -> Iterator[tuple[LayerMember, _Content]]:
                 )
 
 
-def _target(name: str, target: str, label: str) -> str:
-    """Return the `target` of the link `name`. Raises IntegrityError if it is outside the folder."""
+def _link_target(name: str, target: str, label: str) -> str:
     led = posixpath.normpath(posixpath.join(TOP, posixpath.dirname(name), target))
     if target.startswith("/") or not target.isprintable() or not led.startswith(f"{TOP}/"):
         _refuse_archive(label, f"has a link {name!r} to {target[:PATH_LIMIT]!r}, outside of {TOP}/")

@@ -96,7 +96,7 @@ def _adapt_value(name: str, value: str | int, built_at: str, prefix: str) -> str
     if name in COMPILERS:
         words = [_compiler(word) for word in words]
     elif name in TOOLS:
-        words = [_tool(name, word) for word in words]
+        words = [_tool_name(name, word) for word in words]
     if name in COMPILERS or _FLAGS.fullmatch(name):
         words = [word for word in words if _FOREIGN.fullmatch(word) is None]
     return value if words == value.split() else " ".join(words)
@@ -116,7 +116,6 @@ def _compiler(word: str) -> str:
     return "c++" if re.fullmatch(r"(.*-)?(clang|g)\+\+(-[0-9.]+)?", program) else word
 
 
-def _tool(name: str, word: str) -> str:
-    """Return the binutils name of a tool from another toolchain."""
+def _tool_name(name: str, word: str) -> str:
     program, plain = word.rpartition("/")[2], name.lower()
     return plain if re.fullmatch(rf"(.*-)?{plain}(-[0-9.]+)?", program) else word

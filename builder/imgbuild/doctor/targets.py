@@ -128,7 +128,6 @@ def planned_needs(
 
 
 def _assumed_floors(cuda: str, stated: Sequence[str]) -> Floors:
-    """Return the requirements that follow from the CUDA release and the stated capabilities."""
     data = gpus.load_drivers()
     later = [entry.capability for entry in data.gpus if _has_code_for(stated, entry.capability)]
     return Floors(

@@ -456,7 +456,6 @@ class HttpClient:
             raise FetchFailed(message) from None
 
     def _session(self, request: Request) -> Session:
-        """Return this thread's session for the TLS context of `request`."""
         from imgbuild.http import session
 
         context = self._authorizer.context(request)

@@ -187,7 +187,7 @@ def proxy_secrets() -> list[str]:
 
 def convert_error(error: Exception, place: str) -> Exception:
     """Convert `error` to TransientError, or to FetchFailed if a retry cannot help."""
-    chain = _chain(error)
+    chain = _error_chain(error)
     texts = [str(part) for part in chain]
     if any(isinstance(part, ssl.SSLCertVerificationError) for part in chain):
         reason = next(
@@ -218,8 +218,7 @@ def network_errors() -> tuple[type[Exception], ...]:
     return (requests.RequestException, low.HTTPError, HTTPException, OSError, ValueError)
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    """Return an error and all errors that it wraps as cause, context, argument or `reason`."""
+def _error_chain(error: BaseException) -> list[BaseException]:
     errors: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:

@@ -59,7 +59,7 @@ def check_matrix(notes: ProblemNotes, matrix: Matrix) -> None:
     if any(
         isinstance(base, DebianBase) and base.standalone_python for base in matrix.bases.values()
     ):
-        _outside_python(notes, matrix.image)
+        _check_python_folder(notes, matrix.image)
     extras = [package for group in matrix.extras.values() for package in group]
     rows = row_packages(matrix.targets.values())
     names = dict.fromkeys([*matrix.requires, *matrix.sdists, *extras, *rows])
@@ -128,7 +128,6 @@ def check_mirrors(notes: ProblemNotes, path: ValuePath, addresses: Iterable[str]
 
 
 def _check_login(notes: ProblemNotes, path: ValuePath, url: str) -> bool:
-    """Return whether a URL contains no username or password. Otherwise, record a problem."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -190,8 +189,7 @@ def _check_standalone(notes: ProblemNotes, path: ValuePath, source: StandalonePy
             notes.note((*path, "sha256", arch), message, key=True, expected=expected)
 
 
-def _outside_python(notes: ProblemNotes, image: Image) -> None:
-    """Record folders of the image that overlap the folder of the standalone Python."""
+def _check_python_folder(notes: ProblemNotes, image: Image) -> None:
     for field, folder_path in (
         ("prefix", image.prefix),
         ("workdir", image.workdir),

@@ -41,10 +41,10 @@ def check_target(notes: ProblemNotes, path: ValuePath, target: Target, matrix: M
     _architectures(notes, path, target)
     check_row(notes, path, target)
     if target.cuda:
-        _cuda(notes, path, target)
+        _check_cuda(notes, path, target)
     _flashinfer(notes, path, target)
     if target.user_packages:
-        _user_packages(notes, path, target, matrix)
+        _check_user_packages(notes, path, target, matrix)
     values = {name: variable.value for name, variable in target.env.items()}
     settings.environment_first(notes, (*path, "env"), matrix.image.prefix, values, "value")
 
@@ -97,8 +97,9 @@ def _references(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Ma
             notes.note(here, message, value=name, expected=f"an index for {tag}", of=cuda)
 
 
-def _user_packages(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix) -> None:
-    """If `user_packages` is set, check that the target has pip, uv and a known package folder."""
+def _check_user_packages(
+    notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix
+) -> None:
     here: ValuePath = (*path, "user_packages")
     if isinstance(matrix.bases.get(target.base), RegistryBase):
         message = f"the base {target.base} comes from a registry"
@@ -158,8 +159,7 @@ def check_specifier(notes: ProblemNotes, path: ValuePath, spec: str) -> None:
         notes.note(path, "not a version specifier", value=spec, expected=expected, near=near)
 
 
-def _cuda(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
-    """Record packages and versions for a CUDA release other than the target's."""
+def _check_cuda(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
     cuda = target.cuda
     major, tag = cuda.split(".")[0], "cu" + cuda.replace(".", "")
     of_release = f"the package belongs to a different CUDA release than {cuda}"

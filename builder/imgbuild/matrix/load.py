@@ -54,8 +54,6 @@ def parse_matrix(data: bytes, file: str) -> Matrix:
 
 
 class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """The matrix of the catalogue as JSON, and the SHA-256 of the source file."""
-
     sha256: Sha256
     matrix: Matrix
 

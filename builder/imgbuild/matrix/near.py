@@ -14,8 +14,6 @@ SHOWN_PINS = 8  # versions in the description of a target: an extension pins all
 
 
 class _TargetScore(msgspec.Struct, frozen=True, order=True):
-    """The sort key of a target: satisfied requests, recommendation, indexes, and packages."""
-
     missed: float
     other: bool  # it is not recommended
     indexes: int

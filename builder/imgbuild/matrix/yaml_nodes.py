@@ -199,8 +199,6 @@ class _StrictComposer(Composer):
 
 
 class _StrictLoader(_StrictComposer, yaml.SafeLoader):
-    """Parses YAML in Python, and reports the cause and position of errors."""
-
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.problems = []

@@ -271,7 +271,6 @@ def _follow_until_ended(followed: Sequence[ArrayTask], reporter: Reporter) -> li
 def _task_end(
     task: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
 ) -> TaskEnd | None:
-    """Return the end of `task`, or None if it is not finished. Changes are reported."""
     state = read_state(task)
     if state is not None and state.state == "done":
         end = task_end(task, "COMPLETED", state)

@@ -122,7 +122,6 @@ def query_states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]
 
 
 def _accounted_states(job: str) -> dict[tuple[str, int], str]:
-    """Return the states listed by sacct. The result is empty without accounting."""
     try:
         program = process.find_program("sacct", remedy=REMEDY)
     except ToolMissing:

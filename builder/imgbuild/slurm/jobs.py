@@ -300,7 +300,6 @@ def parse_variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tupl
 
 
 def _fitting_problems(job_script: JobScript, lock: Lock) -> list[str]:
-    """Return problems of the request or the image that prevent the job."""
     job, allocation = job_script.job, job_script.allocation
     versions = [resolution.versions for resolution in lock.arch.values()]
     needed = {
@@ -359,7 +358,6 @@ def _fitting_problems(job_script: JobScript, lock: Lock) -> list[str]:
 
 
 def _is_program(word: str) -> bool:
-    """Return whether `word` is a program, and not a Python script or an option."""
     return not word.startswith("-") and not word.endswith(".py")
 
 

@@ -53,10 +53,6 @@ def find_program(program: str, *, remedy: str) -> str:
 
 
 def _resolve_program(command: Sequence[str]) -> list[str]:
-    """Return `command` with the path of its program.
-
-    Raises ToolMissing if the program is not installed.
-    """
     return [find_program(command[0], remedy=f"install {command[0]}"), *command[1:]]
 
 
