@@ -73,7 +73,7 @@ def image_table(locked_images: Sequence[TargetImage]) -> list[str]:
 
 
 def sum_lines(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
-    """Return a line comparing a registry with all images to the sum of their sizes."""
+    """Return a line that compares the size of a registry with the sum of the image sizes."""
     if not locked_images:
         return []
     total = sum(size for _, _, image in locked_images for size in sizes_by_digest(image).values())

@@ -72,7 +72,7 @@ def pieces() -> list[str]:
 
 
 def by_class(name: str) -> list[str]:
-    """Test tokenizer.model without other files with the class `name` of transformers."""
+    """Test that the transformers class `name` loads a tokenizer.model without other files."""
     import transformers
 
     folder = Path(name).absolute()

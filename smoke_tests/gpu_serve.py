@@ -85,7 +85,10 @@ def structured_by_vllm() -> dict[str, dict[str, object]]:
 def converse(
     name: str, client: smoke_openai.Client, structured: dict[str, dict[str, object]]
 ) -> None:
-    """Test the server `name` with OpenAI's client and its options for `structured` output."""
+    """Test the server `name` with OpenAI's client.
+
+    `structured` contains the server's options for structured output.
+    """
     for question in ("chat", "stream", "completion", "schema"):
         PROBLEMS.extend(judge(f"{name}: {question}", getattr(client, question)))
     for question, body in structured.items():
@@ -122,7 +125,7 @@ def busy(metrics: str) -> dict[str, float]:
 
 
 def in_parallel(folder: Path, prompts: Answers) -> Answers:
-    """Return the greedy tokens of two engines behind one server, which vLLM 0.9 introduced."""
+    """Return the greedy tokens of two engines behind one server (vLLM 0.9 or newer)."""
     if "class DPLBAsyncMPClient" not in smoke_stack.source("vllm", "v1/engine/core_client.py"):
         skip(f"the server of vLLM {version('vllm')} does not balance several engines")
     return by_vllm(folder, prompts, engines=2)

@@ -185,7 +185,7 @@ def resumed() -> dict[str, object]:
 
 
 def lacking(names: Iterable[str], configuration: dict[str, Any]) -> list[str]:
-    """Return the settings that verl's configuration lacks, and that verl would ignore."""
+    """Return those of `names` that verl's configuration lacks, because verl would ignore them."""
     missing = []
     for key in names:
         inner: Any = configuration

@@ -49,13 +49,13 @@ class Client:
         self.model = self.api.models.list().data[0].id
 
     def chat(self) -> list[str]:
-        """Test a complete response."""
+        """Test a chat response that is not streamed."""
         text, tokens = self._answer(max_tokens=32, temperature=FREE)
         print("chat:", repr(text))
         return [] if text and tokens > 0 else [f"the answer is {text!r}, with {tokens} tokens"]
 
     def stream(self) -> list[str]:
-        """Test a streamed response."""
+        """Test a chat response that is streamed."""
         pieces = self.api.chat.completions.create(
             model=self.model, messages=QUESTION, max_tokens=32, temperature=FREE, stream=True
         )

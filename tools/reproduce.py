@@ -152,7 +152,7 @@ def attempt_build(
 
 
 def copy_project(project: Path, place: Path) -> None:
-    """Copy the build inputs of the project and imgbuild to a place readable by all users."""
+    """Copy imgbuild and the build inputs of the project to `place`, readable by all users."""
     place.mkdir(parents=True)
     shutil.copy(project / "matrix.yaml", place)
     shutil.copytree(project / "images", place / "images")

@@ -125,7 +125,7 @@ def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
 
 
 def selected_arch(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:
-    """Return an architecture: from `arches`, or this machine's, or the only one of the image.
+    """Return the architecture in `arches`, or this machine's, or the only one of the image.
 
     `have` lists the architectures of the image. Raises NothingSelected if the image in `place`
     lacks the selected architecture.

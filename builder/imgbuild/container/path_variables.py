@@ -57,7 +57,7 @@ class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def path_variable_table() -> tuple[PathVariables, ...]:
-    """Return the rows of the table, in the order of the file."""
+    """Return the rows of the table `paths`, in the order of the file."""
     tables = yaml_data.load_yaml_data(files.data("variables.yaml"), dict[str, Any])
     return msgspec.convert(tables["paths"], tuple[PathVariables, ...])
 

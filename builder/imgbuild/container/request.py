@@ -17,7 +17,7 @@ def process_ids() -> tuple[int, int]:
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder of this machine, by absolute path, mounted at `target`."""
+    """A file or folder of this machine (an absolute path) that is mounted at `target`."""
 
     source: Path
     target: str

@@ -50,9 +50,8 @@ class RuntimeSupport(msgspec.Struct, frozen=True, kw_only=True):
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """A machine. `driver` is the version of the NVIDIA driver ("580.65.06"), or "".
 
-    `igzip` is set if the program igzip is installed, with which containerd, and therefore Docker,
-    decompresses layers faster. `described` is set for another machine, with only architecture,
-    driver and GPUs.
+    `igzip` is set if the program igzip is installed, which containerd and Docker use to decompress
+    layers faster. `described` is set for another machine, with only architecture, driver and GPUs.
     """
 
     arch: Arch | None

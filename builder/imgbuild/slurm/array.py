@@ -115,7 +115,7 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task: a job array, and the index in it."""
+    """A task, identified by a job array and an index in its tasks."""
 
     order: JobArray
     number: int

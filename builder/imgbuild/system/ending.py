@@ -13,7 +13,7 @@ SIGNAL_STATUS = (
 
 
 class EndSignal(KeyboardInterrupt):
-    """A signal, by its number, that another program sent to end this process."""
+    """Raised for a signal that another program sent to end this process."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -131,7 +131,7 @@ def name_full_disk(place: Path) -> Iterator[None]:
 
 
 def require_writable(paths: Iterable[Path], *, hint: str) -> None:
-    """Raise an error if one of `paths` cannot be written, before long work.
+    """Raise an error before long work if one of `paths` is not writable.
 
     A path is an existing folder, or a file or folder to create or replace. Raises InputError if a
     path is not writable, and WorkFailed if the file system is full.

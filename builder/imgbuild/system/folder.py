@@ -403,7 +403,7 @@ def require_below(top: Path, path: Path) -> Path:
 
 
 def make_private(top: Path, *names: str, make: bool = True) -> bool:
-    """Restrict write access to `top`, and to the nested folders `names` below it, to this user.
+    """Make `top`, and the nested folders `names` below it, writable only by the current user.
 
     Returns False if a mode had to be changed. With `make`, missing folders are created. Otherwise,
     FileNotFoundError is raised. Raises InputError if a folder belongs to another user or, below
@@ -460,7 +460,7 @@ def _is_made_private(folder: OpenFolder) -> bool:
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Return whether `status` is of a regular file that no other user can have changed."""
+    """Return whether a file with `status` is regular and only this user can have changed it."""
     exclusive = status.st_uid == os.geteuid() and not status.st_mode & OTHERS_WRITE
     return exclusive and stat.S_ISREG(status.st_mode)
 

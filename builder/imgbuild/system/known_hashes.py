@@ -250,7 +250,7 @@ def _is_safe(folder: Path, *, make: bool) -> bool:
 
 
 def _is_recorded(status: os.stat_result) -> bool:
-    """Return whether hashing takes longer than a record, and no other user can change the file."""
+    """Return whether the file is large enough for a record and no other user can change it."""
     return status.st_size > SMALL_FILE and is_private(status)
 
 

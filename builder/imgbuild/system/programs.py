@@ -45,14 +45,14 @@ def find_on_path(program: str, *, path: str | None = None) -> str | None:
 
 
 def find_program(program: str) -> str | None:
-    """Find a program like `find_on_path`, but also in the folders for system programs."""
+    """Find a program on PATH or in the folders for system programs."""
     return find_on_path(program) or find_on_path(program, path=SYSTEM_PATH)
 
 
 def python_command() -> list[str]:
-    """Return the start of a command that runs this Python.
+    """Return the start of a command line for this Python.
 
-    This Python imports nothing from the current folder.
+    Nothing is imported from the current folder.
     """
     return [sys.executable, "-P"]
 
