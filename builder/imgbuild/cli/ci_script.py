@@ -68,7 +68,7 @@ class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
     ] = "local"
     through: Annotated[
         ThroughName | None,
-        THROUGH("Choices: as for `imgbuild smoke --through`, except `here`."),
+        THROUGH("Choices: the same as for `imgbuild smoke --through`, except `here`."),
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     sign_key: SignKey = None

@@ -161,7 +161,8 @@ class _TlsAdapter(requests.adapters.HTTPAdapter):
 class _PlainSession(requests.Session):
     """A session without redirects, because the requests library would read their bodies."""
 
-    def get_redirect_target(self, _: requests.Response) -> None: ...
+    def get_redirect_target(self, _: requests.Response) -> None:
+        """Return None, because `HttpClient` follows redirects."""
 
 
 def create_session(context: ssl.SSLContext) -> requests.Session:

@@ -130,7 +130,7 @@ DebianVersion = Annotated[
     str, Meta(pattern=r"^[0-9][A-Za-z0-9.+:~-]*\Z", description="version of a Debian package")
 ]
 DebianArch = Annotated[
-    str, Meta(pattern=r"^[a-z0-9-]+\Z", description="Debian's name of an architecture")
+    str, Meta(pattern=r"^[a-z0-9-]+\Z", description="name of an architecture in Debian")
 ]
 VariableName = Annotated[
     str, Meta(pattern=rf"^{VARIABLE}\Z", description="name of an environment variable")

@@ -216,7 +216,7 @@ class Layers(StrictStruct, frozen=True):
     """The rules that assign wheels to layers."""
 
     own_from: Annotated[
-        Bytes, Meta(description="minimum size in bytes of a wheel with a separate layer")
+        Bytes, Meta(description="minimum size, in bytes, of wheels that get a separate layer")
     ]
     named: Annotated[
         tuple[Package, ...],
@@ -303,7 +303,7 @@ class Link(StrictStruct, frozen=True):
         Line,
         Meta(
             min_length=1,
-            description="target of the link: a path, relative to its folder or absolute",
+            description="target of the link: an absolute path, or a path relative to the link",
         ),
     ]
     reason: Reason
@@ -400,12 +400,12 @@ class Matrix(StrictStruct, frozen=True):
     layers: Layers
     requires: Annotated[
         dict[Package, RequiredPackage],
-        Meta(description="requirements of every image, such as pip and uv"),
+        Meta(description="packages that every image requires, such as pip and uv"),
     ]
     targets: Annotated[dict[Name, Target], Meta(description="a row for each image")]
     extras: Annotated[
         dict[Name, dict[Package, ExtraPackage]],
-        Meta(description="sets of packages required by tutorials, used by targets"),
+        Meta(description="sets of packages that tutorials require, for use in targets"),
     ] = {}
     sdists: Sdists = {}
     drop: Annotated[
