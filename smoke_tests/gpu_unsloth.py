@@ -152,9 +152,8 @@ def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
 def main(way: str) -> None:
     """Run the mode `way`, which is sft, notebook or grpo.
 
-    The second halves of the adapters start at zero, and each must change.
-
-    Unsloth must be imported before transformers. Therefore, another process creates the model.
+    The second halves of the adapters start at zero, and each must change. Unsloth must be imported
+    before transformers, so another process creates the model.
     """
     smoke_gpu.require()
     os.environ["HF_HOME"] = str(Path("hf").absolute())

@@ -25,11 +25,9 @@ QUESTIONS = ["What is in this image?", "Name a colour of the sky:"]
 def make(folder: Path) -> Any:
     """Save the model in bf16 in `folder`, and return its processor.
 
-    The random weights of transformers differ between versions of torch: with 2.10 the two best
-    logits were too close at 35 of 128 positions, with 2.13 at one. The weights set here do not
-    differ. With SEED the reference on a CPU has 122 positions that count and four different
-    completions, and in bf16 its logits differ by up to 0.19. With seeds 0 to 11 between 89 and 125
-    positions count.
+    The weights are set here, because the random weights of transformers differ between versions of
+    torch. With `SEED`, the two best logits of the reference on a CPU are far enough apart at 122
+    positions, and bf16 changes logits by up to 0.19.
     """
     import torch
 

@@ -89,11 +89,10 @@ def _next() -> int:
 
 
 def turn(*, alone: bool = False) -> None:
-    """Wait for a place at a GPU. Call it after the imports, before the first use.
+    """Wait for a place at a GPU. Call it after the imports, before the first use of the GPU.
 
-    At most SMOKE_SHARE cases use the GPUs at the same time, distributed over all GPUs. A case that
-    must be `alone` on its GPU waits until no other case uses it, and no other case starts there
-    meanwhile.
+    At most SMOKE_SHARE cases use the GPUs at the same time. A case that must be `alone` on its GPU
+    waits until no other case uses it, and no other case starts there meanwhile.
     """
     path = os.environ.get("SMOKE_TURN")
     if not path or _TURNS:

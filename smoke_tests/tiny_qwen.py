@@ -52,12 +52,9 @@ def make_tokenizer(special: tuple[str, ...] = ()) -> Any:
 def make_model(tokenizer: Any, seed: int = 0, multiple: int = 1) -> Any:
     """Return a float32 Qwen3 with two layers, grouped queries and an untied head.
 
-    The vocabulary is that of the tokenizer, padded to a multiple of `multiple`.
-
-    Before transformers 4.51, the model is a Qwen2, whose head size is the hidden size divided by
-    the number of heads. It has two heads. With four heads, greedy tokens in bf16 and float32
-    differed on a CPU at positions where the two best logits were up to 0.11 apart. With two heads,
-    they did not differ.
+    The vocabulary of the tokenizer is padded to a multiple of `multiple`. Before transformers 4.51,
+    the model is a Qwen2 with two heads: with four heads, greedy tokens in bf16 and float32 differed
+    on a CPU.
     """
     import torch
     import transformers

@@ -58,9 +58,8 @@ def engine_command(
 ) -> EngineCommand:
     """Return the command line for Docker or podman.
 
-    With `rootless`, root in the container is the caller. With `init`, --init is added, because a
-    command that runs as process 1 ignores signals that it does not handle, such as SIGINT from
-    Ctrl-C, and would have to reap orphaned processes.
+    With `rootless`, root in the container is the caller. With `init`, --init is added, so that
+    Ctrl-C ends the command and orphaned processes are reaped.
     """
     ids = (0, 0) if rootless and kind == "docker" else request.caller
     user = f"--user={request.user or '{}:{}'.format(*ids)}"

@@ -31,9 +31,9 @@ _DATA = (re.compile(r'"data/([\w./-]+)"'), re.compile(r'files\.data\(\s*"([\w./-
 def code_digest(*modules: str, alone: str | None = None) -> str:
     """Return the SHA-256 (in hex) of the source of `modules` and of all modules that they import.
 
-    Module names are complete. Imports in functions and for types are included. The digest also
-    covers the data files that these modules use, and the version of Python, which determines the
-    syntax. The module `alone` is covered without its imports and data files.
+    Imports in functions and for types are included. The digest also covers the data files that
+    these modules use, and the version of Python, which determines the syntax. The module `alone` is
+    covered without its imports and data files. All module names are full names.
     """
     return digest_of_copy(resources.files(PACKAGE), modules, sys.version_info[:2], alone=alone)
 

@@ -117,11 +117,10 @@ def run_in_foreground(
 ) -> int:
     """Run `command` with this process's terminal and streams. Returns the status as in a shell.
 
-    `env` is added to this process's environment, and the open `descriptors` are inherited. The
-    command handles interrupts: this process waits for the command, and forwards SIGINT and SIGTERM,
-    unless the terminal has sent SIGINT to both processes. On the second signal, the command `end`
-    is run, or with `kill`, SIGKILL is sent to a command that ignores other signals. `meanwhile` is
-    called while the command runs.
+    `env` is added to this process's environment, and the open `descriptors` are inherited. SIGINT
+    and SIGTERM are forwarded to the command, except for a SIGINT that the terminal has sent to both
+    processes. With `kill`, SIGKILL is sent instead. On the second signal, the command `end` is run.
+    `meanwhile` is called while the command runs.
     """
     console.detail(f"$ {shell_command(command)}")
     started: list[subprocess.Popen[bytes]] = []
