@@ -131,7 +131,7 @@ class UseWalk:
         self.unknown: dict[int, str] = {}
 
     def run(self) -> None:
-        """Add failures to `failures`."""
+        """Walk the file, and add failures to `failures`."""
         self._walk_statements(self.tree.body, dict(self.names))
 
     def _is_local(self, module: str) -> bool:

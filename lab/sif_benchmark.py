@@ -76,7 +76,7 @@ class FolderWatch(threading.Thread):
 
 
 def main() -> None:
-    """Convert in a temporary folder."""
+    """Run the benchmark in a temporary folder."""
     options = parse_arguments()
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-sif-", dir=options.work))
     try:

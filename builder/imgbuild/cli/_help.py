@@ -64,7 +64,7 @@ class RunCommand(VerbCommand):
     """A command of imgbuild that runs a command line in a container. The target comes first."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. As in `docker run`, options after the command belong to it."""
+        """Parse the arguments. Options after the command are passed to it, as in `docker run`."""
         place = command_place(self.params, args)
         words = args if place is None else [*args[:place], "--", *args[place:]]
         if place is None and "--" in args and not names_target(self.params, args):

@@ -101,7 +101,7 @@ def push_sifs(
     compress: Compressor,
     how: SessionOptions,
 ) -> None:
-    """Push a SIF file of each built image to the same repository."""
+    """Create a SIF file of each built image, and push it to `repository`."""
     if (
         layout is not None
         and not names

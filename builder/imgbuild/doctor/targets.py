@@ -30,7 +30,7 @@ SPECIAL_PACKAGES = frozenset({"sglang", "verl", "unsloth", "deepspeed"})
 class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """A target, and the requirements of its image on each architecture.
 
-    `retired` is the reason if another target replaces this target, or "". `recommended` is set in
+    `retired` is the reason why another target replaces this target, or "". `recommended` is set in
     the matrix. `special` is set if the target has a framework in `SPECIAL_PACKAGES`.
     """
 

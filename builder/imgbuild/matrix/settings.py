@@ -85,7 +85,7 @@ def check_place(notes: ProblemNotes, path: ValuePath, text: str) -> None:
 
 
 def check_relative(notes: ProblemNotes, path: ValuePath, text: str) -> None:
-    """Check a pattern for paths in a package."""
+    """Check that `text` is a pattern for relative paths in a package."""
     if text.startswith(("/", "..")) or text != posixpath.normpath(text):
         expected = "a path below the prefix, without a leading /, . or .."
         normal = posixpath.normpath(text).lstrip("/")

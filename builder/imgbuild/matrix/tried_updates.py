@@ -114,7 +114,7 @@ def updates_path(images: Path) -> Path:
 
 
 def read_updates(images: Path) -> TriedUpdates:
-    """Read the file. Raises InputError if it is damaged or a link."""
+    """Read `updates.json` in `images`. Raises InputError if the file is damaged or a link."""
     path = updates_path(images)
     if not path.exists() and not path.is_symlink():
         return TriedUpdates()
@@ -122,7 +122,10 @@ def read_updates(images: Path) -> TriedUpdates:
 
 
 def write_updates(images: Path, updates: TriedUpdates, below: Path) -> None:
-    """Replace the file atomically. Links between `below` and the file are not followed."""
+    """Replace `updates.json` in `images` atomically.
+
+    Links between `below` and the file are not followed.
+    """
     codec.write_document(updates_path(images), updates, below=below)
 
 
