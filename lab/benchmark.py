@@ -1,6 +1,6 @@
-"""Compares build times of imgbuild and of `docker build` with uv, for the same lock and wheels.
+"""Compares build times of imgbuild and `docker build` with uv, for the same lock and wheels.
 
-A measurement ends after a command has run in a container of the image, unless the case states
+A measurement ends when a command has run in a container of the image, unless the case states
 otherwise. Prints a Markdown table for docs/benchmarks.md with medians of wall time, peak memory and
 bytes to push. Run it with `make benchmark`. The page cache is warm for both builders, and pins are
 changed in a copy of the project.
@@ -165,7 +165,7 @@ def run_docker(
 
 
 def median_measure(measures: Iterable[measuring.CommandMeasure]) -> measuring.CommandMeasure:
-    """Return the median of each figure."""
+    """Return a measure with the median of each figure."""
     samples = list(measures)
     return measuring.CommandMeasure(
         seconds=statistics.median(item.seconds for item in samples),
@@ -221,7 +221,7 @@ def format_report(
 
 
 def format_megabytes(size: int | None) -> str:
-    """Return a size in MB, or a dash."""
+    """Return a size in MB, or a dash for None."""
     return NO_FIGURE if size is None else f"{size / 1e6:,.1f} MB"
 
 

@@ -59,7 +59,7 @@ def create_environment(target: str, folder: Path, torch: str) -> None:
 
 
 def audit_paths(arguments: list[str], paths: list[Path], output: Path) -> None:
-    """The errors and warnings of a separate audit of each path, as JSON."""
+    """Write the errors and warnings of a separate audit of each path as JSON."""
     entries = []
     for path in paths:
         command = [str(IMGBUILD), "audit", *arguments, "--arch", "x86_64", "--json"]
@@ -81,7 +81,7 @@ def audit_paths(arguments: list[str], paths: list[Path], output: Path) -> None:
 
 
 def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
-    """Draw findings, and print whether Python confirms each finding: true, false or untried."""
+    """Draw findings, and print whether Python confirms each of them: true, false or untried."""
     every = [
         each | {"file": str(_place(entry, each["file"]))}
         for entry in json.loads(results.read_text(encoding="utf-8"))
@@ -98,7 +98,7 @@ def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
 
 
 def draw_failures(results: Path, python: str, seed: int, count: int) -> None:
-    """Draw failures in Python, and print which of them the audit reports on the same line."""
+    """Draw failures in Python, and print which of them the audit reports for the same line."""
     entries = json.loads(results.read_text(encoding="utf-8"))
     lines = {
         (str(_place(entry, each["file"])), each["line"])
@@ -117,7 +117,6 @@ def draw_failures(results: Path, python: str, seed: int, count: int) -> None:
 
 
 def _place(entry: Values, file: str) -> Path:
-    """Return the absolute path of a file in a finding."""
     path = Path(entry["path"])
     return path if path.is_file() else Path(file).resolve()
 

@@ -49,12 +49,15 @@ class NotInstalled(PythonFailure):
 
 
 def concerns_other_device(error: Exception) -> bool:
-    """Whether a failure concerns another device or system."""
+    """Return whether a failure depends on a missing device or another system."""
     return any(word in OTHER_DEVICES for word in re.split(r"[. ]", str(error)))
 
 
 def load_module(module: str) -> Any:
-    """Import a module. Raises PythonFailure if it is missing, UnknownObject if an import fails."""
+    """Import a module.
+
+    Raises PythonFailure if the module is missing, and UnknownObject if the import fails.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -68,7 +71,7 @@ def load_module(module: str) -> Any:
 
 
 def find_member(owner: Any, name: str) -> Any:
-    """Return an attribute or a submodule."""
+    """Return an attribute or a submodule of `owner`."""
     try:
         return getattr(owner, name)
     except AttributeError:
@@ -83,7 +86,7 @@ def find_member(owner: Any, name: str) -> Any:
 
 
 def check_call(function: Any, node: ast.Call) -> None:
-    """Raise PythonFailure if the signature does not accept the keywords or number of arguments."""
+    """Raise PythonFailure if the signature rejects the keywords or the number of arguments."""
     if inspect.isclass(function) and issubclass(function, (BaseException, type)):
         return
     runs = function.__init__ if inspect.isclass(function) else function
@@ -116,7 +119,7 @@ def qualified_name(value: Any) -> str:
 
 
 class UseWalk:
-    """The uses of names in a file that run whenever their function runs."""
+    """Collects the failures of names in a file that are used whenever their function runs."""
 
     def __init__(self, source: bytes, folder: Path) -> None:
         self.tree = ast.parse(source)
@@ -128,7 +131,7 @@ class UseWalk:
         self.unknown: dict[int, str] = {}
 
     def run(self) -> None:
-        """Fill `failures`."""
+        """Walk the file, and add failures to `failures`."""
         self._walk_statements(self.tree.body, dict(self.names))
 
     def _is_local(self, module: str) -> bool:
@@ -262,7 +265,7 @@ class UseWalk:
                 self.unknown.setdefault(each.lineno, str(error))
 
     def _dotted_value(self, node: ast.expr, names: dict[str, Any]) -> Any:
-        """The object of a dotted name. Only attributes of modules and classes are followed."""
+        """Return the object of a dotted name, following only members of modules and classes."""
         if isinstance(node, ast.Name) and node.id in names:
             return names[node.id]
         if isinstance(node, ast.Attribute):
@@ -297,7 +300,7 @@ def find_failures(paths: Sequence[str]) -> list[tuple[str, int, int, str]]:
 
 
 def walk_file(path: Path) -> UseWalk | None:
-    """The uses of names in a file, or None if the file is not valid Python of this version."""
+    """Return the uses of names in a file, or None if this Python cannot parse the file."""
     try:
         walk = UseWalk(path.read_bytes(), path.parent)
     except (SyntaxError, ValueError):
@@ -312,7 +315,7 @@ def judge_findings(drawn: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def judge_finding(finding: dict[str, Any]) -> tuple[str, str]:
-    """Judge a finding by the line of the file, or else by its subject."""
+    """Judge a finding by the line in the file or, if that fails, by its subject."""
     path, line = Path(finding["file"]), finding["line"]
     if path.suffix == ".py":
         walk = walk_file(path)

@@ -53,7 +53,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target with all inputs and layers in the user's cache. `layers` contains layer sizes."""
+    """A target whose inputs and layers are in the user's cache. `layers` contains layer sizes."""
 
     project: Project
     lock: Lock
@@ -76,7 +76,7 @@ def prepare_target(project: Project, folder: Path) -> PreparedTarget:
 
 
 def change_project(project: Project, pins: Mapping[str, str], folder: Path) -> PreparedTarget:
-    """Return a copy of the project, locked again if `pins` are given, and built once."""
+    """Return a copy of the project, locked again if there are `pins`, and built once."""
     copy = Project(root=folder, target=project.target)
     folder.mkdir(parents=True)
     shutil.copytree(project.root / "images", folder / "images")
@@ -104,7 +104,7 @@ class ImgbuildContender:
         self._jobs = [] if jobs is None else ["--jobs", str(jobs)]
 
     def build(self, built: PreparedTarget) -> measuring.CommandMeasure:
-        """Build to a layout from downloaded inputs."""
+        """Build an OCI layout from downloaded inputs."""
         self._fill_cache(built, None)
         command: list[str | Path] = [IMGBUILD, *_build_command(built, None), *self._jobs]
         return measuring.measure_command(command, folder=built.project.root, env=self._env)
@@ -114,7 +114,7 @@ class ImgbuildContender:
     ) -> measuring.CommandMeasure:
         """Build with all inputs downloaded, and run a command in the image.
 
-        The image `have` is already in the cache, in the output and in the engine.
+        The image `have` is already in the cache, in the output folder and in the engine.
         """
         self._fill_cache(built, have)
         if self._through != "root":
@@ -134,7 +134,6 @@ class ImgbuildContender:
         )
 
     def _script(self, built: PreparedTarget) -> list[str | Path]:
-        """Return the command line of `imgbuild run`, which builds and loads the image."""
         words = ["run", built.project.target, "--through", self._through, *self._jobs]
         return [IMGBUILD, *words, "--", *ANSWER]
 
@@ -214,7 +213,7 @@ class DockerContender:
         )
 
     def ensure_image(self, built: PreparedTarget) -> None:
-        """Ensure that Docker has the image of `built`, and the build cache has the build steps."""
+        """Build the image of `built`, unless Docker has it and the build cache has its steps."""
         self.prepare(built)
         _run_checked(
             "docker", "buildx", "build", "--provenance=false", f"--tag={TAG}", self._context
@@ -222,7 +221,7 @@ class DockerContender:
         self._layers[built.project.root] = _saved_layers()
 
     def layers(self, built: PreparedTarget) -> dict[str, int]:
-        """The compressed size of each layer of the image of `built`, which is built if missing."""
+        """Return the compressed size of each layer of `built`. A missing image is built."""
         if built.project.root not in self._layers:
             self.ensure_image(built)
         return self._layers[built.project.root]
@@ -257,13 +256,12 @@ class DockerContender:
 
 
 def daemon_processes() -> list[int]:
-    """Return the process IDs of Docker's daemon, whose child processes do the work."""
+    """Return the process IDs of Docker's daemon, which builds in child processes."""
     pid_text = next((path.read_text() for path in DAEMON_PIDS if path.exists()), "")
     return [int(pid_text)] if pid_text.strip() else []
 
 
 def _saved_layers() -> dict[str, int]:
-    """Return the size of each layer by digest, from the manifest in the output of `docker save`."""
     documents: dict[str, bytes] = {}
     with (
         subprocess.Popen(["docker", "image", "save", TAG], stdout=subprocess.PIPE) as process,
@@ -306,7 +304,6 @@ def _run_checked(*command: str | Path) -> None:
 
 
 def _run_quietly(*command: str | Path) -> None:
-    """Run a command that may fail, such as removing a missing image."""
     subprocess.run(command, capture_output=True, check=False)
 
 

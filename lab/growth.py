@@ -96,7 +96,7 @@ def write_project(folder: Path, number: int) -> None:
 
 
 def measure_command(folder: Path, cache: str, words: tuple[str, ...]) -> tuple[float, float, int]:
-    """The wall time, processor time (in seconds) and memory (in MB) of a command in `folder`."""
+    """Return the wall time and processor time (s) and the memory (MB) of a command."""
     program = [sys.executable, "-m", "imgbuild", *words]
     env = {**os.environ, "IMGBUILD_CACHE": cache}
     started = time.monotonic()

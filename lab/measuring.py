@@ -62,8 +62,8 @@ def measure_command(
 ) -> CommandMeasure:
     """Run `command`. Raises CalledProcessError if it fails.
 
-    `daemons` are processes that work for the command, such as dockerd. The growth of the memory of
-    these processes is added.
+    `daemons` are processes that work for the command, such as dockerd. The growth of their memory
+    is added to the command's memory.
     """
     shown = " ".join(str(word) for word in command)
     print(f"$ {shown}", file=sys.stderr, flush=True)
@@ -85,7 +85,7 @@ def measure_command(
 
 
 def process_memory(roots: Sequence[int]) -> int:
-    """Return the memory of `roots` and all descendants in bytes, with shared pages counted once."""
+    """Return the memory of `roots` and all descendants in bytes. Shared pages count once."""
     if not roots:
         return 0
     children = defaultdict(list)

@@ -34,14 +34,17 @@ TRUE, FALSE, UNTRIED = "true", "false", "untried"
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """The result of testing one note, and the reason."""
+    """The result of the test of one note, and the reason."""
 
     outcome: str
     why: str
 
 
 def draw_sample(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
-    """A random sample of the notes with evidence, which depends only on `findings` and `seed`."""
+    """Return a random sample of the notes with evidence.
+
+    It depends only on `findings` and `seed`.
+    """
     notes = [
         note for note in findings if note.severity is Severity.NOTE and note.evidence is not None
     ]
@@ -83,7 +86,7 @@ def try_notes(
 
 
 def format_table(target: str, arch: Arch, verdicts: Sequence[Verdict]) -> list[str]:
-    """One line of counts for the table of docs/benchmarks.md."""
+    """Return lines with counts for the table in docs/benchmarks.md."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     answered = counts[TRUE] + counts[FALSE]
     share = f"{counts[TRUE] / answered:.0%}" if answered else "-"
@@ -96,7 +99,7 @@ def format_table(target: str, arch: Arch, verdicts: Sequence[Verdict]) -> list[s
 
 
 def main() -> None:
-    """Draw a sample, test it, and print the results."""
+    """Draw a sample, test its notes, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("target")
     parser.add_argument("--arch", type=Arch.parse, default=Arch.X86_64)

@@ -56,7 +56,7 @@ def find_object(dotted: str) -> Any:
 
 
 def has_name(owner: Any, name: str) -> bool:
-    """Whether a module, class or object has the attribute `name`, or sets it in a method."""
+    """Return whether a module, class or object has the attribute `name`, or sets it in a method."""
     if hasattr(owner, name):
         return True
     if inspect.ismodule(owner):
@@ -75,24 +75,24 @@ def has_name(owner: Any, name: str) -> bool:
 
 
 def lacks_module(subject: str, file: str) -> bool:
-    """Whether the module `subject` cannot be imported because it is missing."""
+    """Return whether the module `subject` cannot be imported because it is missing."""
     return load_module(subject) is None
 
 
 def lacks_package(subject: str, file: str) -> bool:
-    """Whether no package provides the top-level module of `subject`."""
+    """Return whether no package provides the top-level module of `subject`."""
     return importlib.util.find_spec(subject.partition(".")[0]) is None
 
 
 def lacks_name(subject: str, file: str) -> bool:
-    """Whether a module ("module:name") has no such name."""
+    """Return whether a module lacks a name. `subject` is "module:name"."""
     module, _, name = subject.partition(":")
     value = load_module(module)
     return value is None or not have_all_parts(value, name.split("."))
 
 
 def have_all_parts(value: Any, parts: Sequence[str]) -> bool:
-    """Whether each of `parts` is an attribute of the preceding object, starting at `value`."""
+    """Return whether each of `parts` is an attribute of the part before it or of `value`."""
     for part in parts:
         try:
             if not has_name(value, part):
@@ -104,7 +104,7 @@ def have_all_parts(value: Any, parts: Sequence[str]) -> bool:
 
 
 def lacks_attribute(subject: str, file: str) -> bool:
-    """Whether a class has no such attribute."""
+    """Return whether a class has no such attribute."""
     owner, _, name = subject.rpartition(".")
     value = find_object(owner)
     if value is None:
@@ -114,7 +114,7 @@ def lacks_attribute(subject: str, file: str) -> bool:
 
 
 def refuses_keyword(subject: str, file: str) -> bool:
-    """Whether a callable ("module.callable(keyword)") lacks the keyword."""
+    """Return whether a callable lacks a keyword. `subject` is "module.callable(keyword)"."""
     callee, _, keyword = subject.removesuffix(")").partition("(")
     value = find_object(callee)
     if value is None:
@@ -126,7 +126,7 @@ def refuses_keyword(subject: str, file: str) -> bool:
 
 
 def does_not_load(subject: str, file: str) -> bool:
-    """Whether the library `file` cannot be loaded because `subject` is missing."""
+    """Return whether the library `file` cannot be loaded because `subject` is missing."""
     libraries = [Path(folder, file) for folder in sys.path if Path(folder, file).exists()]
     if not libraries:
         message = f"{file} is not installed"

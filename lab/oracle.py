@@ -88,7 +88,7 @@ class InstalledSet:
         return self.result().fails
 
     def result(self) -> SetResult:
-        """Return the result of the set without the results of an audit."""
+        """Return the results of Python for the set, without those of an audit."""
         return SetResult(
             imported=self.imported,
             failures=tuple(self.failures),
@@ -99,7 +99,7 @@ class InstalledSet:
 
 
 class Experiments:
-    """Installs, imports and audits sets below `folder`. Only one process can use the folder."""
+    """Installs, imports and audits sets below `folder`, which only one process can use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -111,7 +111,7 @@ class Experiments:
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
 
     def measure_draw(self, seed: int, sample: float, *, audit: bool = True) -> MeasuredDraw:
-        """Install and import the draw of `seed`, and if `audit` is set, also audit the draw.
+        """Install, import and, with `audit`, audit the draw of `seed`.
 
         Only the share `sample` of draws without a failure is audited.
         """
@@ -175,7 +175,7 @@ class Experiments:
 
     @contextlib.contextmanager
     def _install_set(self, draw: SetDraw, which: str) -> Iterator[InstalledSet]:
-        """Install the set "forced" or "control" for a `with` block.
+        """Install the set "forced" or "control" for the duration of the block.
 
         The path of the set is constant, so that bytecode of identical files is reused.
         """
@@ -201,7 +201,6 @@ class Experiments:
             oracle_sets.remove_set(folder)
 
     def _import_packages(self, installed_set: InstalledSet, draw: SetDraw) -> None:
-        """Import the packages of a set with Python, and record failures."""
         target = installed_set.folder / "site"
         both = draw.control.versions.keys() & draw.forced.versions.keys()
         for package in installed_set.imported:
@@ -214,7 +213,6 @@ class Experiments:
             )
 
     def _audit_set(self, installed_set: InstalledSet) -> SetResult:
-        """Audit a set. Returns the results of Python and of the audit."""
         audit_report, complaint, seconds = self._audit_pins(installed_set.pins)
         return msgspec.structs.replace(
             installed_set.result(),
@@ -224,7 +222,6 @@ class Experiments:
         )
 
     def _base(self, torch: str) -> Path:
-        """Return the folder in which a version of torch is installed once."""
         base = self.folder / f"torch-{torch}"
         if base.exists():
             return base
@@ -245,7 +242,6 @@ class Experiments:
         return base
 
     def _audit_pins(self, pins: ResolvedPins) -> tuple[Report | None, str, float]:
-        """The report or last output of `imgbuild audit` on the pins, and the time in seconds."""
         start = time.monotonic()
         audit_report, complaint = self._audit_answer(pins)
         return audit_report, complaint, round(time.monotonic() - start, 1)
@@ -292,7 +288,6 @@ class Experiments:
 def _failures(
     tried: SetProbe, target: Path, package: str, modules: Sequence[str], names: Sequence[str]
 ) -> Iterator[Failure]:
-    """Yield the failures to import, read or open parts of one package."""
     objects = [
         str(path)
         for module in modules
@@ -305,13 +300,12 @@ def _failures(
 
 
 def _report(text: str) -> Report:
-    """Decode the report from the audit's stdout."""
     document = json.loads(text)
     return msgspec.convert(document[0] if isinstance(document, list) else document, Report)
 
 
 def _look_up_alarms(report: Report | None, tried: SetProbe) -> Iterator[Alarm]:
-    """Yield the errors of a report, and whether Python confirms the errors that it can look up."""
+    """Yield the errors of a report, and whether Python confirms them, if it can look them up."""
     left = ALARMS
     for finding in audit_errors(report.findings if report is not None else ()):
         evidence = finding.evidence
@@ -334,10 +328,10 @@ def _look_up_alarms(report: Report | None, tried: SetProbe) -> Iterator[Alarm]:
 def ignore_incomparable(control: InstalledSet, forced: InstalledSet) -> None:
     """Drop failures that are unrelated to the forced version.
 
-    A shared object is ignored if the control cannot open shared objects of the same package either,
-    because many cannot be loaded alone. Parts of a namespace that the control lacks are ignored,
-    because each part may require an extra. Downloads on import are ignored, because they fail
-    without a network.
+    A failure to open a shared object is dropped if the control has such a failure in the same
+    package, because many shared objects cannot be loaded alone. Failures in parts of a namespace
+    that the control lacks are dropped, because each part may require an extra. Failed downloads on
+    import are dropped, because they require a network.
     """
     unopened = {failure.package for failure in control.failures if failure.name.endswith(".so")}
     parts = {module for module in forced.modules - control.modules if "." in module}

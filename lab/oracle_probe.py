@@ -46,7 +46,7 @@ class SetProbe:
         libraries: Sequence[str] = (),
         facts: Sequence[dict[str, str]] = (),
     ) -> dict[str, Any]:
-        """Run a query. If the process dies, the current step has failed."""
+        """Run a query. If the process crashes, the step that was running has failed."""
         request = {
             "paths": self._paths,
             "modules": modules,
@@ -142,7 +142,10 @@ def find_failure(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any
 
 
 def look_up_object(name: str) -> Any:
-    """The object with a dotted name. Raises AttributeError or ImportError if it is missing."""
+    """Return the object with a dotted name.
+
+    Raises AttributeError or ImportError if it is missing.
+    """
     parts = name.split(".")
     value: Any = importlib.import_module(parts[0])
     for depth, part in enumerate(parts[1:], start=2):
@@ -168,7 +171,7 @@ def error_text(error: BaseException) -> str:
 
 
 def traceback_places(error: BaseException, paths: list[str]) -> list[str]:
-    """The files and lines of the traceback inside the set, outermost first and causes last."""
+    """Return the files and lines of the traceback in `paths`: outermost first, causes last."""
     locations = []
     seen: set[int] = set()
     step: BaseException | None = error
@@ -185,7 +188,7 @@ def traceback_places(error: BaseException, paths: list[str]) -> list[str]:
 
 
 def claim_verdict(fact: dict[str, str]) -> str:
-    """Check a claim of the audit: "holds", "refuted" or "unknown"."""
+    """Check a claim of the audit. Returns "holds", "refuted" or "unknown"."""
     subject, relation = fact["subject"], fact["relation"]
     try:
         if relation == "module":
@@ -219,14 +222,14 @@ def claim_verdict(fact: dict[str, str]) -> str:
 
 
 def accepts_keyword(called: Any, keyword: str) -> bool:
-    """Whether a callable accepts a keyword argument."""
+    """Return whether a callable accepts a keyword argument."""
     parameters = inspect.signature(called).parameters
     kinds = {each.kind for each in parameters.values()}
     return keyword in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def requires_argument(called: Any, argument: str) -> bool:
-    """Whether a callable requires `argument`, or accepts at most that number of arguments."""
+    """Return whether a callable requires `argument`, or accepts at most that many arguments."""
     parameters = inspect.signature(called).parameters
     if not argument.isdigit():
         parameter = parameters.get(argument)

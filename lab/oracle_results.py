@@ -20,7 +20,7 @@ from oracle_verdicts import (
 
 
 class MeasuredDraw(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the results. If uv rejected all attempts, `failure` is set instead of `draw`."""
+    """A line of the results. If uv rejected all attempts, `failure` is set instead of `draw`."""
 
     seed: int
     draw: SetDraw | None = None
@@ -31,7 +31,7 @@ class MeasuredDraw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_seeds(text: str) -> Iterable[int]:
-    """Return the seeds of "5" or "1-200"."""
+    """Return the seeds in a text such as "5" or "1-200"."""
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1)
 
@@ -61,7 +61,7 @@ def verdict_row(measured: MeasuredDraw) -> Row | None:
 
 
 def exclusion_counts(results: Iterable[MeasuredDraw]) -> Iterator[str]:
-    """Yield the reasons for draws that were not audited, with counts for each half."""
+    """Yield the reasons why draws were not audited, with counts for each half of the seeds."""
     counts: dict[str, list[int]] = {}
     for measured in results:
         if verdict_row(measured) is None:

@@ -57,8 +57,8 @@ class ListedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The packages from which sets are resolved.
 
-    `torch` is the version of torch in all sets of the group. `companions` are requirements of each
-    set.
+    `torch` is the version of torch in all sets of the group. `companions` are requirements of all
+    sets.
     """
 
     name: str
@@ -86,7 +86,8 @@ class SetDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Two sets from the same requirements: `control` as resolved, `forced` with one version forced.
 
     If `how` is "override", other packages' requirements on the forced package are ignored. If it is
-    "resolve", they are kept. A `seed` yields the same draw as long as the index has the same files.
+    "resolve", they are satisfied. A `seed` yields the same draw as long as the index has the same
+    files.
     """
 
     seed: int
@@ -122,7 +123,10 @@ class PackageShop:
 
     @functools.cache  # noqa: B019 - one shop lives as long as the program
     def versions(self, package: str) -> tuple[str, ...]:
-        """The final versions with a wheel, oldest first, from the oldest version in the table."""
+        """Return the final versions with a wheel, in ascending order.
+
+        They start with the oldest version in the table.
+        """
         files = self._indexes.files(package)
         oldest = Version(self.table.packages[package].oldest)
         candidates = {file.version for file in files if file.version is not None and file.is_wheel}
@@ -137,7 +141,10 @@ class PackageShop:
     def resolve(
         self, requirements: Iterable[str], override: str = "", torch: str = ""
     ) -> ResolvedPins:
-        """The newest set of wheels for `requirements`. Raises UnresolvedError if none exists."""
+        """Return the newest set of wheels for `requirements`.
+
+        Raises UnresolvedError if there is none.
+        """
         floors = [f"{name}>={listed.oldest}" for name, listed in self.table.packages.items()]
         if torch:
             floors.append(f"torch=={torch}")
@@ -196,7 +203,7 @@ class PackageShop:
 
 
 def is_sampled(seed: int, share: float) -> bool:
-    """Whether the draw of `seed` is audited even without a failure."""
+    """Return whether the draw of `seed` is audited even without a failure."""
     return random.Random(f"sample {seed}").random() < share  # noqa: S311
 
 
@@ -265,7 +272,7 @@ def _pinned_requirement(name: str, dice: random.Random, shop: PackageShop) -> st
 def packages_to_import(
     package: str, pins: ResolvedPins, table: PackageTable, most: int = 6
 ) -> tuple[str, ...]:
-    """`package` and its direct dependents in `pins`, packages of the table first."""
+    """Return `package` and its direct dependents in `pins`, packages of the table first."""
     users = [name for name in pins.needed_by.get(package, ()) if name in pins.versions]
     users.sort(key=lambda name: (name not in table.packages, name))
     return (package, *users[:most])
@@ -281,7 +288,7 @@ def pins_to_install(pins: Mapping[str, str]) -> dict[str, str]:
 
 
 def modules_to_import(target: Path, package: str) -> tuple[str, ...]:
-    """The modules of an installed package to import: top-level modules, or those in namespaces."""
+    """Return the modules of a package to import: top-level modules, or those in namespaces."""
     for each in distributions(path=[str(target)]):
         if normalize_package(each.metadata["Name"]) == package:
             return _top_modules(each, target)

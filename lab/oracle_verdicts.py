@@ -26,7 +26,7 @@ UNKNOWN = "unknown"  # of a fact: Python was not run, or gave no result
 
 
 class Verdict(enum.StrEnum):
-    """The result of comparing the audit of one set with Python."""
+    """The result of a comparison of the audit of one set with Python."""
 
     TRUE = "true"  # an error names the failed import
     MISS = "miss"  # something failed, and no error but METADATA's names it
@@ -67,7 +67,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 class SetResult(msgspec.Struct, frozen=True, kw_only=True):
     """An installed set, with failures in Python, unmet requirements and errors from the audit.
 
-    `audited` is empty if the audit succeeded, else its last output.
+    `audited` is empty if the audit succeeded. Otherwise, it is the audit's last output.
     """
 
     imported: tuple[str, ...]
@@ -112,7 +112,7 @@ def set_verdict(result: SetResult, package: str) -> Verdict:
 
 
 def explains_failure(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
-    """Whether an error is about one of `failures`, according to its file or its packages.
+    """Return whether an error is about one of `failures`, judged by its file or its packages.
 
     An error also explains a failure in a file of its first package if the message contains both
     packages.
@@ -131,7 +131,7 @@ def explains_failure(alarm: Alarm, failures: Iterable[Failure], package: str) ->
 
 
 def _names_both(evidence: Evidence, failure: Failure) -> bool:
-    """Whether Python failed in a file of the first package with a message about both packages."""
+    """Return whether a failure is in a file of the first package, and names both packages."""
     names = {name.replace("-", "_") for name in (evidence.package, evidence.other)}
     words = set(re.findall(r"\w+", failure.error.replace("-", "_").lower()))
     folder = evidence.package.replace("-", "_")
@@ -140,7 +140,7 @@ def _names_both(evidence: Evidence, failure: Failure) -> bool:
 
 
 def same_reason(result: SetResult, package: str) -> bool:
-    """Whether the error that explains a failure has the same cause as the failure in Python.
+    """Return whether the error that explains a failure has the same cause as the failure.
 
     The causes are the same if the error contains a file of the traceback or the missing name.
     """
@@ -168,7 +168,7 @@ def _is_named(alarm: Alarm, failure: Failure) -> bool:
 
 
 def metadata_verdict(result: SetResult) -> Verdict:
-    """Return the verdict from the requirements in the installed METADATA alone."""
+    """Return the verdict that is based only on the requirements in the installed METADATA."""
     evidence = [
         alarm.finding.evidence for alarm in result.alarms if alarm.finding.check == METADATA
     ]
@@ -220,7 +220,7 @@ def format_share(hits: int, total: int) -> str:
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdicts of both sets of one seed, whose control can be imported."""
+    """The verdicts on both sets of one seed, whose control can be imported."""
 
     seed: int
     fails: bool

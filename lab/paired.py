@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def time_command(tree: Path, words: list[str]) -> tuple[float, float]:
-    """Return the wall time and processor time in seconds of one run with the code of `tree`."""
+    """Return the wall time and processor time, in seconds, of one run with the code of `tree`."""
     python = tree / ".venv/bin/python"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.monotonic()

@@ -73,7 +73,7 @@ def image_table(locked_images: Sequence[TargetImage]) -> list[str]:
 
 
 def sum_lines(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
-    """A line that compares the size of a registry with all images to the sum of their sizes."""
+    """Return a line that compares the size of a registry with the sum of the image sizes."""
     if not locked_images:
         return []
     total = sum(size for _, _, image in locked_images for size in sizes_by_digest(image).values())
@@ -96,7 +96,7 @@ def sizes_by_digest(image: ImageDigests) -> dict[str, int]:
 def pushed_lines(
     locked_images: Sequence[TargetImage], place: str, storage: Path | None
 ) -> tuple[list[str], bool]:
-    """Lines with computed and actual sizes of targets in `place`, and whether they are equal."""
+    """Return lines with computed and actual sizes of targets, and whether these are equal."""
     repository, client = parse_repository(place), RegistryClient()
     entries = listing.list_images(client, [repository]).entries
     there = {manifest.digest for entry in entries for manifest in entry.arch.values()}

@@ -44,7 +44,7 @@ class ConversionRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderWatch(threading.Thread):
-    """Records the peak size of the files in `folder` without the output `out`."""
+    """Records the peak size of the files in `folder`, except for the output `out`."""
 
     def __init__(self, folder: Path, out: str) -> None:
         super().__init__(daemon=True)
@@ -76,7 +76,7 @@ class FolderWatch(threading.Thread):
 
 
 def main() -> None:
-    """Convert in a temporary folder."""
+    """Run the benchmark in a temporary folder."""
     options = parse_arguments()
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-sif-", dir=options.work))
     try:
@@ -127,7 +127,10 @@ def run_benchmark(options: argparse.Namespace, folder: Path) -> str:
 
 
 def run_conversion(command: Sequence[str | Path], folder: Path, out: Path) -> ConversionRun:
-    """Run `command`, which creates `out`, with temporary files in `folder`. Then remove `out`."""
+    """Run `command`, which creates `out`, and remove `out`.
+
+    Temporary files are created in `folder`.
+    """
     place = folder / "temporary"
     place.mkdir()
     watch = FolderWatch(folder, out.name)

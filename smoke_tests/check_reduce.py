@@ -1,7 +1,7 @@
-"""Tests an all-reduce between the tasks of a Slurm job with torch, for `slurm --check`.
+"""Tests an all-reduce between the tasks of a Slurm job with torch, for `slurm --job check`.
 
-Prints a line for each tested and untested part. Each node has one task, which starts a process for
-each GPU, or a single process with gloo on a node without GPUs.
+Prints a line for each tested and untested property. Each node has one task, which starts a process
+for each GPU, or a single process with gloo on a node without GPUs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ TIMEOUT = 60
 
 
 def modulus(share: int) -> int:
-    """The number of different values to sum. Sums up to 2**24 are exact in float32."""
+    """Return the number of different values to sum. Sums up to 2**24 are exact in float32."""
     return min(1024, EXACT // share + 1)
 
 
 def work(local: int, options: argparse.Namespace) -> None:
-    """Run one process and check that its result is the sum over all ranks."""
+    """Run one process, and check that its result is the sum over all ranks."""
     import torch
     import torch.distributed as dist
 

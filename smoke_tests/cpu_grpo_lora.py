@@ -20,15 +20,14 @@ RANK = 8
 
 
 class ContentReward(Reward):
-    """A reward for completions that are lists of messages."""
+    """A reward function for completions that are lists of messages."""
 
     def __call__(self, completions: list[Any], **_: Any) -> list[float]:
-        """One reward for each completion."""
         return super().__call__([completion[0]["content"] for completion in completions])
 
 
 def rows() -> list[dict[str, Any]]:
-    """The training data: questions as messages, and their solutions."""
+    """Return the training data: questions as messages, and their solutions."""
     return [
         {"prompt": [{"role": "user", "content": question}], "solution": solution}
         for question, solution in QUESTIONS.items()
@@ -36,12 +35,12 @@ def rows() -> list[dict[str, Any]]:
 
 
 def has_accuracy_reward() -> bool:
-    """Whether this version of TRL has `accuracy_reward`, added after 0.21."""
+    """Return whether this version of TRL has `accuracy_reward`, added after 0.21."""
     return "accuracy_reward" in smoke_stack.source("trl", "rewards/__init__.py")
 
 
 def answers() -> list[str]:
-    """The problems of `accuracy_reward` for a right and a wrong answer to each question."""
+    """Return the problems with the rewards of `accuracy_reward` for right and wrong answers."""
     if not has_accuracy_reward():
         return []
     from trl.rewards import accuracy_reward

@@ -16,7 +16,7 @@ PROMPTS = ["Count to three:", "Name a colour of the sky:"]
 
 
 class Reward:
-    """The share of letters and spaces in a completion, which is deterministic and varies."""
+    """Rewards the share of letters and spaces in a completion: deterministic, but different."""
 
     __name__ = "share_of_letters"
 
@@ -24,14 +24,13 @@ class Reward:
         self.seen: list[tuple[str, float]] = []
 
     def __call__(self, completions: list[str], **_: Any) -> list[float]:
-        """One reward for each completion."""
         scores = [self.score(text) for text in completions]
         self.seen.extend(zip(completions, scores, strict=True))
         return scores
 
     @staticmethod
     def score(text: str) -> float:
-        """The reward of a text, between 0 and 1."""
+        """Return the reward of a text, between 0 and 1."""
         good = [
             character
             for character in text
@@ -40,7 +39,7 @@ class Reward:
         return len(good) / max(1, len(text))
 
     def problems(self) -> list[str]:
-        """The problems of the rewards."""
+        """Return the problems with the recorded rewards."""
         problems = []
         expected = GROUP * len(PROMPTS)
         if len(self.seen) != expected:
@@ -53,7 +52,7 @@ class Reward:
 
 
 def settings(config: type, folder: Path) -> Any:
-    """The arguments of one step on the CPU that this version of TRL accepts."""
+    """Return the arguments of one CPU step that this version of TRL accepts."""
     arguments = {
         "output_dir": str(folder / "out"),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -87,12 +86,12 @@ def settings(config: type, folder: Path) -> Any:
 
 
 def changed(before: dict[str, Any], model: Any) -> list[str]:
-    """The problems of the model's tensors after the step."""
+    """Return the problems with the model's tensors after the step."""
     return compared(before, dict(model.named_parameters()))
 
 
 def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The problems of the tensors `after` the step, which must be finite and changed."""
+    """Return the names of tensors that are not finite or have not changed, with the reason."""
     import torch
 
     problems = []

@@ -77,10 +77,10 @@ JOBS = (
 
 
 def start(port: int, dashboard_port: int, temporary: Path) -> list[str]:
-    """The command that starts a cluster of one node with a dashboard, and ends it when killed.
+    """Return the command that starts a one-node cluster with a dashboard, and ends it when killed.
 
-    Other ports of the cluster have fixed numbers, which another cluster on this machine can use,
-    too.
+    Other ports of the cluster have fixed numbers, which another cluster on this machine can also
+    use.
     """
     return [smoke_gpu.script("ray"), "start", "--head", "--block",
             "--node-ip-address", "127.0.0.1", "--port", str(port),
@@ -105,7 +105,7 @@ def submit(server: str, folder: Path, job: Job) -> list[str]:
 
 
 def dashboard(server: str) -> list[str]:
-    """The problems of the dashboard, which must have a page and list the nodes and jobs."""
+    """Return problems with the dashboard, which must have a page, and list nodes and jobs."""
     problems = [] if "<html" in smoke_gpu.text(server).lower() else ["it has no page"]
     states = [job["status"] for job in smoke_gpu.get(f"{server}/api/jobs/")]
     if len(states) != len(JOBS):
@@ -115,7 +115,7 @@ def dashboard(server: str) -> list[str]:
 
 
 def status(address: str) -> list[str]:
-    """The problems of `ray status`, which must list the processors of the cluster."""
+    """Return problems with `ray status`, which must list the processors of the cluster."""
     log, ended = smoke_gpu.output([smoke_gpu.script("ray"), "status", "--address", address])
     return [] if ended == 0 and "2.0 CPU" in log else [f"status {ended}, no processors in it"]
 

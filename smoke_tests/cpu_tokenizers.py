@@ -32,7 +32,7 @@ def fast() -> list[str]:
 
 
 def back(tokenizer: Any) -> list[str]:
-    """The problems of encoding and decoding TEXT."""
+    """Return the problems of encoding and decoding `TEXT`."""
     tokens = tokenizer(TEXT)["input_ids"]
     text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
     print(type(tokenizer).__name__, tokens)
@@ -72,7 +72,7 @@ def pieces() -> list[str]:
 
 
 def by_class(name: str) -> list[str]:
-    """Test tokenizer.model without other files with the class `name` of transformers."""
+    """Test that the transformers class `name` loads a tokenizer.model without other files."""
     import transformers
 
     folder = Path(name).absolute()
@@ -95,7 +95,7 @@ def automatic() -> list[str]:
 
 
 def ranks(path: Path) -> dict[bytes, int]:
-    """The ranks of all bytes and of pairs of letters, written in tiktoken's file format."""
+    """Return the ranks of all bytes and of pairs of letters, after writing them for tiktoken."""
     tokens = [bytes([number]) for number in range(256)]
     tokens += [pair.encode() for pair in ("th", "sk", "he", "is", "in", "bl")]
     rows = [f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(tokens)]

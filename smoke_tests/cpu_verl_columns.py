@@ -18,7 +18,7 @@ from smoke_support import finish, judge, skip
 
 
 def defaults(name: str) -> Any:
-    """The data settings of verl's configuration `name`."""
+    """Return the data settings of verl's configuration `name`."""
     import hydra
 
     place = f"{smoke_stack.folder('verl')}/trainer/config"
@@ -27,7 +27,7 @@ def defaults(name: str) -> Any:
 
 
 def rollouts(tokenizer: Any) -> list[str]:
-    """The problems of the data set of prompts."""
+    """Return the problems with the data set of prompts."""
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
     path = quick_data.write("verl prompt", Path("prompts").absolute())
@@ -45,7 +45,7 @@ def rollouts(tokenizer: Any) -> list[str]:
 
 
 def conversations(tokenizer: Any) -> list[str]:
-    """The problems of the data set of conversations, where only answers have a loss."""
+    """Return the problems with the data set of conversations, where only answers have a loss."""
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
     path = quick_data.write("verl chat", Path("conversations").absolute())

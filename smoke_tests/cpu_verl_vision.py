@@ -20,7 +20,7 @@ LONGEST = 64  # tokens of a prompt
 
 
 def write(path: Path) -> int:
-    """Write an example for each image, in the format of verl's scripts. Returns their number."""
+    """Write an example for each image in the format of verl's scripts. Returns the number."""
     from datasets import Dataset
 
     rows = [
@@ -39,7 +39,7 @@ def write(path: Path) -> int:
 
 
 def settings() -> Any:
-    """The configuration of a dataset of verl."""
+    """Return the configuration of a verl dataset."""
     import hydra
 
     options = {
@@ -57,7 +57,7 @@ def settings() -> Any:
 
 
 def main() -> None:
-    """Read the examples, and compute the model's logits for each."""
+    """Read the examples, and compute the model's logits for each of them."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier uses the CPU even if there is a GPU
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     import torch

@@ -34,7 +34,7 @@ def saved(folder: Path) -> Path:
 
 
 def reader() -> Any:
-    """The function of vLLM that loads a tokenizer."""
+    """Return the function of vLLM that loads a tokenizer."""
     import vllm  # noqa: F401  # it patches transformers, so it is imported first
 
     for place in PLACES:
@@ -45,7 +45,7 @@ def reader() -> Any:
 
 
 def main() -> None:
-    """Compare tokens and decoded text with transformers, and the model class."""
+    """Compare the tokens, the decoded text and the model class with those of transformers."""
     folder = saved(Path("model").absolute())
     from transformers import AutoTokenizer
     from vllm.transformers_utils.config import get_config

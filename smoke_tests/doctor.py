@@ -47,7 +47,7 @@ NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs"
 
 
 def packages() -> Iterator[Finding]:
-    """Check that every package of the stack comes from the image, not from ~/.local or PYTHONPATH.
+    """Check that the image, not ~/.local or PYTHONPATH, provides every package of the stack.
 
     Packages added by a user follow the image's packages on sys.path, and do not replace them.
     """
@@ -81,7 +81,6 @@ def packages() -> Iterator[Finding]:
 
 
 def _added_packages(site_packages: str) -> list[str]:
-    """The names and versions of packages added by a user, such as "emoji 2.15.0"."""
     if not site.ENABLE_USER_SITE:
         return []
     names = {path.name for path in Path(site.getusersitepackages()).glob("*.dist-info")}
@@ -186,7 +185,7 @@ def shared_memory(least: int) -> Iterator[Finding]:
 
 
 def limits() -> Iterator[Finding]:
-    """Check the limits on threads and files, also those of cgroups, by starting threads."""
+    """Check the limits on threads and files, including those of cgroups, by starting threads."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
         raise_it = "ulimit -n $(ulimit -Hn)" if hard > soft else "request a higher hard limit"
@@ -210,7 +209,7 @@ def limits() -> Iterator[Finding]:
 
 
 def _thread_limit() -> int:
-    """The lowest known limit on processes and threads, or 0 if there is none."""
+    """Return the lowest known limit on processes and threads, or 0 if there is none."""
     bounds = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
         try:
@@ -223,7 +222,7 @@ def _thread_limit() -> int:
 
 
 def _start_threads(count: int) -> int:
-    """Start up to `count` threads, end them, and return how many were started."""
+    """Start up to `count` threads, and end them. Returns how many were started."""
     done = threading.Event()
     running = []
     before = threading.stack_size(64 * 1024)
@@ -263,7 +262,7 @@ def cores() -> Iterator[Finding]:
 def model_disk() -> Iterator[Finding]:
     """Check whether models are on a network disk, from which each process reads them slowly."""
     folder = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
-    kind = _disk(os.path.realpath(folder))
+    kind = _file_system_type(os.path.realpath(folder))
     if kind in NETWORK_DISKS:
         yield Finding(
             "model disk", "warning", f"{folder} is on a network disk ({kind}): models load slowly",
@@ -273,8 +272,7 @@ def model_disk() -> Iterator[Finding]:
         yield Finding("model disk", "note", f"{folder} is on {kind or 'an unknown file system'}")
 
 
-def _disk(folder: str) -> str:
-    """The type of the file system of `folder`."""
+def _file_system_type(folder: str) -> str:
     best, kind = "", ""
     for row in Path("/proc/mounts").read_text("utf-8", "replace").splitlines():
         _, place, name, *_ = row.split()
@@ -285,7 +283,7 @@ def _disk(folder: str) -> str:
 
 
 def network() -> Iterator[Finding]:
-    """Check network access, without which each lookup of a model waits for a timeout."""
+    """Check network access. Without it, each lookup of a model waits for a timeout."""
     if os.environ.get("HF_HUB_OFFLINE") == "1":
         yield Finding("network", "note", "HF_HUB_OFFLINE is set, so no network is used")
         return
@@ -314,7 +312,7 @@ def network() -> Iterator[Finding]:
 
 
 def examine(gpus: int, shared: int) -> list[Finding]:
-    """Run all checks concurrently. A check that cannot run or does not end is a warning."""
+    """Run all checks concurrently. A check that fails to run or to end yields a warning."""
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "packages": packages,
         "user": user,
@@ -366,7 +364,7 @@ def _begin(
 
 
 def _ended(looking: _Looking, end: float) -> list[Finding]:
-    """The findings of a check. Waits until the clock shows `end` seconds."""
+    """Return the findings of a check, after waiting at most until the clock shows `end` seconds."""
     if looking.thread is not None:
         looking.thread.join(max(0, end - time.monotonic()))
         if looking.thread.is_alive():
@@ -378,7 +376,7 @@ def _ended(looking: _Looking, end: float) -> list[Finding]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the checks and print the findings. Returns 1 if any finding is an error."""
+    """Run the checks and print the findings. Returns 1 if a finding is an error."""
     parser = argparse.ArgumentParser(
         description="Check whether the packages of this image can work in this container."
     )

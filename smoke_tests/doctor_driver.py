@@ -1,4 +1,4 @@
-"""Checks the NVIDIA driver's library for doctor.py."""
+"""Checks the library of the NVIDIA driver for doctor.py."""
 
 from __future__ import annotations
 
@@ -68,13 +68,12 @@ def driver(gpus: int) -> Iterator[Finding]:
 
 
 def _loaded(name: str) -> str:
-    """The path of the loaded library whose file name starts with `name`."""
     rows = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     return next((row.split()[-1] for row in rows if f"/{name}" in row), name)
 
 
 def _link(folder: Path) -> Iterator[Finding]:
-    """Check whether `gcc -lcuda` finds the library, against which Triton and FlashInfer link."""
+    """Check whether `gcc -lcuda` finds the library, which Triton and FlashInfer link."""
     compiler = shutil.which(os.environ.get("CC", "gcc"))
     if compiler is None:
         return

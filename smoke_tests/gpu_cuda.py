@@ -18,18 +18,18 @@ LIBRARIES = {
 
 
 def locked(package: str) -> dict[str, str]:
-    """The versions of an NVIDIA package, with or without the suffix -cu12 or -cu13."""
+    """Return the versions of an NVIDIA package, with or without the suffix -cu12 or -cu13."""
     packages = expectation()["packages"]
     return {name: packages[name] for name in packages if re.fullmatch(rf"{package}(-cu\d+)?", name)}
 
 
 def numbers(version: str, count: int) -> list[int]:
-    """The first `count` numbers of a version."""
+    """Return the first `count` numbers of a version."""
     return [int(part) for part in re.findall(r"\d+", version)[:count]]
 
 
 def loaded() -> dict[str, set[str]]:
-    """The files that this process has mapped, by the prefix of their names."""
+    """Return the files that this process has mapped, by the prefix of their names."""
     rows = Path("/proc/self/maps").read_text("utf-8").splitlines()
     paths = {row.split(maxsplit=5)[5] for row in rows if len(row.split(maxsplit=5)) == 6}
     return {
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _cudnn(version: int | None) -> list[int]:
-    """The parts of a cuDNN version, which is reported as 90100 for 9.1.0 and 8902 for 8.9.2."""
+    """Return the numbers of a cuDNN version: 90100 is 9.1.0, and 8902 is 8.9.2."""
     if version is None:
         return []
     step = 10_000 if version >= 10_000 else 1_000

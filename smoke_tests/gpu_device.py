@@ -1,4 +1,4 @@
-"""Tests that the driver responds and has enough GPUs. This is the gate of the GPU tiers."""
+"""Tests that the driver responds and has enough GPUs. Other GPU cases require this case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSION = Path("/proc/driver/nvidia/version")  # of the kernel module; also visi
 
 
 def driver_call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
-    """Call the driver. On an error, fail the case with the name of the error."""
+    """Call a function of the driver. On an error, end the case with the name of the error."""
     status = getattr(library, function)(*arguments)
     if status != 0:
         name = ctypes.c_char_p()
@@ -24,7 +24,7 @@ def driver_call(library: ctypes.CDLL, function: str, *arguments: object) -> None
 
 
 def devices() -> list[str]:
-    """A description of each GPU, from the driver."""
+    """Return a description of each GPU, from the driver."""
     library = ctypes.CDLL("libcuda.so.1")
     driver_call(library, "cuInit", 0)
     version, count = ctypes.c_int(), ctypes.c_int()
@@ -47,7 +47,7 @@ def devices() -> list[str]:
 
 
 def release() -> str:
-    """The release of the driver, such as 580.159.04, or "" if unknown."""
+    """Return the release of the driver, such as 580.159.04, or "" if unknown."""
     text = VERSION.read_text("utf-8") if VERSION.exists() else ""
     match = re.search(r"Kernel Module .*?(\d+\.[\d.]+)", text)
     return match[1] if match else ""

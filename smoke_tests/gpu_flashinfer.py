@@ -27,7 +27,7 @@ ODDS = [0.5, 0.3, 0.15, 0.05]  # the first two are kept: five and three eighths
 
 
 def attention(kind: str) -> list[str]:
-    """Compare grouped attention for one decoded token or a causal prompt with float64."""
+    """Compare grouped attention, for one decoded token or a causal prompt, with float64."""
     import flashinfer
     import torch
 
@@ -85,17 +85,17 @@ def sampling() -> list[str]:
 
 
 def compiled() -> set[Path]:
-    """The libraries of kernels that FlashInfer has compiled on this machine, in any process."""
+    """Return the kernel libraries that FlashInfer has compiled on this machine."""
     base = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home())
     return set((base / ".cache/flashinfer").rglob("*.so"))
 
 
 def lock_bundle(gpus: set[str]) -> set[str]:
-    """The names of all kernels for `gpus` ("sm90") in the image's wheel of kernels.
+    """Return the names of all kernels for `gpus` ("sm90") in the image's wheel of kernels.
 
     Since 0.7, a wheel contains the names of its GPUs, and FlashInfer uses the wheel if they include
-    all visible GPUs. Nothing is returned for GPUs that could run kernels of another GPU (such as
-    8.9 with kernels for 8.0). Wheels before 0.7 contain no names and are assumed to be for `gpus`.
+    all visible GPUs. Nothing is returned for GPUs that can run kernels for another GPU (such as 8.9
+    with kernels for 8.0). Wheels before 0.7 contain no names and are assumed to be for `gpus`.
     """
     try:
         wheel = importlib.import_module("flashinfer_jit_cache")
@@ -112,7 +112,7 @@ def lock_bundle(gpus: set[str]) -> set[str]:
 
 
 def uncalled_for(mode: str, libraries: list[Path], brought: set[str]) -> list[str]:
-    """The problems of `libraries` that must not be compiled in the image's mode."""
+    """Return a problem for each of `libraries` that must not be compiled in the image's mode."""
     if mode == "prebuilt":  # nothing else compiles in such an image: these are all new
         return [f"{path} was compiled" for path in libraries]
     return [

@@ -32,12 +32,12 @@ TOKENS = 16
 
 
 def kind() -> str:
-    """The kind of the trained model: "tiny", or "given" if --model names one."""
+    """Return the kind of the trained model: "tiny", or "given" if --model is used."""
     return "tiny" if smoke_stack.given() is None else "given"
 
 
 def settings(config: type, more: dict[str, Any]) -> Any:
-    """The arguments of one step that this version of TRL accepts."""
+    """Return the arguments of one step that this version of TRL accepts."""
     arguments = {
         "output_dir": str(Path("out").absolute()),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -104,7 +104,7 @@ def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
 
 
 def colocation() -> dict[str, Any]:
-    """Set the environment for vLLM in the trainer's process, and return the arguments."""
+    """Set the environment for vLLM in the trainer's process. Returns the trainer's arguments."""
     smoke_gpu.as_torchrun()
     return {
         "vllm_mode": "colocate",
@@ -119,19 +119,19 @@ def colocation() -> dict[str, Any]:
 
 
 def colocates() -> bool:
-    """Whether TRL can run vLLM in its own process. TRL 0.17 supports only a server."""
+    """Return whether TRL can run vLLM in its own process. TRL 0.17 supports only a server."""
     text = smoke_stack.source("trl", "trainer/grpo_config.py")
     return "vllm_mode" in text or "vllm_server_host" not in text
 
 
 def distance(first: list[list[float]], other: list[list[float]]) -> float:
-    """The largest difference of log-probabilities, or the mean for a model given by --model."""
+    """Return the largest difference of log-probabilities, or the mean with --model."""
     largest, mean = smoke_stack.apart(first, other)
     return largest if kind() == "tiny" else mean
 
 
 def colocate(folder: Path) -> tuple[list[str], str]:
-    """Test vLLM in the trainer's process."""
+    """Test vLLM in the trainer's process. Returns the problems and a summary."""
     trainer, model, reward = make_trainer(folder, colocation())
     llm = smoke_stack.colocated(trainer)
     prompts = [
@@ -164,7 +164,7 @@ def colocate(folder: Path) -> tuple[list[str], str]:
 
 
 def regret(model: Any, prompts: list[list[int]], completions: list[list[int]]) -> float:
-    """The largest gap between the best logit at a position and the logit of the chosen token."""
+    """Return the largest gap between the best logit and the logit of the chosen token."""
     import torch
 
     worst = 0.0
@@ -178,7 +178,10 @@ def regret(model: Any, prompts: list[list[int]], completions: list[list[int]]) -
 
 
 def served(folder: Path) -> tuple[list[str], str]:
-    """Test vLLM behind `trl vllm-serve` on the first GPU, with the trainer on the second."""
+    """Test vLLM in `trl vllm-serve` on the first GPU, with the trainer on the second.
+
+    Returns the problems and a summary.
+    """
     smoke_stack.require_vllm_serve()
     port, group = smoke_gpu.free_port(), smoke_gpu.free_port()
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder),

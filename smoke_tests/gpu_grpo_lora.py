@@ -17,7 +17,7 @@ from smoke_support import expectation
 
 
 def main() -> None:
-    """Run the step of the cpu tier on the GPU."""
+    """Run the step of cpu_grpo_lora.py on the GPU."""
     smoke_gpu.require()
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     folder = tiny_qwen.save(Path("model").absolute(), half=True)

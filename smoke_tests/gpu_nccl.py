@@ -41,7 +41,7 @@ def work(rank: int, count: int, port: int, answers: object) -> None:
 
 
 def main(count: int) -> None:
-    """Start `count` processes, each with its own GPU."""
+    """Start `count` processes, each with a separate GPU."""
     smoke_gpu.require(count)
     import torch.multiprocessing as processes
 

@@ -28,12 +28,12 @@ TOKEN_IDS = "--return-tokens-as-token-ids"  # written so until vLLM 0.9
 
 
 def common(port: int) -> list[str]:
-    """The options that vLLM and TRL share."""
+    """Return the options that vLLM and TRL share."""
     return ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
 
 
 def by_trl(folder: Path, prompts: Answers) -> Answers:
-    """The greedy tokens of `trl vllm-serve`."""
+    """Return the greedy tokens of `trl vllm-serve`."""
     smoke_stack.require_vllm_serve()
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder), *common(port),
@@ -45,7 +45,7 @@ def by_trl(folder: Path, prompts: Answers) -> Answers:
 
 
 def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
-    """The greedy tokens of `vllm serve` with a number of engines, through OpenAI's API."""
+    """Return the greedy tokens of `vllm serve` with `engines` engines, through OpenAI's API."""
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("vllm"), "serve", str(folder), *common(port),
                "--served-model-name", "smoke",
@@ -72,7 +72,7 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
 
 
 def structured_by_vllm() -> dict[str, dict[str, object]]:
-    """The options of vLLM for structured output, in addition to those of OpenAI's API."""
+    """Return vLLM's options for structured output, in addition to those of OpenAI's API."""
     words, code = list(smoke_openai.COLOURS), smoke_openai.CODE
     if "class StructuredOutputsParams" in smoke_stack.source("vllm", "sampling_params.py"):
         return {
@@ -85,7 +85,10 @@ def structured_by_vllm() -> dict[str, dict[str, object]]:
 def converse(
     name: str, client: smoke_openai.Client, structured: dict[str, dict[str, object]]
 ) -> None:
-    """Test the server `name` with OpenAI's client and its options for `structured` output."""
+    """Test the server `name` with OpenAI's client.
+
+    `structured` contains the server's options for structured output.
+    """
     for question in ("chat", "stream", "completion", "schema"):
         PROBLEMS.extend(judge(f"{name}: {question}", getattr(client, question)))
     for question, body in structured.items():
@@ -101,7 +104,7 @@ def check_name(server: str) -> None:
 
 
 def completion(server: str, prompt: list[int]) -> list[int]:
-    """The greedy tokens of vLLM's server for one prompt."""
+    """Return the greedy tokens of vLLM's server for one prompt."""
     request = {"model": "smoke", "prompt": prompt, "temperature": 0, "ignore_eos": True,
              "max_tokens": gpu_vllm.TOKENS, "logprobs": 1,
              "return_tokens_as_token_ids": True}  # fmt: skip
@@ -111,7 +114,7 @@ def completion(server: str, prompt: list[int]) -> list[int]:
 
 
 def busy(metrics: str) -> dict[str, float]:
-    """The number of tokens that each active engine generated, from the metrics of vLLM."""
+    """Return the number of tokens that each active engine generated, from the metrics of vLLM."""
     lines = re.findall(r"^vllm:generation_tokens_total\{(.*)\} (\S+)$", metrics, re.MULTILINE)
     token_counts: dict[str, float] = {}
     for labels, number in lines:
@@ -122,14 +125,14 @@ def busy(metrics: str) -> dict[str, float]:
 
 
 def in_parallel(folder: Path, prompts: Answers) -> Answers:
-    """The greedy tokens of two engines, between which vLLM's server balances requests since 0.9."""
+    """Return the greedy tokens of two engines behind one server (vLLM 0.9 or newer)."""
     if "class DPLBAsyncMPClient" not in smoke_stack.source("vllm", "v1/engine/core_client.py"):
         skip(f"the server of vLLM {version('vllm')} does not balance several engines")
     return by_vllm(folder, prompts, engines=2)
 
 
 def by_sglang(folder: Path, prompts: Answers) -> Answers:
-    """The greedy tokens of `sglang serve`, through its own API."""
+    """Return the greedy tokens of `sglang serve`, through SGLang's API."""
     port = smoke_gpu.free_port()
     options = smoke_stack.sglang_options(1)
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]

@@ -23,7 +23,7 @@ FP16_STEPS = 6
 
 
 def settings(config: type, *, fp16: bool = False) -> Any:
-    """The arguments of one step, or of FP16_STEPS in fp16."""
+    """Return the arguments of one step or, in fp16, of `FP16_STEPS` steps."""
     arguments = {
         "output_dir": str(Path("out").absolute()),
         "per_device_train_batch_size": 4,

@@ -16,7 +16,7 @@ import smoke_stack
 
 
 def start(folder: Path, count: int, **more: Any) -> Any:
-    """An engine for the model in `folder` on `count` GPUs, with `more` options."""
+    """Start an engine for the model in `folder` on `count` GPUs, with `more` options."""
     import sglang
 
     options = {"skip_tokenizer_init": True} | smoke_stack.sglang_options(count) | more
@@ -24,14 +24,14 @@ def start(folder: Path, count: int, **more: Any) -> Any:
 
 
 def complete(engine: Any, prompts: list[list[int]]) -> list[list[int]]:
-    """The greedy tokens of `engine` for each of `prompts`."""
+    """Return the greedy tokens of `engine` for each of `prompts`."""
     parameters = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
     answers = engine.generate(input_ids=prompts, sampling_params=parameters)
     return [[int(token) for token in answer["output_ids"]] for answer in answers]
 
 
 def main(count: int) -> None:
-    """Run the comparison of the vLLM case, with its model and prompts, on `count` GPUs."""
+    """Run the comparison of the vLLM case, with the same model and prompts, on `count` GPUs."""
     smoke_gpu.require(count)
     kind, folder = gpu_vllm.make("tiny")
     prompts = gpu_vllm.prompt_ids(folder)

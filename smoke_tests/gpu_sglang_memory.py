@@ -27,13 +27,13 @@ def make(seed: int) -> Path:
 
 
 def cache_size(config: Any) -> int:
-    """The size of the key-value cache of a model in bytes."""
+    """Return the size of the key-value cache of a model in bytes."""
     each = config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     return 2 * int(each) * POOL * BF16
 
 
 def main() -> None:
-    """Compare the tokens before and after the release, and check the free memory between them."""
+    """Compare the tokens before and after the release, and check the memory released."""
     smoke_gpu.require()
     first, second = make(0), make(1)
     prompts = gpu_vllm.prompt_ids(first)

@@ -40,7 +40,7 @@ def load(folder: Path, **more: Any) -> tuple[Any, Any]:
 
 
 def sft(folder: Path) -> tuple[Any, Any, list[str]]:
-    """Create the model and trainer of an SFT step, and return both with the problems so far."""
+    """Create the model and the trainer of an SFT step. Returns both, and the problems so far."""
     import gpu_sft
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -56,7 +56,7 @@ def sft(folder: Path) -> tuple[Any, Any, list[str]]:
 
 
 def notebook(folder: Path) -> tuple[Any, Any, list[str]]:
-    """Create the notebook's model and trainer, and return both with the problems so far."""
+    """Create the model and the trainer of the notebook. Returns both, and the problems so far."""
     import gpu_sft
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -82,7 +82,7 @@ def notebook(folder: Path) -> tuple[Any, Any, list[str]]:
 
 
 def answer(model: Any, tokenizer: Any) -> list[str]:
-    """The problems of an answer of the trained model."""
+    """Return the problems with an answer of the trained model."""
     import unsloth
 
     unsloth.FastLanguageModel.for_inference(model)
@@ -96,14 +96,14 @@ def answer(model: Any, tokenizer: Any) -> list[str]:
 
 
 def adapter(model: Any, tokenizer: Any) -> list[str]:
-    """The problems of the saved adapter."""
+    """Return the problems with the saved adapter."""
     model.save_pretrained("lora")
     tokenizer.save_pretrained("lora")
     return quick_checks.adapter("", Path(), "lora")
 
 
 def merged(model: Any, tokenizer: Any) -> list[str]:
-    """The problems of the merged model, whose trained layers must have changed."""
+    """Return the problems with the merged model, whose trained layers must have changed."""
     model.save_pretrained_merged("merged", tokenizer, save_method="merged_16bit")
     before, after = quick_checks.tensors(Path("model")), quick_checks.tensors(Path("merged"))
     name = "model.layers.0.self_attn.q_proj.weight"
@@ -114,7 +114,7 @@ def merged(model: Any, tokenizer: Any) -> list[str]:
 
 
 def engine_answer(model: Any) -> list[str]:
-    """The problems of a text that vLLM generates with the saved adapter."""
+    """Return the problems with a text that vLLM generates with the saved adapter."""
     from vllm import SamplingParams
 
     model.save_lora("grpo_lora")
@@ -126,7 +126,7 @@ def engine_answer(model: Any) -> list[str]:
 
 
 def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
-    """Create the model and trainer of a GRPO step, and return both with the problems so far."""
+    """Create the model and the trainer of a GRPO step. Returns both, and the problems so far."""
     import gpu_grpo
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -152,9 +152,8 @@ def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
 def main(way: str) -> None:
     """Run the mode `way`, which is sft, notebook or grpo.
 
-    The second halves of the adapters start at zero, and each must change.
-
-    Unsloth must be imported before transformers. Therefore, another process creates the model.
+    The second halves of the adapters start at zero, and each must change. Unsloth must be imported
+    before transformers, so another process creates the model.
     """
     smoke_gpu.require()
     os.environ["HF_HOME"] = str(Path("hf").absolute())

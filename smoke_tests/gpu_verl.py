@@ -77,9 +77,9 @@ VERSIONED = {
 
 
 def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, object]:
-    """The settings that differ from verl's defaults. Some versions do not have all of them.
+    """Return the settings that differ from verl's defaults. Some versions lack some of them.
 
-    `engine` is the generating engine: vllm or sglang.
+    `engine` is the engine that generates: vllm or sglang.
     """
     rollout, actor = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
     model = "actor_rollout_ref.model"
@@ -143,12 +143,12 @@ def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, o
 
 
 def packs() -> bool:
-    """Whether verl removes the padding of a batch without flash-attn, as it does since 0.9.1."""
+    """Return whether verl removes padding without flash-attn, as it does since 0.9.1."""
     return "_fallback_unpad_input" in smoke_stack.source("verl", "utils/attention_utils.py")
 
 
 def for_sglang(rollout: str) -> dict[str, object]:
-    """The settings of verl's rollout that apply only to SGLang."""
+    """Return the settings of verl's rollout that only apply to SGLang."""
     prefix = f"{rollout}.engine_kwargs.sglang"
     return {
         # Without a bound the tiny model's cache has millions of tokens, and tables for them.
@@ -159,7 +159,7 @@ def for_sglang(rollout: str) -> dict[str, object]:
 
 
 def with_critic(folder: Path) -> dict[str, object]:
-    """The settings of PPO that replace those of GRPO."""
+    """Return the settings of PPO that replace the settings of GRPO."""
     return {
         "algorithm.adv_estimator": "gae",
         "data.return_raw_chat": True,  # read by the asynchronous rollout of verl 0.6
@@ -175,7 +175,7 @@ def with_critic(folder: Path) -> dict[str, object]:
 
 
 def resumed() -> dict[str, object]:
-    """The settings of a second run that resumes from the first checkpoint and validates."""
+    """Return the settings of a second run that resumes from the first checkpoint and validates."""
     return {
         "trainer.resume_mode": "auto",
         "trainer.total_training_steps": 2,
@@ -185,7 +185,7 @@ def resumed() -> dict[str, object]:
 
 
 def lacking(names: Iterable[str], configuration: dict[str, Any]) -> list[str]:
-    """The settings that are missing from verl's configuration, which would ignore them."""
+    """Return those of `names` that verl's configuration lacks, because verl would ignore them."""
     missing = []
     for key in names:
         inner: Any = configuration
@@ -198,7 +198,7 @@ def lacking(names: Iterable[str], configuration: dict[str, Any]) -> list[str]:
 
 
 def defaults(folder: str | None = None) -> dict[str, Any]:
-    """verl's default configuration, from its package."""
+    """Return the default configuration in verl's package."""
     import hydra
     from omegaconf import OmegaConf
 
@@ -231,13 +231,13 @@ def inputs() -> tuple[Path, Path, Path]:
 
 
 def worker_logs(scratch: Path, ends: str) -> dict[str, str]:
-    """The logs of Ray's workers with names that end in `ends`, by file name."""
+    """Return the logs of Ray's workers whose names end in `ends`, by file name."""
     logs = sorted(scratch.glob(f"ray/session_latest/logs/worker-*{ends}"))
     return {path.name: path.read_text("utf-8", "replace") for path in logs}
 
 
 def everything(output: str, scratch: Path) -> str:
-    """The output and the logs of Ray's workers. The output can lack their last lines."""
+    """Return the output and the logs of Ray's workers. The output can lack their last lines."""
     return "\n".join([output, *worker_logs(scratch, ".out").values()])
 
 
@@ -256,7 +256,7 @@ def trained(command: list[str], env: dict[str, str], scratch: Path) -> str:
 
 
 def logged(log: str, key: str) -> float | None:
-    """The value of `key` in the last step line of verl's console logger."""
+    """Return the value of `key` in the last step that verl's console logger printed."""
     values = re.findall(
         rf"\b{re.escape(key)}:(?:np\.float\d+\()?(-?[\d.]+(?:e[-+]?\d+)?|nan|inf)", log
     )
@@ -264,7 +264,7 @@ def logged(log: str, key: str) -> float | None:
 
 
 def merged() -> Path:
-    """The actor's checkpoint in Hugging Face's format, converted by verl's model merger."""
+    """Return the actor's checkpoint in Hugging Face's format, converted by verl's model merger."""
     target = Path("merged").absolute()
     actor = Path("checkpoint/global_step_1/actor").absolute()
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp",
@@ -274,7 +274,7 @@ def merged() -> Path:
 
 
 def unchanged(folder: Path, checkpoint: Path) -> tuple[list[str], int]:
-    """The problems of the tensors in the checkpoint, and the number of compared tensors."""
+    """Return the problems with the checkpoint's tensors, and the number of compared tensors."""
     from safetensors.torch import load_file
 
     saved = sorted(checkpoint.rglob("*.safetensors"))
@@ -290,7 +290,7 @@ def unchanged(folder: Path, checkpoint: Path) -> tuple[list[str], int]:
 
 
 def environment(scratch: Path, patches: Path) -> dict[str, str]:
-    """The environment of verl's processes, which import CRITIC from the folder `patches`."""
+    """Return the environment of verl's processes, which import `CRITIC` from `patches`."""
     paths = [str(patches), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {
         **os.environ,
@@ -308,7 +308,7 @@ def environment(scratch: Path, patches: Path) -> dict[str, str]:
 
 
 def judged(way: str, engine: str, log: str) -> tuple[list[str], dict[str, float | None]]:
-    """The problems of the values that verl logged for a step of `way`, and the values."""
+    """Return the problems with the values that verl logged for a step of `way`, and the values."""
     keys = ["actor/pg_loss", "actor/grad_norm", "training/rollout_probs_diff_mean"]
     norms = ["actor/grad_norm"]
     if way == "ppo":
@@ -327,7 +327,7 @@ def judged(way: str, engine: str, log: str) -> tuple[list[str], dict[str, float 
 
 
 def second(command: list[str], env: dict[str, str], scratch: Path) -> list[str]:
-    """The problems of a second run, which resumes from the checkpoint of the first."""
+    """Return the problems of a second run, which resumes from the checkpoint of the first."""
     words = [*command, *(f"++{key}={value}" for key, value in resumed().items())]
     problems, values = judged("grpo", "the engine", trained(words, env, scratch))
     print("the second step:", values)

@@ -58,7 +58,7 @@ GRAPHS = ("graphs", "half-billion")  # the others do not compile the model
 
 
 def make(kind: str) -> tuple[str, Path]:
-    """The kind and the folder of the tested model. --model replaces the tiny model."""
+    """Return the kind and the folder of the tested model. --model replaces the tiny model."""
     if kind == "half-billion":
         tokenizer = tiny_qwen.make_tokenizer()
         model = tiny_qwen.make_half_billion(tokenizer)
@@ -74,9 +74,9 @@ def make(kind: str) -> tuple[str, Path]:
 
 
 def sharp_tiny(seed: int = 0, multiple: int = 1) -> Any:
-    """The tiny model, with logits far enough apart to be compared.
+    """Return the tiny model, with logits that differ enough to be compared.
 
-    Its vocabulary is padded to a multiple of `multiple`.
+    The vocabulary is padded to a multiple of `multiple`.
     """
     tokenizer = tiny_qwen.make_tokenizer()
     model = tiny_qwen.make_model(tokenizer, seed, multiple)
@@ -90,7 +90,7 @@ def compare(
     kind: str,
     more: Sequence[dict[str, Any]] = (),
 ) -> tuple[list[str], str]:
-    """The problems of greedy `completions`, and the number of comparable positions.
+    """Return the problems with greedy `completions`, and a summary of comparable positions.
 
     `more` contains inputs of the model for each prompt, in addition to tokens.
     """
@@ -128,7 +128,7 @@ def compare(
 
 
 def prompt_ids(folder: Path) -> list[list[int]]:
-    """The prompts in the tokens of the model in `folder`."""
+    """Return the prompts as tokens of the model in `folder`."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -136,10 +136,10 @@ def prompt_ids(folder: Path) -> list[list[int]]:
 
 
 def surround(way: str) -> None:
-    """Set the environment of an engine, which runs in its own process except in two modes.
+    """Set the environment of an engine, which runs in a separate process except in two modes.
 
-    The process of an engine is spawned, because a fork cannot use GPUs that imports may have
-    initialized. If NCCL is configured not to use NVLink multicast, vLLM is configured likewise.
+    The process is spawned, because a fork cannot use GPUs that imports may have initialized. If
+    NCCL is configured not to use NVLink multicast, vLLM is configured likewise.
     """
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     if way in ("eager", "half-billion", "fp16"):

@@ -33,14 +33,14 @@ ONE = "of several structured requests at once only one has its format"  # in all
 
 
 def engine_options(backend: str) -> dict[str, Any]:
-    """The engine option that selects the backend."""
+    """Return the engine option that selects the backend."""
     if "structured_outputs_config" in smoke_stack.source("vllm", "engine/arg_utils.py"):
         return {"structured_outputs_config": {"backend": backend}}
     return {"guided_decoding_backend": backend}  # until 0.10
 
 
 def sampling(count: int, **form: Any) -> Any:
-    """The sampling parameters for `count` structured answers."""
+    """Return the sampling parameters for `count` structured answers."""
     import vllm.sampling_params
 
     parameters = {"temperature": 1.0, "max_tokens": TOKENS, "n": count, "seed": 3}
@@ -52,7 +52,7 @@ def sampling(count: int, **form: Any) -> Any:
 
 
 def answers(llm: Any, parameters: Any) -> list[str]:
-    """The texts for one prompt."""
+    """Return the generated texts for one prompt."""
     [output] = llm.generate([gpu_vllm.PROMPTS[3]], parameters, use_tqdm=False)
     return [answer.text for answer in output.outputs]
 
@@ -60,7 +60,7 @@ def answers(llm: Any, parameters: Any) -> list[str]:
 def form(
     llm: Any, right: Callable[[str], bool], words: str, count: int = 3, **parameters: Any
 ) -> list[str]:
-    """The problems of structured answers, which `right` checks."""
+    """Return the problems with structured answers, which `right` checks."""
     texts = answers(llm, sampling(count, **parameters))
     print(words, texts)
     if not any(texts):
@@ -87,7 +87,7 @@ def plain(llm: Any) -> list[str]:
 
 
 def save(*, padded: bool) -> Path:
-    """The folder of the model. --model replaces the padded model."""
+    """Return the folder of the model. --model replaces the padded model."""
     given = smoke_stack.given()
     if given is not None and padded:
         return given
@@ -100,7 +100,7 @@ def save(*, padded: bool) -> Path:
 
 
 def every_format(llm: Any, backend: str) -> list[str]:
-    """Problems of plain texts and of answers in each format."""
+    """Return the problems with plain texts and with answers in each format."""
     problems = plain(llm)
     problems += form(llm, COLOURS.__contains__, f"one of {COLOURS}", choice=list(COLOURS))
     problems += form(llm, lambda text: bool(re.fullmatch(CODE, text)), f"like {CODE}", regex=CODE)
@@ -112,7 +112,7 @@ def every_format(llm: Any, backend: str) -> list[str]:
 
 
 def alone_and_together(llm: Any) -> list[str]:
-    """Problems of the answers to a single request and to several simultaneous requests.
+    """Return the problems with answers to a single request and to simultaneous requests.
 
     The formats have short answers, which never end too early.
     """
@@ -131,7 +131,7 @@ def alone_and_together(llm: Any) -> list[str]:
 
 
 def at_once(right_counts: Sequence[int]) -> list[str]:
-    """Problems of simultaneous requests, of which `right_counts` have their format."""
+    """Return the problems with simultaneous requests, of which `right_counts` have their format."""
     if all(count == TOGETHER for count in right_counts):
         return []
     if all(count == 1 for count in right_counts):

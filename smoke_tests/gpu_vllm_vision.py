@@ -25,11 +25,9 @@ QUESTIONS = ["What is in this image?", "Name a colour of the sky:"]
 def make(folder: Path) -> Any:
     """Save the model in bf16 in `folder`, and return its processor.
 
-    The random weights of transformers differ between versions of torch: with 2.10 the two best
-    logits were too close at 35 of 128 positions, with 2.13 at one. The weights set here do not
-    differ. With SEED the reference on a CPU has 122 positions that count and four different
-    completions, and in bf16 its logits differ by up to 0.19. With seeds 0 to 11 between 89 and 125
-    positions count.
+    The weights are set here, because the random weights of transformers differ between versions of
+    torch. With `SEED`, the two best logits of the reference on a CPU are far enough apart at 122
+    positions, and bf16 changes logits by up to 0.19.
     """
     import torch
 
@@ -45,7 +43,7 @@ def make(folder: Path) -> Any:
 
 
 def image_prompts(processor: Any) -> list[tuple[str, Any]]:
-    """The prompt for each question and image, with a placeholder, and the image."""
+    """Return the prompt, with a placeholder, and the image for each question and image."""
     pairs = []
     for question, image in itertools.product(QUESTIONS, tiny_qwen_vl.images()):
         content = [{"type": "image"}, {"type": "text", "text": question}]
@@ -56,7 +54,7 @@ def image_prompts(processor: Any) -> list[tuple[str, Any]]:
 
 
 def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) -> dict[str, Any]:
-    """The inputs of transformers for a text and an image, with `more` tokens after the text."""
+    """Return transformers' inputs for a text and an image, with `more` tokens after the text."""
     from torch.nn.functional import pad
 
     tensors = dict(processor(text=[text], images=[image], return_tensors="pt").to(device))
@@ -67,7 +65,7 @@ def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) ->
 
 
 def removed() -> str | None:
-    """The class that vLLM 0.7 imports for this model, if it is missing from transformers."""
+    """Return the class that vLLM 0.7 imports for this model, if transformers lacks it."""
     from transformers.models import qwen2_5_vl
 
     name = "Qwen2_5_VLImageProcessor"
@@ -111,7 +109,7 @@ def judge(
     written: list[list[int]],
     device: str = "cuda",
 ) -> tuple[list[str], str]:
-    """The problems of the prompts that vLLM `read` and the completions that it has `written`."""
+    """Return the problems with the prompts that vLLM `read` and the completions that it wrote."""
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration
 

@@ -17,7 +17,7 @@ def says(output: str, model: Path, pattern: str) -> list[str]:
 
 
 def tensors(folder: Path) -> dict[str, Any]:
-    """The tensors of all safetensors files in `folder`, by name."""
+    """Return the tensors of all safetensors files in `folder`, by name."""
     from safetensors.torch import load_file
 
     return {
@@ -69,7 +69,7 @@ def _finite(values: Any) -> bool:
 
 
 def _same(before: Any, after: Any) -> bool:
-    """Whether `after` equals `before`, even with another precision."""
+    """Return whether `after` equals `before`, even with another precision."""
     return bool(before.to(after.dtype).float().equal(after.float()))
 
 

@@ -48,24 +48,24 @@ DEEPSPEED: dict[str, dict[str, Any]] = {
 
 
 def user(question: str) -> list[dict[str, str]]:
-    """A conversation with one question."""
+    """Return a conversation with one question."""
     return [{"role": "user", "content": question}]
 
 
 def assistant(answer: str) -> list[dict[str, str]]:
-    """An answer to a conversation."""
+    """Return an answer to a conversation."""
     return [{"role": "assistant", "content": answer}]
 
 
 def chat() -> list[dict[str, Any]]:
-    """The conversations for fine-tuning."""
+    """Return the conversations for fine-tuning."""
     return [
         {"messages": user(question) + assistant(answer)} for question, answer in QUESTIONS.items()
     ]
 
 
 def turns() -> list[dict[str, Any]]:
-    """The conversations of four messages that verl's fine-tuning reads."""
+    """Return the conversations of four messages for verl's fine-tuning."""
     rows = chat()
     return [
         {"messages": row["messages"] + other["messages"]}
@@ -74,7 +74,7 @@ def turns() -> list[dict[str, Any]]:
 
 
 def preference() -> list[dict[str, Any]]:
-    """A better and a worse answer to each question."""
+    """Return a better and a worse answer to each question."""
     return [
         {"prompt": user(question), "chosen": assistant(answer), "rejected": assistant("no.")}
         for question, answer in QUESTIONS.items()
@@ -82,7 +82,7 @@ def preference() -> list[dict[str, Any]]:
 
 
 def unpaired() -> list[dict[str, Any]]:
-    """The answers with a judgement, half of which are good."""
+    """Return the answers, each with a judgement. Half of them are good."""
     return [
         {
             "prompt": user(question),
@@ -94,12 +94,12 @@ def unpaired() -> list[dict[str, Any]]:
 
 
 def prompt() -> list[dict[str, Any]]:
-    """The questions without answers."""
+    """Return the questions without answers."""
     return [{"prompt": user(question)} for question in QUESTIONS]
 
 
 def columns() -> list[dict[str, Any]]:
-    """The columns written by verl's preprocessing."""
+    """Return the columns written by verl's preprocessing."""
     return [
         {
             "data_source": "smoke",

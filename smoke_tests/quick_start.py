@@ -24,7 +24,7 @@ from smoke_support import finish, skip
 
 
 def before(installed: str, since: str) -> bool:
-    """Whether the version `installed` is older than `since`, by their leading numbers."""
+    """Return whether the version `installed` is older than `since`, by their leading numbers."""
     return _numbers(installed) < _numbers(since)
 
 
@@ -34,7 +34,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def places(row: quick_table.Quick) -> dict[str, str]:
-    """The values of the placeholders. Model, data and reward are written if the row has data."""
+    """Return the values of the placeholders, after writing model, data and reward if required."""
     words = {
         "bin": str(Path(sys.executable).parent),
         "python": sys.executable,
@@ -55,7 +55,7 @@ def places(row: quick_table.Quick) -> dict[str, str]:
 
 
 def environment(row: quick_table.Quick) -> dict[str, str]:
-    """The environment of the commands, with caches in this folder and a short path for Ray."""
+    """Return the environment of the commands, with caches in this folder and a short Ray path."""
     # Ray makes sockets below it, whose paths may have at most 107 characters.
     above = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent
     name = re.sub(r"[^a-z0-9]+", "-", row.name)
@@ -95,7 +95,6 @@ def main(name: str) -> None:
 
 
 def _on_gpu(row: quick_table.Quick) -> dict[str, str]:
-    """The values of the placeholders on a GPU, after waiting for it."""
     smoke_gpu.require(row.gpus)
     words = places(row)
     smoke_gpu.turn(alone=row.engine and smoke_stack.measures_memory())

@@ -57,13 +57,13 @@ class Quick(NamedTuple):
 
 
 def sharded(configuration: str, gpus: int) -> str:
-    """The command that fine-tunes with TRL and one of its configurations of accelerate."""
+    """Return the command for fine-tuning with TRL and one of its accelerate configurations."""
     launched = f"--accelerate_config {configuration} --num_processes {gpus}"
     return f"{{bin}}/trl sft {SIZES} {launched} --main_process_port {{port}}"
 
 
 def by_deepspeed(configuration: str) -> str:
-    """The command that runs TRL's fine-tuning script under the launcher of DeepSpeed."""
+    """Return the command that runs TRL's fine-tuning script with the launcher of DeepSpeed."""
     launched = "{bin}/deepspeed --num_gpus 1 --master_port {port} {trl}/scripts/sft.py"
     return f"{launched} {SIZES} --deepspeed {configuration}"
 
@@ -272,5 +272,5 @@ TABLE: tuple[Quick, ...] = (
 
 
 def of_tier(tier: str) -> tuple[Quick, ...]:
-    """The rows of `tier`."""
+    """Return the rows of `tier`."""
     return tuple(row for row in TABLE if row.tier == tier)

@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
 
 
 def picked(options: argparse.Namespace) -> list[Case]:
-    """The cases of the tier that --case selects."""
+    """Return the cases of the tier that --case selects."""
     patterns = options.case.split("|")
     return [
         case
@@ -93,7 +93,7 @@ def picked(options: argparse.Namespace) -> list[Case]:
 
 
 def parser_of_options() -> argparse.ArgumentParser:
-    """The parser of the options."""
+    """Return the parser of the options."""
     parser = argparse.ArgumentParser(description="Run the smoke tests of one tier in this image.")
     parser.add_argument("--tier", choices=sorted(TIERS), required=True)
     parser.add_argument(
@@ -165,7 +165,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
 
 
 def document(options: argparse.Namespace, cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON document that --json prints."""
+    """Return the JSON document that --json prints."""
     return {
         "format": FORMAT,
         "tier": options.tier,
@@ -186,7 +186,7 @@ def write_report(options: argparse.Namespace, cases: list[dict[str, Any]]) -> No
 
 
 def not_run(case: Case, reason: str) -> dict[str, Any]:
-    """The result of a case that was not started."""
+    """Return the result of a case that was not started."""
     return {"name": case.name, "outcome": "skipped", "seconds": 0.0, "message": reason, "log": ""}
 
 
@@ -233,7 +233,7 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
 
 
 def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return `result`, with a failure that allowed.json accepts marked as skipped.
+    """Return `result`. A failure that allowed.json accepts is marked as skipped.
 
     A case that passes despite an entry in allowed.json fails, because the entry could hide a later
     failure.
@@ -252,7 +252,7 @@ def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> d
 
 
 def with_servers(log: str, work: Path) -> str:
-    """The log of a case and of the servers that it started."""
+    """Return the log of a case, and of the servers that it started."""
     servers = sorted(work.glob("server-*.log"))
     return "\n".join([log, *(path.read_text("utf-8", "replace") for path in servers)])
 
@@ -260,7 +260,7 @@ def with_servers(log: str, work: Path) -> str:
 def watch(
     process: subprocess.Popen[bytes], limit: float, waited: Path, jobs: int
 ) -> tuple[int | None, float]:
-    """The exit status of a case (None if it timed out) and its time limit in seconds.
+    """Return the exit status of a case (None if it timed out) and its time limit in seconds.
 
     The time that a case waits for the GPU does not count.
     """
@@ -276,7 +276,7 @@ def watch(
 
 
 def idle_time(waited: Path) -> float | None:
-    """The seconds that a case waited for the GPU, or None while it is waiting."""
+    """Return the seconds that a case waited for the GPU, or None while it is waiting."""
     try:
         return float(waited.read_text("ascii"))
     except (OSError, ValueError):
@@ -286,7 +286,7 @@ def idle_time(waited: Path) -> float | None:
 def environment(
     options: argparse.Namespace, folder: Path, work: Path, reported: Path
 ) -> dict[str, str]:
-    """The environment of a case: offline, without progress bars and user site-packages.
+    """Return the environment of a case: offline, without progress bars and user site-packages.
 
     The environment has a bytecode cache. Otherwise, each process would compile torch and
     transformers again, because the image contains no bytecode and its folders are read-only. If the
@@ -333,7 +333,7 @@ def environment(
 
 
 def sharing(options: argparse.Namespace) -> int:
-    """The number of cases that may use a GPU at the same time, or 1 if the tier shares no GPU."""
+    """Return how many cases may use a GPU at the same time: 1 if the tier shares no GPU."""
     return int(options.share) if options.tier == "gpu" else 1
 
 
@@ -355,7 +355,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def verdict(status: int | None, log: str, limit: float) -> tuple[str, str]:
-    """The outcome and message of a case that ended with `status`, or was stopped (None)."""
+    """Return the outcome and message of a case that ended with `status`, or timed out (None)."""
     if status == 0:
         return "passed", last_line(log)
     if status == SKIPPED:
@@ -372,7 +372,7 @@ def verdict(status: int | None, log: str, limit: float) -> tuple[str, str]:
 
 
 def read_reported(path: Path) -> list[dict[str, Any]]:
-    """The results that a script reported."""
+    """Return the results that a script reported."""
     if not path.exists():
         return []
     cases: list[dict[str, Any]] = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
@@ -382,13 +382,13 @@ def read_reported(path: Path) -> list[dict[str, Any]]:
 
 
 def last_line(log: str) -> str:
-    """The last line of the log, ignoring messages of torch at exit."""
+    """Return the last line of the log, ignoring messages of torch at exit."""
     rows = (row.strip() for row in reversed(log.splitlines()))
     return next((row for row in rows if row and not REMARK.match(row)), "")
 
 
 def clip(log: str, limit: int) -> str:
-    """At most `limit` characters of `log`, half from the start and half from the end."""
+    """Return at most `limit` characters of `log`: half from the start and half from the end."""
     if len(log) <= limit:
         return log
     half = limit // 2
@@ -396,7 +396,7 @@ def clip(log: str, limit: int) -> str:
 
 
 def line(case: dict[str, Any]) -> str:
-    """The row of a case in the table."""
+    """Return the row of a case in the table."""
     return f"{case['outcome']:8} {case['seconds']:7.1f} s  {case['name']:32} {case['message']}"
 
 

@@ -34,7 +34,7 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def require(count: int = 1, *, every: bool = False) -> None:
-    """Fail the case unless there are `count` GPUs and the driver's library.
+    """End the case as failed unless there are `count` GPUs and the driver's library.
 
     A case for one GPU then uses only one GPU, unless it tests `every` GPU. A missing GPU is a
     failure and not a skip, because a GPU tier that tested nothing must not pass.
@@ -51,7 +51,7 @@ def require(count: int = 1, *, every: bool = False) -> None:
 
 
 def visible() -> list[str]:
-    """The GPUs that this process may use, from CUDA_VISIBLE_DEVICES or /dev."""
+    """Return the GPUs that this process may use, from CUDA_VISIBLE_DEVICES or /dev."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is not None:
         return [name for name in names.split(",") if name.strip() and name.strip() != "-1"]
@@ -77,7 +77,7 @@ def select() -> None:
 
 
 def _next() -> int:
-    """The number of cases of this run that have already selected a GPU."""
+    """Return the number of cases of this run that have already selected a GPU."""
     path = os.environ.get("SMOKE_TURN")
     if not path:
         return 0
@@ -89,11 +89,10 @@ def _next() -> int:
 
 
 def turn(*, alone: bool = False) -> None:
-    """Wait for a place at a GPU. Call it after the imports, before the first use.
+    """Wait for a place at a GPU. Call it after the imports, before the first use of the GPU.
 
-    At most SMOKE_SHARE cases use the GPUs at the same time, distributed over all GPUs. A case that
-    must be `alone` on its GPU waits until no other case uses it, and no other case starts there
-    meanwhile.
+    At most SMOKE_SHARE cases use the GPUs at the same time. A case that must be `alone` on its GPU
+    waits until no other case uses it, and no other case starts there meanwhile.
     """
     path = os.environ.get("SMOKE_TURN")
     if not path or _TURNS:
@@ -120,7 +119,7 @@ def turn(*, alone: bool = False) -> None:
 
 
 def sharing() -> int:
-    """The number of cases that may use the GPUs at the same time."""
+    """Return the number of cases that may use the GPUs at the same time."""
     return int(os.environ.get("SMOKE_SHARE") or 1)
 
 
@@ -136,7 +135,7 @@ def _taken(path: str, *, wait: bool) -> Any:
 
 
 def names() -> list[str]:
-    """The names of the GPUs that this process may use, for CUDA_VISIBLE_DEVICES."""
+    """Return the names of the GPUs that this process may use, for CUDA_VISIBLE_DEVICES."""
     gpus = visible()
     if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
         return gpus
@@ -144,7 +143,7 @@ def names() -> list[str]:
 
 
 def age() -> float:
-    """The seconds since this process started, without the time it waited for the GPU."""
+    """Return the seconds since this process started, minus the time it waited for the GPU."""
     ticks = int(Path("/proc/self/stat").read_text("ascii").rpartition(")")[2].split()[19])
     began = ticks / os.sysconf("SC_CLK_TCK")
     waited = Path(os.environ.get("SMOKE_WAITED") or "absent")
@@ -153,17 +152,17 @@ def age() -> float:
 
 
 def timeout_factor() -> float:
-    """The factor for time limits."""
+    """Return the factor by which time limits are multiplied."""
     return float(os.environ.get("SMOKE_TIMEOUT_FACTOR") or 1)
 
 
 def script(name: str) -> str:
-    """The command `name` of the tested environment."""
+    """Return the path of the command `name` in the tested environment."""
     return str(Path(sys.executable).with_name(name))
 
 
 def free_port() -> int:
-    """An unused TCP port of the loopback, to which 10,000 can be added, as SGLang does for gRPC."""
+    """Return an unused loopback port. SGLang adds 10,000 to it for gRPC."""
     port = LAST_PORT
     while port + 10_000 > LAST_PORT:
         with socket.socket() as listener:
@@ -216,9 +215,9 @@ def output(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[s
 def server(
     command: Sequence[str], health: str, seconds: float, env: dict[str, str] | None = None
 ) -> Iterator[None]:
-    """Run `command` as a server for a `with` block, entered once it responds to GET `health`.
+    """Run `command` as a server in the block, which starts once GET `health` succeeds.
 
-    Fails the case with the log of the server if it exits or does not respond within `seconds`.
+    If the server exits or does not respond within `seconds`, the case fails with the server's log.
     """
     log = Path(f"server-{free_port()}.log")
     print("starting:", *command)
@@ -254,7 +253,6 @@ def _await(process: subprocess.Popen[bytes], health: str, deadline: float, log: 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a server. The runner ends its child processes, which are in the process group."""
     process.kill()
     process.wait()
 
@@ -275,18 +273,21 @@ def end(problems: list[str], good: str) -> NoReturn:
 
 
 def text(url: str, seconds: float = 30) -> str:
-    """The text at a URL."""
+    """Return the text at a URL."""
     with DIRECT.open(url, timeout=seconds * timeout_factor()) as answer:
         return str(answer.read(), "utf-8")
 
 
 def get(url: str, seconds: float = 30) -> Any:
-    """The JSON document at a URL."""
+    """Return the JSON document at a URL."""
     return json.loads(text(url, seconds))
 
 
 def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:
-    """The JSON response to a JSON document. Raises RuntimeError with the text of an HTTP error."""
+    """Send a JSON document, and return the JSON response.
+
+    Raises RuntimeError with the text of an HTTP error.
+    """
     request = urllib.request.Request(
         url,
         data=json.dumps(document).encode(),

@@ -87,7 +87,7 @@ def run_child(names: list[str]) -> tuple[str, str]:
 
 
 def parts(log: str) -> dict[str, tuple[str, str]]:
-    """The part of the log for each name, with the verdict "ok", "failed" or "" (none)."""
+    """Return the lines of the log for each name, with the verdict "ok", "failed" or "" (none)."""
     verdicts: dict[str, tuple[str, str]] = {}
     current, text = "", [""]
     for row in log.splitlines():
@@ -140,19 +140,19 @@ def judge(title: str, package: str, names: list[str], waivers: list[dict[str, An
 
 
 def is_for_python(entry: dict[str, Any]) -> bool:
-    """Whether `entry` applies to this version of Python. Without the key `python`, it does."""
+    """Return whether `entry` applies to this Python version, or to all versions."""
     release = "{}.{}".format(*sys.version_info)
     return release in entry.get("python", [release])
 
 
 def accepts(entry: dict[str, Any], name: str, result: Attempt) -> bool:
-    """Whether `entry` matches `name`, the error and, if it has a condition for it, the log."""
+    """Return whether `entry` matches `name`, the error and, if specified, the log."""
     mine = fnmatch.fnmatchcase(name, entry["name"]) and entry["error"] in result.error
     return mine and entry.get("log", "") in result.log
 
 
 def idle(waivers: list[dict[str, Any]], results: dict[str, Attempt]) -> list[str]:
-    """The problems of entries that match no failure, because they could hide later failures.
+    """Return a problem for each entry that matches no failure and could hide later failures.
 
     With a driver, entries for failures without a driver need not match.
     """

@@ -65,7 +65,7 @@ class Found(NamedTuple):
 
 
 def first_error(log: str) -> str:
-    """The line of `log` with the cause, or the last line if there is no error, or "" if empty."""
+    """Return the line of `log` with the cause, or else the last line, or "" if it is empty."""
     lines = _lines(log)
     survived = next((chain.message for chain in _chains(lines)), "")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -73,7 +73,7 @@ def first_error(log: str) -> str:
 
 
 def cause(log: str) -> str:
-    """The line of `log` with the cause, or "" if the program continued after every error."""
+    """Return the line of `log` with the cause, or "" if the program continued after every error."""
     lines = _lines(log)
     chains = _chains(lines)
     survived = [chain for chain in chains if _survived(lines, chain)]
@@ -92,7 +92,7 @@ def _lines(log: str) -> list[str]:
 
 
 def _chains(lines: list[str]) -> list[Found]:
-    """The first traceback of every chain, and every error of a compiler or loader."""
+    """Return the first traceback of every chain, and every error of a compiler or loader."""
     chains: list[Found] = []
     number = 0
     while number < len(lines):
@@ -114,7 +114,6 @@ def _chains(lines: list[str]) -> list[Found]:
 
 
 def _survived(lines: list[str], chain: Found) -> bool:
-    """Whether a traceback was only logged as a warning."""
     if not chain.traceback or not any(line.strip() for line in lines[chain.end + 1 :]):
         return False
     prefix = lines[chain.start].partition(TRACEBACK)[0]
@@ -124,7 +123,7 @@ def _survived(lines: list[str], chain: Found) -> bool:
 
 
 def _traceback(lines: list[str], start: int) -> Found:
-    """The exception and innermost location of the traceback at `start`."""
+    """Return the exception and innermost location of the traceback at `start`."""
     column = lines[start].index(TRACEBACK)
     place = ""
     number = start
@@ -141,7 +140,7 @@ def _traceback(lines: list[str], start: int) -> Found:
 
 
 def _group(lines: list[str], start: int) -> Found:
-    """The last exception of a group whose exceptions have no tracebacks."""
+    """Return the last exception of a group whose exceptions have no tracebacks."""
     texts = [text.strip(" |+-") for text in lines[start + 1 :]]
     messages = [text for text in texts if (match := EXCEPTION.match(text)) and match["text"]]
     return Found((messages or ["an exception group"])[-1], start, len(lines), traceback=False)
@@ -150,7 +149,7 @@ def _group(lines: list[str], start: int) -> Found:
 def _message(
     lines: list[str], number: int, column: int, exception: re.Match[str]
 ) -> tuple[str, int]:
-    """The message of an exception, also from the next lines, and its last line."""
+    """Return the message of an exception, which can continue on next lines, and its last line."""
     message, end = exception[0], number
     indented = bool(exception["text"]) and not message[-1:].isalnum()
     for after in range(number + 1, min(number + FOLLOWING, len(lines))):
@@ -167,11 +166,10 @@ def _message(
 
 
 def _short(path: str) -> str:
-    """`path` without the prefix common to all packages."""
     return path.rpartition("/site-packages/")[2]
 
 
 def notes(log: str) -> list[str]:
-    """The distinct lines about packages that skip, replace or lack some of their parts."""
+    """Return the distinct lines about packages that skip, replace or lack features."""
     rows = (PREFIX.sub("", ESCAPE.sub("", row.strip())) for row in log.splitlines())
     return list(dict.fromkeys(row[:NOTE] for row in rows if LEFT_OUT.search(row)))[:NOTES]

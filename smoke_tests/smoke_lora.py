@@ -19,7 +19,7 @@ def request(folder: Path) -> Any:
 
 
 def place(folder: Path) -> Path:
-    """The folder of the adapter for the model in `folder`."""
+    """Return the folder of the adapter for the model in `folder`."""
     return folder.with_name(f"{folder.name}-adapter")
 
 

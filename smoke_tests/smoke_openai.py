@@ -29,7 +29,7 @@ QUESTION = [{"role": "user", "content": "Name a colour of the sky."}]
 
 
 def fits_schema(text: str) -> bool:
-    """Whether `text` is a JSON document that matches SCHEMA."""
+    """Return whether `text` is a JSON document that matches SCHEMA."""
     try:
         document = json.loads(text)
     except ValueError:
@@ -49,13 +49,13 @@ class Client:
         self.model = self.api.models.list().data[0].id
 
     def chat(self) -> list[str]:
-        """Test a complete response."""
+        """Test a chat response that is not streamed."""
         text, tokens = self._answer(max_tokens=32, temperature=FREE)
         print("chat:", repr(text))
         return [] if text and tokens > 0 else [f"the answer is {text!r}, with {tokens} tokens"]
 
     def stream(self) -> list[str]:
-        """Test a streamed response."""
+        """Test a chat response that is streamed."""
         pieces = self.api.chat.completions.create(
             model=self.model, messages=QUESTION, max_tokens=32, temperature=FREE, stream=True
         )
@@ -96,7 +96,7 @@ class Client:
 
 
 def complete(texts: list[str], right: Callable[[str], bool]) -> list[str]:
-    """The problems of `texts`. Most must be right, and the others may only end too early."""
+    """Return the problems with `texts`. Most must be right; the others may only end too early."""
     wrong = [text for text in texts if not right(text)]
     print("documents:", texts)
     if not any(texts):

@@ -34,18 +34,18 @@ SHARE = 0.25  # of a GPU's memory for an engine: the rest is the trainer's and t
 
 
 def given() -> Path | None:
-    """The folder of the model given by --model."""
+    """Return the model folder that --model specifies, or None."""
     folder = os.environ.get("SMOKE_MODEL")
     return Path(folder) if folder else None
 
 
 def share() -> float:
-    """The share of a GPU's memory for an engine, which is smaller if cases share the GPU."""
+    """Return an engine's share of the GPU memory, which is smaller if cases share the GPU."""
     return SHARE if measures_memory() else min(SHARE, round(0.8 / smoke_gpu.sharing(), 3))
 
 
 def measures_memory() -> bool:
-    """Whether this vLLM has no option for its cache size and measures memory at its start.
+    """Return whether this vLLM has no cache size option and measures memory at its start.
 
     Such a version counts the memory of other processes and fails if one of them ends meanwhile, so
     its case must be alone on the GPU.
@@ -54,21 +54,24 @@ def measures_memory() -> bool:
 
 
 def folder(package: str) -> Path | None:
-    """The folder of a package, without importing it."""
+    """Return the folder of a package without importing the package."""
     spec = importlib.util.find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return Path(places[0]) if places else None
 
 
 def source(package: str, path: str) -> str:
-    """The text of a file in a package, which is not imported, or "" if the file is missing."""
+    """Return the text of a file in a package without importing it, or "" if it is missing."""
     place = folder(package)
     file_path = place / path if place is not None else None
     return file_path.read_text("utf-8") if file_path is not None and file_path.is_file() else ""
 
 
 def accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The `arguments` that `function` accepts. Raises TypeError if a required one is missing."""
+    """Return the `arguments` that `function` accepts.
+
+    Raises TypeError if a required argument is missing.
+    """
     parameters = inspect.signature(function).parameters
     unknown = arguments.keys() - parameters.keys()
     if unknown:
@@ -97,7 +100,7 @@ def engine(folder: Path, **overrides: Any) -> Any:
 
 
 def sglang_options(count: int) -> dict[str, Any]:
-    """The options of SGLang for a small engine on `count` GPUs."""
+    """Return the options of SGLang for a small engine on `count` GPUs."""
     from sglang.srt.server_args import ServerArgs
 
     parameters = inspect.signature(ServerArgs).parameters
@@ -115,7 +118,7 @@ def sglang_options(count: int) -> dict[str, Any]:
 
 
 def sampling(**parameters: Any) -> Any:
-    """The sampling parameters of vLLM for token IDs without text."""
+    """Return the sampling parameters of vLLM for token IDs without text."""
     from vllm import SamplingParams
 
     return SamplingParams(detokenize=False, **parameters)
@@ -124,14 +127,17 @@ def sampling(**parameters: Any) -> Any:
 def generate(
     llm: Any, prompts: Sequence[list[int]], parameters: Any, **more: Any
 ) -> list[list[int]]:
-    """The token IDs that `llm` appends to each of `prompts`. `more` are arguments of generate."""
+    """Return the token IDs that `llm` appends to each of `prompts`.
+
+    `more` contains arguments of `llm.generate`.
+    """
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
     outputs = llm.generate(requests, parameters, use_tqdm=False, **more)
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
 def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
-    """The log-probability that `llm` assigns to each token of `sequences` except the first.
+    """Return the log-probability that `llm` assigns to each token of `sequences` except the first.
 
     The prefix cache is emptied first: vLLM's V0 engine cannot return log-probabilities of a cached
     prompt (0.7.2 `model_executor/layers/sampler.py:956`).
@@ -150,7 +156,7 @@ def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
 
 
 def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
-    """The log-probabilities that a transformers model assigns to the tokens of `sequences`."""
+    """Return the log-probabilities that a transformers model assigns to tokens of `sequences`."""
     import torch
 
     log_probabilities = []
@@ -166,7 +172,7 @@ def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]
 def apart(
     first: Iterable[Iterable[float]], other: Iterable[Iterable[float]]
 ) -> tuple[float, float]:
-    """The largest and the mean difference of two tables of numbers with the same shape."""
+    """Return the largest and the mean difference of two tables of the same shape."""
     distances = [
         abs(left - right)
         for row, others in zip(first, other, strict=True)
@@ -176,7 +182,7 @@ def apart(
 
 
 def colocated(trainer: Any) -> Any:
-    """The vLLM engine in the process of a GRPO trainer of TRL."""
+    """Return the vLLM engine in the process of TRL's GRPO trainer."""
     holder = getattr(trainer, "vllm_generation", trainer)  # since TRL 0.27
     return holder.llm
 
@@ -196,17 +202,17 @@ def require_vllm_serve() -> None:
 
 
 def trl_serves_itself() -> bool:
-    """Whether `trl vllm-serve` is TRL's own server. Since TRL 1.16, it starts vLLM's server."""
+    """Return whether `trl vllm-serve` is TRL's server. Since TRL 1.16, it is vLLM's."""
     return '"/generate/"' in source("trl", "scripts/vllm_serve.py")
 
 
 def trl_health(server: str) -> str:
-    """The URL of the health check of the `trl vllm-serve` at `server`."""
+    """Return the URL of the health check of the `trl vllm-serve` at `server`."""
     return f"{server}/health/" if trl_serves_itself() else f"{server}/health"
 
 
 def trl_completions(server: str, prompts: list[str], tokens: int) -> list[list[int]]:
-    """The greedy tokens of the `trl vllm-serve` at `server` for each of `prompts`."""
+    """Return the greedy tokens of the `trl vllm-serve` at `server` for each of `prompts`."""
     request: dict[str, Any] = {"temperature": 0.0, "max_tokens": tokens}
     if trl_serves_itself():
         answer = smoke_gpu.post(f"{server}/generate/", {"prompts": prompts, **request})

@@ -24,13 +24,13 @@ DRIVER = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
 
 
 def expectation() -> dict[str, Any]:
-    """The document with the expected content of the image, described in README.md."""
+    """Return the expected content of the image, as described in README.md."""
     loaded: dict[str, Any] = json.loads(Path(os.environ["SMOKE_EXPECT"]).read_text("utf-8"))
     return loaded
 
 
 def allowed(kind: str) -> list[dict[str, Any]]:
-    """The entries of allowed.json's list `kind` for packages of this image."""
+    """Return the entries in the list `kind` of allowed.json for packages of this image."""
     path = Path(os.environ.get("SMOKE_ALLOWED") or HERE / "allowed.json")
     versions = expectation()["packages"]
     return [
@@ -42,7 +42,7 @@ def allowed(kind: str) -> list[dict[str, Any]]:
 
 
 def has_driver() -> bool:
-    """Whether the library and the devices of the host's CUDA driver are available.
+    """Return whether the library and the devices of the host's CUDA driver are available.
 
     The library alone may be a stub in the image.
     """
@@ -50,7 +50,7 @@ def has_driver() -> bool:
 
 
 def loads_driver() -> bool:
-    """Whether a library with the name of the CUDA driver can be loaded."""
+    """Return whether a library with the name of the CUDA driver can be loaded."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -59,18 +59,18 @@ def loads_driver() -> bool:
 
 
 def normalize(package: str) -> str:
-    """A package name, normalized as in PEP 503."""
+    """Return a package name, normalized as in PEP 503."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def installed() -> Iterator[tuple[str, importlib.metadata.Distribution]]:
-    """Every distribution that Python finds, with its normalized name, which may repeat."""
+    """Yield every distribution that Python finds, with its normalized name. Names can repeat."""
     for distribution in importlib.metadata.distributions():
         yield normalize(distribution.metadata["Name"] or "(no name)"), distribution
 
 
 def site_packages() -> Path:
-    """The folder with the image's wheels."""
+    """Return the folder with the image's wheels."""
     expect = expectation()
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return Path(expect["prefix"]) / "lib" / python / "site-packages"

@@ -37,7 +37,7 @@ LORA = ("torch", "transformers", "trl", "peft", "math-verify")
 
 
 def quick_starts(tier: str) -> tuple[Case, ...]:
-    """The cases of `tier` in quick_table.py."""
+    """Return the cases of `tier` in quick_table.py."""
     return tuple(
         Case(row.name, "quick_start.py", row.limit, (row.name,), row.needs, usual=row.usual)
         for row in quick_table.of_tier(tier)

@@ -16,7 +16,7 @@ from smoke_support import finish, installed, site_packages
 
 
 def record(distribution: Distribution) -> list[list[str]]:
-    """The rows of RECORD with path, hash and size."""
+    """Return the rows of RECORD with path, hash and size."""
     text = distribution.read_text("RECORD")
     return [] if text is None else [row for row in csv.reader(text.splitlines()) if row]
 
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def foreign_file(path: str, owned: Collection[str]) -> str:
-    """The problem of a file that is in no RECORD, unless it is a link that matrix.yaml declares."""
+    """Return a problem if `path` is in no RECORD and is no link that matrix.yaml declares."""
     if path in owned or Path(path).is_symlink():
         return ""
     return f"{path}: in no RECORD"

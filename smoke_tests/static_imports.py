@@ -26,7 +26,7 @@ from smoke_support import allowed, finish, installed
 
 
 def import_names(distribution: Distribution) -> list[str]:
-    """The names to import: top-level and declared names, then extension modules."""
+    """Return the names to import: top-level and declared names, then extension modules."""
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
     base = str(distribution.locate_file(""))
     places = {
@@ -54,7 +54,7 @@ def import_names(distribution: Distribution) -> list[str]:
 
 
 def place_of(path: str) -> tuple[str, ...]:
-    """The parts of `path` below its folder in sys.path, or () if no folder contains it.
+    """Return the components of `path` below its folder in sys.path, or () if there is none.
 
     The deepest folder counts, because a .pth file can add a folder inside site-packages, whose
     modules fail if they are imported by their longer name.
@@ -66,7 +66,7 @@ def place_of(path: str) -> tuple[str, ...]:
 
 
 def module_stem(path: Path) -> str:
-    """The name by which `path` is imported, or "" if it is not a module."""
+    """Return the name by which `path` is imported, or "" if it is not a module."""
     if path.suffix == ".py":
         return path.stem
     for suffix in EXTENSION_SUFFIXES:
@@ -78,7 +78,7 @@ def module_stem(path: Path) -> str:
 
 
 def holds(path: Path, words: bytes) -> bool:
-    """Whether the file at `path`, which may be large, contains `words`."""
+    """Return whether the file at `path`, which may be large, contains `words`."""
     try:
         with (
             path.open("rb") as stream,

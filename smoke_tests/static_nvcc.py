@@ -28,18 +28,18 @@ ARCHITECTURE = "sm_90"  # of an H100 or H200; nvcc needs none here
 
 
 def locked(start: str) -> dict[str, str]:
-    """The versions of the distributions named `start`, with or without a CUDA suffix."""
+    """Return the versions of distributions named `start`, with or without a CUDA suffix."""
     packages: dict[str, str] = expectation()["packages"]
     return {name: packages[name] for name in packages if re.fullmatch(rf"{start}(-cu\d+)?", name)}
 
 
 def release(version: str) -> str:
-    """The major and minor number of a version."""
+    """Return the major and minor number of a version."""
     return ".".join(version.split(".")[:2])
 
 
 def number(release: str) -> int:
-    """The number of a release in CUDA's headers: 13000 for 13.0."""
+    """Return the number of a release in CUDA's headers: 13000 for 13.0."""
     major, minor = release.split(".")
     return int(major) * 1000 + int(minor) * 10
 

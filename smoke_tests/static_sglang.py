@@ -44,7 +44,7 @@ UTILITIES = (f"{OLD}.utils", "sglang.kernels.jit.utils")
 
 
 def exists(module: str) -> bool:
-    """Whether a module can be found."""
+    """Return whether a module can be found."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # of a package above it
@@ -52,7 +52,7 @@ def exists(module: str) -> bool:
 
 
 def kernel_builders() -> dict[str, Callable[[], Any]]:
-    """The compile functions of each kernel in this version of SGLang."""
+    """Return the function that compiles each kernel in this version of SGLang."""
     import torch
 
     builders: dict[str, Callable[[], Any]] = {}

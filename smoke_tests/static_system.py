@@ -52,7 +52,7 @@ def user_problems() -> list[str]:
 
 
 def single_user() -> bool:
-    """Whether this process is in a user namespace with one user ID."""
+    """Return whether this process is in a user namespace with one user ID."""
     rows = Path("/proc/self/uid_map").read_text("ascii").splitlines()
     return sum(int(row.split()[2]) for row in rows) == 1
 

@@ -23,7 +23,7 @@ CHAT = (
 
 
 def make_tokenizer(special: tuple[str, ...] = ()) -> Any:
-    """A byte-level BPE tokenizer with some merges, Qwen's special tokens and `special`."""
+    """Return a byte-level BPE tokenizer with merges, Qwen's special tokens and `special`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -50,14 +50,11 @@ def make_tokenizer(special: tuple[str, ...] = ()) -> Any:
 
 
 def make_model(tokenizer: Any, seed: int = 0, multiple: int = 1) -> Any:
-    """A Qwen3 in float32 with two layers, grouped queries and an untied head, as in real models.
+    """Return a float32 Qwen3 with two layers, grouped queries and an untied head.
 
-    The vocabulary is that of the tokenizer, padded to a multiple of `multiple`.
-
-    Before transformers 4.51, the model is a Qwen2, whose head size is the hidden size divided by
-    the number of heads. It has two heads. With four heads, greedy tokens in bf16 and float32
-    differed on a CPU at positions where the two best logits were up to 0.11 apart. With two heads,
-    they did not differ.
+    The vocabulary of the tokenizer is padded to a multiple of `multiple`. Before transformers 4.51,
+    the model is a Qwen2 with two heads: with four heads, greedy tokens in bf16 and float32 differed
+    on a CPU.
     """
     import torch
     import transformers
@@ -84,7 +81,7 @@ def make_model(tokenizer: Any, seed: int = 0, multiple: int = 1) -> Any:
 
 
 def make_half_billion(tokenizer: Any, seed: int = 2) -> Any:
-    """A model with the shape of Qwen2.5-0.5B and random weights in bf16, to save and load.
+    """Return a model with the shape of Qwen2.5-0.5B and random weights in bf16, to save and load.
 
     The weights are repeated, because drawing all 494 million numbers on one processor takes too
     long. With `seed` 2, the two best logits differ enough at all positions that gpu_vllm compares.

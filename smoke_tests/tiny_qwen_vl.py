@@ -26,7 +26,7 @@ SIDE = 4 * MERGED  # pixels of the images below: 16 tokens
 
 
 def images() -> list[Any]:
-    """Two images, one with stripes and one with a ramp of colours."""
+    """Return two images: one with stripes, and one with a ramp of colours."""
     from PIL import Image
 
     stripes = Image.new("RGB", (SIDE, SIDE), "white")
@@ -66,7 +66,7 @@ def make_processor(folder: Path) -> Any:
 
 
 def settings(tokenizer: Any) -> dict[str, Any]:
-    """The config.json of the model, in a format that every version of transformers reads."""
+    """Return the config.json of the model, which every version of transformers can read."""
     words = ("image_pad", "video_pad", "vision_start", "vision_end")
     image, video, start, end = tokenizer.convert_tokens_to_ids([f"<|{word}|>" for word in words])
     return {
@@ -105,7 +105,7 @@ def settings(tokenizer: Any) -> dict[str, Any]:
 
 
 def make_model(folder: Path, tokenizer: Any, seed: int = 0) -> Any:
-    """A Qwen2.5-VL with two layers of each part, in float32; writes config.json."""
+    """Create a float32 Qwen2.5-VL with two layers of each part, and write config.json."""
     import torch
     from transformers import AutoConfig, Qwen2_5_VLForConditionalGeneration
 

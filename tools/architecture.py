@@ -45,7 +45,6 @@ def tree_block() -> str:
 
 
 def _rows(name: str, depth: int = 0) -> Iterator[tuple[int, str]]:
-    """Yield a folder and its subfolders, each with its depth."""
     folder = PACKAGE / name
     label = "  " * depth + folder.name + "/"
     yield depth, f"{label:{WIDTH}} {module_purpose(folder)}"
@@ -62,7 +61,6 @@ def module_purpose(path: Path) -> str:
 
 
 def _line(path: Path) -> str:
-    """Return a line for a module with path, purpose and public names."""
     names = [
         f"`{node.name}`"
         for node in ast.parse(path.read_text(encoding="utf-8")).body

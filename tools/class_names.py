@@ -60,7 +60,7 @@ def classes(package: str, http: HttpClient) -> set[str]:
 
 
 def of_one(packages: Iterable[tuple[str, set[str]]]) -> dict[str, str]:
-    """The classes by package, or by both packages if two packages have a class of this name."""
+    """Return the package of each class, or both packages if two packages have the class."""
     owners: dict[str, list[str]] = defaultdict(list)
     for package, names in packages:
         for name in names:

@@ -93,7 +93,7 @@ class FactsReader:
         self.small: dict[str, dict[Sha256, bytes]] = {kind: {} for kind in SMALL_FACTS}
 
     def add_small(self, library_wheel: LibraryWheel, named: Collection[str], store: Store) -> None:
-        """Read the small facts of a wheel, and its advised extras if the package is in `named`."""
+        """Read the small facts of a wheel, and its advised extras if `named` has the package."""
         key = library_wheel.wheel.sha256
         _ = library_wheel.generated_code, library_wheel.loaded
         if library_wheel.package in named:
@@ -104,7 +104,7 @@ class FactsReader:
                 small[key] = data
 
     def add_wheel(self, wheel: Wheel, facts: PublishedWheelFacts, metadata: bytes) -> None:
-        """Add the facts about a wheel, including those of another target's audit."""
+        """Add the facts about a wheel, merged with those from another target's audit."""
         package = self.wheels.setdefault(normalize_package(wheel.package), {})
         before = package.get(wheel.sha256, facts)
         package[wheel.sha256] = msgspec.structs.replace(
@@ -133,7 +133,7 @@ class FactsReader:
             self.bases[key] = folders.published_paths(layers, inputs.store)
 
     def entries(self) -> dict[str, bytes]:
-        """Return the entries of the file."""
+        """Return the contents of the file's entries, by name."""
         encode = msgspec.msgpack.encode
         hashes = sorted(self.debs)
         return {
@@ -150,7 +150,6 @@ class FactsReader:
 def _merge_differences(
     differences: Sequence[InstalledDifference],
 ) -> tuple[InstalledDifference, ...]:
-    """Merge `differences` into one mapping without duplicates."""
     merged: dict[InstalledDifference, set[str]] = {}
     for difference in differences:
         keyless = msgspec.structs.replace(difference, keys=())
@@ -162,7 +161,10 @@ def _merge_differences(
 
 
 def chosen_locks(names: Sequence[str]) -> list[Lock]:
-    """The locks of the targets `names` (default: the recommended targets and the example)."""
+    """Return the locks of the targets `names`.
+
+    The default is the recommended targets and the example.
+    """
     session = open_session(None, SessionOptions())
     targets = session.matrix.targets.items()
     recommended = [name for name, target in targets if target.recommended]
@@ -176,7 +178,10 @@ def ordered_arches(lock: Lock) -> list[Arch]:
 
 
 def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> FactsReader:
-    """The facts about all wheels and Debian packages of `locks`, with modules of `audited`."""
+    """Return the facts about the wheels and Debian packages of `locks`.
+
+    The targets in `audited` are audited to determine which modules to read.
+    """
     session = open_session(None, SessionOptions())
     facts = FactsReader()
     parts = [(lock, arch) for lock in locks for arch in ordered_arches(lock)]
@@ -258,7 +263,7 @@ def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: FactsReade
 def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library: Library) -> None:
     """Read the same kinds of facts as in `twin`, which is about another wheel.
 
-    Facts about modules with equal bytes are copied from `twin`.
+    Facts about modules with the same bytes are copied from `twin`.
     """
     members = library_wheel.content.members()
     same = {path for path, crc in twin.crcs.items() if path in members and members[path].crc == crc}
@@ -387,7 +392,7 @@ def add_modules(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
 
 
 def read_entries(path: Path) -> dict[str, bytes]:
-    """Return the entries of the file at `path`."""
+    """Return the contents of the entries in the file at `path`, by name."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     file = FactsFile.open(path)
@@ -452,7 +457,7 @@ def merged_entries(
 
 
 def find_missing(path: Path, locks: Sequence[Lock]) -> list[str]:
-    """Describe the wheels of `locks` that are missing from the file at `path`."""
+    """Return a line for each wheel of `locks` that is missing from the file at `path`."""
     file = FactsFile.open(path)
     facts = PublishedFacts(file)
     return [

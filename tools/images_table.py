@@ -72,7 +72,7 @@ def image_table(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
             row.cuda,
             *(row.pins.get(name, table.NO_VALUE) for name in PINS),
             table.other_pins(row) or table.NO_VALUE,
-            QuotedText("<br>".join(_sizes(row, x86_64_alone=pages))),
+            QuotedText("<br>".join(_download_sizes(row, x86_64_alone=pages))),
             QuotedText("<br>".join(map(quoting.markdown_cell, _tested_text(row, brief=pages)))),
         ]
         for row in rows
@@ -86,8 +86,7 @@ def _name(row: TableRow, *, link: bool) -> str:
     return f"[{name}](docs/images/{row.target}.md)" if link else name
 
 
-def _sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
-    """Return the download size of each architecture."""
+def _download_sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
     sizes = {image.arch: f"{image.size / 1e9:.1f} GB" for image in row.images}
     if x86_64_alone and Arch.X86_64 in sizes:
         return [sizes[Arch.X86_64]]
@@ -95,12 +94,10 @@ def _sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
 
 
 def _tested_text(row: TableRow, *, brief: bool) -> list[str]:
-    """Return the GPUs and the month of the newest test, or the records of each image."""
     return [table.highest_record(row)] if brief else table.test_runs(row)
 
 
 def _name_mark(row: TableRow) -> str:
-    """Return the note below the name of a target in a Markdown table."""
     if row.recommended:
         return f"<br>**{quoting.markdown_cell(row.recommended)}**"
     return "<br>retired" if row.retired else ""

@@ -135,10 +135,10 @@ def names_looked_up_by_audit(
     terms: AuditTerms,
     past: Callable[[MainPath], list[Finding]] | None = None,
 ) -> tuple[str, ...]:
-    """The names that an audit of `package_set` looks up. Raises ValueError if the audit has errors.
+    """Return the names that an audit of `package_set` looks up.
 
     Names from checks of METADATA and rules are not recorded, because these checks read all packages
-    of an extension.
+    of an extension. Raises ValueError if the audit has errors.
     """
     report = judge.audit_package_set(
         package_set,

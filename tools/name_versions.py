@@ -180,7 +180,7 @@ def module_of_file(path: str) -> str:
 
 
 def bound_names(body: Iterable[ast.stmt]) -> Iterable[str]:
-    """Yield the names that the body of a module binds, or lists for lazy import."""
+    """Yield the names that a module body binds or lists for lazy import."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -202,7 +202,7 @@ def bound_names(body: Iterable[ast.stmt]) -> Iterable[str]:
 def constructor_arguments(
     name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]
 ) -> set[str]:
-    """Return the arguments of a constructor, which are parameters or the fields of a dataclass."""
+    """Return the parameters of a constructor, or the fields of a dataclass."""
     if name not in classes or name in seen:
         return set()
     node = classes[name]
@@ -254,7 +254,7 @@ def base_names(node: ast.ClassDef) -> list[str]:
 def changed_names(
     per_version: Sequence[set[str] | None], versions: Sequence[Version]
 ) -> dict[str, str]:
-    """Return the names that not every version has, with the range of versions that have them.
+    """Return the names that some versions lack, with the range of versions that have them.
 
     Versions without the module or class are None and are ignored.
     """

@@ -71,7 +71,7 @@ FORMAT = """\
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A command with the width of its terminal."""
+    """A command and the width of its terminal in columns."""
 
     command: str
     columns: int

@@ -21,7 +21,7 @@ def default_indexes(http: HttpClient) -> IndexLookup:
 
 
 def open_wheel(file: IndexFile, http: HttpClient, block: int) -> zipfile.ZipFile:
-    """Return a wheel whose needed parts are downloaded in blocks of `block` bytes."""
+    """Open a wheel of which only the required blocks of `block` bytes are downloaded."""
     remote = RemoteFile(file.url, BlockCache(http, block=block, limit=64))
     return zipfile.ZipFile(io.BufferedReader(remote, 1 << 16))
 
@@ -29,9 +29,9 @@ def open_wheel(file: IndexFile, http: HttpClient, block: int) -> zipfile.ZipFile
 def first_wheels(
     every: Iterable[IndexFile], oldest: Version, key: Callable[[Version], Hashable]
 ) -> dict[Version, IndexFile]:
-    """A wheel of the first final version for each `key`, starting at `oldest`, sorted by version.
+    """Return a wheel of the first final version for each `key`, sorted by version.
 
-    A wheel for x86_64 is preferred.
+    Versions older than `oldest` are ignored. A wheel for x86_64 is preferred.
     """
     wheels: dict[Version, IndexFile] = {}
     for file in every:

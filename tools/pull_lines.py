@@ -34,14 +34,17 @@ markdown` prints the `docker pull` and `apptainer pull` lines of each. The workf
 
 
 def pull_block(place: str, recommended: Sequence[str]) -> list[str] | None:
-    """Return the text for the images in `place`, or None if it has no image of a target."""
+    """Return the text for the images in `place`, or None if it contains no image of a target."""
     client = RegistryClient()
     images = listing.list_images(client, [image_reference.parse_repository(place)])
     return pull_page.brief_commands(images, recommended)
 
 
 def replace_block(text: str, lines: Sequence[str]) -> str | None:
-    """`text` with `lines` between BEGIN and END, or None without these comments."""
+    """Replace the lines between BEGIN and END in `text`.
+
+    Returns None if these comments are missing.
+    """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -139,7 +139,6 @@ SHARED = {"--json", "--quiet", "--verbose", "--help"}
 
 
 def _contents(commands: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """Links to the verbs, with a row for each panel of the help."""
     panels: dict[str, list[str]] = {}
     for name, command in commands:
         if name.count(" ") == 1:
@@ -172,7 +171,7 @@ def verb_section(name: str, command: Any) -> str:
 
 
 def help_markdown(text: str) -> str:
-    """Help as Markdown, where text indented by four spaces becomes a code block."""
+    """Convert help to Markdown. Text indented by four spaces becomes a code block."""
     lines: list[str] = []
     for line in inspect.cleandoc(text).splitlines():
         code = line.startswith("    ")
@@ -189,7 +188,7 @@ def help_markdown(text: str) -> str:
 
 
 def option_flags(option: Any) -> str:
-    """Return the names of an option, long name first, with the negated name after a slash."""
+    """Return the names of an option: the long name first, and the negated name after a slash."""
     value = value_metavar(option)
     names = sorted(option.opts, key=lambda name: -len(name))
     words = [f"`{names[0]} {value}`" if value else f"`{names[0]}`", *(f"`{n}`" for n in names[1:])]
@@ -209,7 +208,10 @@ def ci_schema() -> dict[str, Any]:
 
 
 def file_page(title: str, schema: Mapping[str, Any], head: str) -> str:
-    """The page about a file, with its top-level keys, and the keys of each part in order of use."""
+    """Return the page about a file: its top-level keys, and the keys of each definition.
+
+    Definitions are in the order of use.
+    """
     definitions = schema["$defs"]
     parts = [GENERATED_NOTE, f"# {title}\n", f"{head}\n", *key_table(schema, definitions)]
     for name in _used_definitions(schema, definitions):
@@ -221,7 +223,7 @@ def file_page(title: str, schema: Mapping[str, Any], head: str) -> str:
 
 
 def _used_definitions(part: object, definitions: Mapping[str, Any]) -> list[str]:
-    """Return the names of definitions below `part`, in the order of use."""
+    """Return the names of the definitions that `part` uses, in the order of use."""
     used_names: dict[str, None] = {}
 
     def _collect_definitions(node: object) -> None:
@@ -305,7 +307,7 @@ def key_description(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
 
 
 def errors_page() -> str:
-    """Return the classes of errors with their exit statuses, sorted by status."""
+    """Return the page about the classes of errors, sorted by exit status."""
     kinds = sorted(ImgbuildError.__subclasses__(), key=lambda error_class: error_class.exit_code)
     rows = [
         (str(error_class.exit_code), f"`{error_class.__name__}`", first_sentences(error_class))
@@ -330,7 +332,7 @@ if they all have the same status, and otherwise 1.
 
 
 def failures_page() -> str:
-    """The page of failures that `imgbuild diagnose` detects, with codes, causes and remedies."""
+    """Return the page about failures that `imgbuild diagnose` detects, by code."""
     lines = [GENERATED_NOTE, "# Failures in logs\n", FAILURES]
     for rule in sorted(rules.load_rules(), key=lambda rule: rule.code):
         lines += [

@@ -129,7 +129,7 @@ def parse_arguments() -> argparse.Namespace:
 def attempt_build(
     project: Path, target: str, name: str, surroundings: BuildEnvironment, work: Path
 ) -> str | None:
-    """Build `target` once. Returns None if the digest matches digests.json, or else the error."""
+    """Build `target` once. Returns None if the digest matches digests.json, or the error."""
     if os.geteuid() != 0 and (surroundings.user is not None or surroundings.suite is not None):
         return "not tried: requires root"
     folder = work / name
@@ -152,7 +152,7 @@ def attempt_build(
 
 
 def copy_project(project: Path, place: Path) -> None:
-    """Copy the build inputs of the project and imgbuild to a place readable by all users."""
+    """Copy imgbuild and the build inputs of the project to `place`, readable by all users."""
     place.mkdir(parents=True)
     shutil.copy(project / "matrix.yaml", place)
     shutil.copytree(project / "images", place / "images")
@@ -161,14 +161,14 @@ def copy_project(project: Path, place: Path) -> None:
 
 
 def first_build(target: str, surroundings: BuildEnvironment, folder: Path, place: Path) -> None:
-    """Build with the user's cache and network."""
+    """Build with the user's cache and the network."""
     run_logged(
         [*build_command(PYTHON, target, surroundings)], folder, place, {"PYTHONPATH": "builder"}
     )
 
 
 def later_build(target: str, surroundings: BuildEnvironment, folder: Path, place: Path) -> None:
-    """Build with a cache of input files only."""
+    """Build with a cache that contains only input files."""
     cache = place / "cache"
     link_inputs(place / "images" / target / "lock.json", cache_root() / "files", cache / "files")
     env = {"HOME": str(place), "IMGBUILD_CACHE": str(cache), "PYTHONPATH": "builder"}
@@ -252,7 +252,7 @@ def make_root(suite: str, root: Path, folder: Path) -> None:
 
 
 def python_version(root: Path) -> str:
-    """Return the version of the root's Python, as 3.13."""
+    """Return the minor version of the root's Python, such as 3.13."""
     versions = [
         match[1]
         for path in (root / "usr" / "bin").iterdir()
@@ -263,7 +263,7 @@ def python_version(root: Path) -> str:
 
 
 def install_dependencies(version: str, site: Path, folder: Path) -> None:
-    """Unpack wheels of imgbuild's dependencies for a version of Python without running them."""
+    """Unpack wheels of imgbuild's dependencies for a version of Python. No code is run."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     machine = os.uname().machine
     platforms = [p if p == "any" else f"{p}{machine}" for p in PLATFORMS]
@@ -285,7 +285,7 @@ def install_dependencies(version: str, site: Path, folder: Path) -> None:
 
 
 def compare_layout(project: Path, target: str, layout: Path) -> str | None:
-    """Hash all blobs of the layout. Returns None if they match digests.json, or else the error."""
+    """Hash all blobs of the layout. Returns None if they match digests.json, or the error."""
     locked = json.loads((project / "images" / target / "digests.json").read_text())
     expected = {entry["manifest"] for entry in locked["arch"].values()}
     manifests = set()
@@ -309,7 +309,7 @@ def compare_layout(project: Path, target: str, layout: Path) -> str | None:
 
 
 def child_digests(path: Path) -> list[str]:
-    """Return the digests in a document of the layout. Empty for other blobs."""
+    """Return the digests in a document of the layout, or [] for other blobs."""
     document = read_document(path)
     entries = [*document.get("manifests", []), *document.get("layers", [])]
     if "layers" in document:
@@ -318,12 +318,12 @@ def child_digests(path: Path) -> list[str]:
 
 
 def is_manifest(path: Path) -> bool:
-    """Whether a blob is the manifest of an image."""
+    """Return whether a blob is the manifest of an image."""
     return "layers" in read_document(path)
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a blob. Empty if the blob is not an OCI document."""
+    """Return the JSON object in a blob, or {} if the blob is not an OCI document."""
     with path.open("rb") as file:
         if file.read(1) != b"{":
             return {}
@@ -340,7 +340,7 @@ def cache_root() -> Path:
 
 
 def link_inputs(lock: Path, files: Path, into: Path) -> None:
-    """Link the files in `lock` by sha256, or copy files that cannot be linked."""
+    """Link the files in `lock` by sha256, or copy those that cannot be linked."""
     for sha256 in sorted(set(re.findall(r"\b[0-9a-f]{64}\b", lock.read_text()))):
         source = files / sha256[:2] / sha256
         if source.exists():
@@ -353,7 +353,7 @@ def link_inputs(lock: Path, files: Path, into: Path) -> None:
 
 
 def give_ownership(place: Path, user: int) -> None:
-    """Give everything below `place` to the user. Linked files are replaced by copies."""
+    """Make `user` the owner of everything below `place`. Linked files are replaced by copies."""
     for base, _, names in os.walk(place):
         os.chown(base, user, user)
         for path in (Path(base) / name for name in names):

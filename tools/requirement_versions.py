@@ -74,7 +74,7 @@ def required_specifiers(file: IndexFile, http: HttpClient) -> dict[str, str]:
 
 
 def version_ranges(by_version: Mapping[Version, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the required specifiers by required package and version range."""
+    """Return the required specifiers, by required package and version range."""
     versions = list(by_version)
     rows: dict[str, dict[str, str]] = {}
     for name in sorted({name for each in by_version.values() for name in each}):

@@ -89,7 +89,7 @@ class StdlibStubs:
         self._names: dict[str, frozenset[str]] = {}
 
     def has(self, module: str) -> bool:
-        """Whether this version has a module."""
+        """Return whether this version has a module."""
         while module not in self._lifetimes:
             module = module.rpartition(".")[0]
         first, last = self._lifetimes[module]
@@ -166,7 +166,7 @@ class StdlibStubs:
 
 
 def _lifetimes() -> Iterator[tuple[str, tuple[Release, Release]]]:
-    """Yield the first and the last version of each module."""
+    """Yield each module with its first and last version."""
     for line in (TYPESHED / "VERSIONS").read_text(encoding="utf-8").splitlines():
         module, _, lifetime = line.partition("#")[0].partition(":")
         if lifetime:
@@ -186,7 +186,7 @@ def stub_path(module: str) -> Path:
 
 
 def public_modules() -> list[str]:
-    """Return all modules, except those with a name component that starts with an underscore."""
+    """Return all modules whose names have no component that starts with an underscore."""
     modules = []
     for path in sorted(TYPESHED.rglob("*.pyi")):
         parts = path.relative_to(TYPESHED).with_suffix("").parts
@@ -197,7 +197,10 @@ def public_modules() -> list[str]:
 
 
 def specifier(having: list[Release], among: list[Release]) -> str:
-    """The specifier of the versions `having`, or "" for all versions or a range with gaps."""
+    """Return the specifier of the versions `having`.
+
+    Returns "" for all versions, or for a range with gaps.
+    """
     first, last = among.index(having[0]), among.index(having[-1])
     if having != among[first : last + 1]:
         return ""
@@ -209,7 +212,10 @@ Table = dict[str, dict[str, str]]  # module → name → specifier; "" is the mo
 
 
 def missing_table(versions: dict[Release, StdlibStubs]) -> Table:
-    """The modules and names that some versions lack. A submodule counts as a name of its parent."""
+    """Return the modules and names that some versions lack.
+
+    A submodule counts as a name of its parent.
+    """
     missing: Table = {}
     for module in public_modules():
         with_it = [version for version, stubs in versions.items() if stubs.has(module)]

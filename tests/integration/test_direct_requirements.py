@@ -246,14 +246,14 @@ def test_marker_can_exclude_a_requirement_by_url(work):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("byurl @ https://me:secret@files.example/byurl-1.5-py3-none-any.whl", "user name"),
-        ("byurl @ https://secret@files.example/byurl-1.5-py3-none-any.whl", "user name"),
+        ("byurl @ https://me:secret@files.example/byurl-1.5-py3-none-any.whl", "username"),
+        ("byurl @ https://secret@files.example/byurl-1.5-py3-none-any.whl", "username"),
         ("byurl @ https://files.example/byurl-1.5-py3-none-any.whl?token=secret", r"\(token\)"),
         ("byurl @ http://files.example/byurl-1.5-py3-none-any.whl", "use https"),
         ("byurl @ ftp://files.example/byurl-1.5-py3-none-any.whl", "not a URL scheme"),
         ("byurl @ https://files.example/byurl-1.5.tar.gz", "does not end in .whl"),
         ("byurl @ https://files.example/other-1.5-py3-none-any.whl", "contains the package other"),
-        ("byurl @ git+https://me:secret@git.example/a", "user name"),
+        ("byurl @ git+https://me:secret@git.example/a", "username"),
         ("byurl @ git+ext::sh", "not the URL of a repository"),
         ("byurl @ git+ssh://-oProxyCommand=x/a", "hyphen"),
         ("byurl @ git+ssh://git@git.example:team/a", "HOST/PATH"),

@@ -11,10 +11,10 @@ from imgbuild import __version__
 
 
 def main(*, ends: bool = True) -> None:
-    """Run the command line. Exits with 0, the code of an error class, or the status of a command.
+    """Run the command line, and exit with 0, the code of an error class, or a command's status.
 
-    `--version` alone is handled before other modules are imported. If `ends` is true, the process
-    ends immediately, without the final garbage collection.
+    `--version` alone is handled before other modules are imported. With `ends`, the process ends
+    immediately, without the final garbage collection.
     """
     _open_closed_streams()
     if sys.argv[1:] == ["--version"]:
@@ -35,7 +35,7 @@ def main(*, ends: bool = True) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open stdout and stderr if they are closed, so that no other file can use their descriptors.
+    """Open stdout and stderr if they are closed, so that no other file gets their descriptors.
 
     Writing a result to a closed stdout is an error. Messages to a closed stderr are discarded.
     """

@@ -50,9 +50,9 @@ class AllocationOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 def requested_allocation(options: AllocationOptions) -> Allocation:
-    """Return the resources to request for each task of an array.
+    """Return the resources to request for each task of a job array.
 
-    Raises InputError for an option that imgbuild sets for arrays.
+    Raises InputError for an option that imgbuild itself sets for arrays.
     """
     wrong = allocation_problems(resources := job_allocation(options), log=True)
     if wrong:
@@ -63,7 +63,7 @@ def requested_allocation(options: AllocationOptions) -> Allocation:
 
 
 def job_allocation(options: AllocationOptions, **more: Any) -> Allocation:
-    """Return the resources to request for a job. `more` sets additional fields of `Allocation`."""
+    """Return the resources to request for a job. `more` contains more fields of `Allocation`."""
     return Allocation(
         partition=options.partition,
         account=options.account,
@@ -108,14 +108,14 @@ class Nodes(OptionGroup, frozen=True, kw_only=True):
 
 
 class Cluster(AllocationOptions, frozen=True, kw_only=True):
-    """The options of `--on slurm` for an array of tasks."""
+    """The options of `--on slurm` for a job array."""
 
     on: Annotated[
         ExecutionPlace,
         ON_OPTION(
-            "With slurm, an array job runs one task per target, and imgbuild collects the "
-            "results. The current folder, the cache and imgbuild's Python must have the same "
-            "paths on all nodes."
+            "With slurm, submit an array job with one task per target, and collect the results. "
+            "The current folder, the cache and imgbuild's Python must have the same paths on all "
+            "nodes."
         ),
     ] = "local"
     throttle: Annotated[

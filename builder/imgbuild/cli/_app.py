@@ -93,7 +93,7 @@ REMOVED = {
 
 
 class LazyCommands(Mapping[str, TyperCommand | VerbGroup]):
-    """Maps names to commands. A command is imported when it is looked up."""
+    """Maps names to commands, which are imported when they are looked up."""
 
     def __getitem__(self, name: str) -> TyperCommand | VerbGroup:
         verb = VERBS[name]
@@ -109,18 +109,18 @@ class LazyCommands(Mapping[str, TyperCommand | VerbGroup]):
 
 
 class ProgramGroup(VerbGroup):
-    """The group of all commands. Interrupts are raised, and must be reported by the caller."""
+    """The group of all commands. Interrupts are raised, so that the caller can report them."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands: Any = LazyCommands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield the panel, name and summary of each listed command. Imports no command."""
+        """Yield the panel, name and summary of each listed command, without importing it."""
         return ((verb.panel, name, verb.summary) for name, verb in VERBS.items() if not verb.hidden)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """The commands or options that begin with `incomplete`, without importing a command."""
+        """Return the commands or options that begin with `incomplete`. Imports no command."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         verbs = TyperGroup(
@@ -179,15 +179,13 @@ def _requests_help(words: Sequence[str]) -> bool:
     return not given or given[0] == "help" or not {"--help", "-h"}.isdisjoint(given)
 
 
-def _replacement(group: str) -> str | None:
-    """Return a hint with the replacement, if the command line uses a removed command of `group`."""
+def _replacement_hint(group: str) -> str | None:
     words = sys.argv[1 : 2 + group.count(" ")]
     replacement = REMOVED.get(" ".join(words))
     return f"use imgbuild {replacement} instead" if replacement else None
 
 
-def _suggestion(error: Exception, text: str) -> str:
-    """Return a suggestion of the valid choice most similar to an invalid value, or ""."""
+def _suggested_choice(error: Exception, text: str) -> str:
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
     near = (
@@ -199,7 +197,7 @@ def _suggestion(error: Exception, text: str) -> str:
 
 
 def run_verb() -> int:
-    """Run the command that the command line selects, and return the exit status.
+    """Run the command on the command line, and return the exit status.
 
     Raises InputError if the command line is invalid. Interrupts and errors from the command are not
     caught.
@@ -222,10 +220,10 @@ def run_verb() -> int:
         if type(error).__name__ == "NoArgsIsHelpError" or not text:
             write_stdout(text)
             return InputError.exit_code
-        message = f"{name}: {text}{_suggestion(error, text)}"
+        message = f"{name}: {text}{_suggested_choice(error, text)}"
         hint = f"run imgbuild help{name.removeprefix('imgbuild')}"
         if type(error).__name__ == "UsageError":
-            hint = _replacement(name) or hint
+            hint = _replacement_hint(name) or hint
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
             hint = f"to pass options to the command, run {name} TARGET -- COMMAND; for help, {hint}"
         raise InputError(message, hint=hint) from error

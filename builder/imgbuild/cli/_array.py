@@ -77,7 +77,7 @@ def add_slurm_options(name: str, function: Callable[..., None]) -> Callable[...,
 def _task_options(
     verb: str, options: Mapping[str, Any], defaults: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """Return the options that each task passes to the command.
+    """Return the command-line options of each task.
 
     Raises InputError for an option that tasks do not support.
     """
@@ -106,7 +106,6 @@ def _task_options(
 def _run_on_slurm(
     verb: str, options: Mapping[str, Any], handed: tuple[str, ...], cluster: Cluster
 ) -> None:
-    """Submit the tasks, wait for them, and print the same output as the command on one machine."""
     output = OutputOptions(json=options["json"], quiet=options["quiet"], verbose=options["verbose"])
     configure_console(output)
     session = open_session(options["matrix"], SessionOptions())
@@ -114,7 +113,7 @@ def _run_on_slurm(
     patterns = [*(options["names"] or []), *(options["target"] or [])]
     arches = [arch for arch in options["arch"] or [] if arch != "all"]
     selected = session.select_targets(patterns, everything=options["everything"], arches=arches)
-    tasks = _tasks(session, [item.name for item in selected], arches)
+    tasks = _create_tasks(session, [item.name for item in selected], arches)
     command = (
         *(*programs.python_command(), "-m", "imgbuild", verb, f"--matrix={session.project.matrix}"),
         *handed,
@@ -146,11 +145,14 @@ def _run_on_slurm(
         jobs = list(dict.fromkeys(entry.order.job for entry in live))
         print_result(jobs, jobs)
         return
-    _report(verb, [*done, *array.follow_tasks(live, console, leave=cluster.leave)], options, tasks)
+    _print_results(
+        verb, [*done, *array.follow_tasks(live, console, leave=cluster.leave)], options, tasks
+    )
 
 
-def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[ArrayTarget]:
-    """Create a task for each target with its locked digest. Raises LockStale without a digest."""
+def _create_tasks(
+    session: Session, names: Sequence[str], arches: Sequence[Any]
+) -> list[ArrayTarget]:
     tasks = []
     for name in names:
         target_digests = current.read_current(session.project, session.matrix, name)[1]
@@ -160,10 +162,9 @@ def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> lis
     return tasks
 
 
-def _report(
+def _print_results(
     verb: str, ended: Sequence[TaskEnd], options: Mapping[str, Any], tasks: Sequence[ArrayTarget]
 ) -> None:
-    """Print the results of all tasks, ordered by target, in the format of the command."""
     order = [task.target for task in tasks]
     ends = sorted(ended, key=lambda end: order.index(end.target))
     reports = [report for end in ends for report in _reports(verb, end)]
@@ -190,7 +191,7 @@ def _report(
 
 
 def _reports(verb: str, end: TaskEnd) -> list[Report]:
-    """Return the reports of a task. Adds a report if no report contains the failure."""
+    """Return the reports of a task. A failure that no report contains is added as a report."""
     reports: list[Report] = []
     if verb == "smoke" and end.status is not None:
         with suppress(msgspec.DecodeError):

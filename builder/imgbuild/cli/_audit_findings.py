@@ -74,7 +74,7 @@ def unread_line(entry: UncheckedPart) -> str:
 
 
 def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
-    """Yield one line for each finding in a user's code, then the parts that were not read."""
+    """Yield one line for each finding in a user's code, and then the parts that were not read."""
     for finding in report.findings:
         if notes or finding.severity is not Severity.NOTE:
             kind = "" if finding.severity is Severity.ERROR else f" {finding.severity}:"
@@ -113,7 +113,10 @@ def refuse_paths(selection: SelectionOptions) -> None:
 def read_code(
     paths: Sequence[Path] | None, replaced: Sequence[str] | None, *, again: bool, offline: bool
 ) -> UserCode | None:
-    """Read the code of `--code` and the forks of `--replace`. None without these options."""
+    """Read the code of `--code` and the forks of `--replace`.
+
+    Returns None without these options.
+    """
     if not paths and not replaced:
         return None
     context = Context.open(console, offline=offline)
@@ -122,13 +125,10 @@ def read_code(
 
 
 def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
-    """Format reports as text: errors, warnings and unread parts, and with `notes`, also notes.
+    """Yield reports as text: errors, warnings, unread parts and, with `notes`, notes.
 
-    Findings with the same subject are shown as one line. If many packages are absent, they are
-    listed in at most two lines.
-
-    The counts of findings follow a single report. If there are several reports, the counts precede
-    each report.
+    Findings with the same subject are shown as one line. Many absent packages are listed in at most
+    two lines. The counts of findings follow a single report, and precede each of several reports.
     """
     for report in reports:
         if len(reports) > 1:
@@ -141,12 +141,12 @@ def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
         groups: dict[tuple[str, ...], list[Finding]] = {}
         for finding in report.findings:
             if notes or finding.severity is not Severity.NOTE:
-                groups.setdefault(_subject(finding), []).append(finding)
+                groups.setdefault(_finding_key(finding), []).append(finding)
         absent = {key: group for key, group in groups.items() if is_absent(group[0])}
         if len(absent) <= MOST_ABSENT:
             absent = {}
         for key, group in groups.items():
-            yield from _words(group) if key not in absent else ()
+            yield from _group_line(group) if key not in absent else ()
         yield from _absent_package_lines([group[0] for group in absent.values()])
         for entry in report.unread:
             yield unread_line(entry)
@@ -167,8 +167,8 @@ def _counts(report: Report) -> str:
     return f"{report.target} {report.arch}: {counts}{read}"
 
 
-def _subject(finding: Finding) -> tuple[str, ...]:
-    """Return a key that is equal for all findings with the same problem."""
+def _finding_key(finding: Finding) -> tuple[str, ...]:
+    """Return a key that is equal for all findings about the same problem."""
     evidence = finding.evidence
     if evidence is None or not evidence.subject:
         return (finding.severity, finding.check, finding.message, finding.where)
@@ -183,7 +183,7 @@ def _subject(finding: Finding) -> tuple[str, ...]:
 
 
 def is_absent(finding: Finding) -> bool:
-    """Whether the finding is an error about a package that is missing from the package set."""
+    """Return whether the finding is an error about a package that the package set lacks."""
     evidence = finding.evidence
     return (
         finding.severity is Severity.ERROR
@@ -196,7 +196,6 @@ def is_absent(finding: Finding) -> bool:
 
 
 def _absent_package_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield a line with absent required packages, and a line with absent imported packages."""
     required: dict[str, None] = {}
     imported: dict[str, None] = {}
     for finding in findings:
@@ -220,8 +219,7 @@ def _absent_package_lines(findings: Sequence[Finding]) -> Iterator[str]:
             yield f"error: {what} {are} {text}: {', '.join([*names][:NAMED])}{more} [{check}]"
 
 
-def _words(group: Sequence[Finding]) -> Iterator[str]:
-    """Format the first finding of a group, with the number of other places."""
+def _group_line(group: Sequence[Finding]) -> Iterator[str]:
     finding, *more = group
     yield f"{finding.severity}: {finding.message} [{finding.check}]"
     if finding.where:

@@ -51,7 +51,7 @@ def choose_ci_jobs(
     *,
     everything: bool = False,
 ) -> JobPlan:
-    """Return the jobs of selected targets, without targets already published in `registry`.
+    """Return the jobs of selected targets, except for targets already published in `registry`.
 
     A retired target has jobs only if it is selected by name.
     """

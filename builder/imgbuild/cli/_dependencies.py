@@ -19,7 +19,7 @@ from imgbuild.values import Arch, native_arch
 
 
 def locks_of_targets(selection: FilterOptions, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
-    """Read the locks of targets `names` (default: all). Selects one architecture for each lock."""
+    """Read the locks of the targets `names` (default: all), each with one architecture."""
     arch = at_most_one_arch(selection.arches, "only one architecture can be shown")
     patterns = [*names, *selection.named_targets]
     chosen = choose_locks(
@@ -33,10 +33,9 @@ def dependency_graphs(
 ) -> Iterator[tuple[Lock, DependencyGraph]]:
     """Yield each lock with its dependency graph.
 
-    The requirements of wheels are read from the records of the project and the catalogue. For a
-    wheel without a record, METADATA is read from the cache or from an index of the matrix.
-
-    Raises FetchFailed if METADATA of a wheel cannot be read.
+    Requirements of wheels are read from the records of the project and the catalogue. For a wheel
+    without a record, METADATA is read from the cache or from an index of the matrix. Raises
+    FetchFailed if METADATA cannot be read.
     """
     names = [lock.target for lock, _ in chosen]
     records = packages.recorded_packages(

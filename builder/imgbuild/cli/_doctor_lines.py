@@ -30,12 +30,12 @@ TargetGroups = dict[tuple[str, tuple[str, ...]], list[str]]
 
 
 def doctor_lines(diagnosis: HostDiagnosis, rows: RowsByTarget) -> Iterator[str]:
-    """Yield the results by group with reasons, the test records, and the recommended target."""
+    """Yield groups of targets with reasons, the test records, and the recommended target."""
     fitting = [fit.target for fit in diagnosis.verdicts if fit.fits and not fit.retired]
     full = {fit.target: fit.unrestricted for fit in diagnosis.verdicts}
-    head, *below = _table(fitting, rows, full) if fitting else [""]
+    head, *below = _target_table(fitting, rows, full) if fitting else [""]
     by_target = dict(zip(fitting, below, strict=True)) if len(below) == len(fitting) else {}
-    for (judged, texts), names in _groups(diagnosis).items():
+    for (judged, texts), names in _group_targets(diagnosis).items():
         shown = [name for name in names if name in by_target]
         others = [name for name in names if name not in by_target]
         more = f" (and {len(others)} retired)" if others else ""
@@ -53,12 +53,13 @@ def doctor_lines(diagnosis: HostDiagnosis, rows: RowsByTarget) -> Iterator[str]:
     retired = [verdict for verdict in diagnosis.verdicts if verdict.fits and verdict.retired]
     yield from (f"{verdict.target} is retired: {verdict.retired}" for verdict in retired)
     yield from [""] if retired else []
-    yield from _tested_machines(diagnosis.host, [rows[name] for name in fitting if name in rows])
+    yield from _tested_machine_lines(
+        diagnosis.host, [rows[name] for name in fitting if name in rows]
+    )
     yield from _recommendation_lines(diagnosis, [rows[name] for name in fitting if name in rows])
 
 
-def _groups(diagnosis: HostDiagnosis) -> TargetGroups:
-    """Targets grouped by result, reasons and remarks, in the order of the results."""
+def _group_targets(diagnosis: HostDiagnosis) -> TargetGroups:
     fits = "fits" if is_comparable(diagnosis.host) else "unknown"
     groups: TargetGroups = {}
     for verdict in diagnosis.verdicts:
@@ -68,8 +69,7 @@ def _groups(diagnosis: HostDiagnosis) -> TargetGroups:
     return groups
 
 
-def _table(names: Sequence[str], rows: RowsByTarget, full: Mapping[str, str]) -> list[str]:
-    """Return a header and a line for each target. A narrow terminal has fewer columns."""
+def _target_table(names: Sequence[str], rows: RowsByTarget, full: Mapping[str, str]) -> list[str]:
     lines: list[str] = []
     for brief, dropped in ((False, 0), (True, 0), (True, 1), (True, 2)):  # months, dates, Python
         cells = [_cells(name, rows.get(name), brief=brief) for name in names]
@@ -106,8 +106,7 @@ def _record(row: TableRow, *, brief: bool) -> str:
     )
 
 
-def _tested_machines(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """List the tested GPUs and drivers, and properties of the machine that were not tested."""
+def _tested_machine_lines(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
     runs = [run for row in fitting for image in row.images for run in image.runs if run.gpu]
     if not fitting or not is_comparable(host):
         return
@@ -140,7 +139,6 @@ def _capabilities(runs: Sequence[RecordedRun]) -> set[str]:
 
 
 def _recommendation_lines(diagnosis: HostDiagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """Yield the recommended target, and the target with the newest version of each framework."""
     judged = {verdict.target for verdict in diagnosis.verdicts}
     if diagnosis.best and diagnosis.best not in judged:
         if not any(verdict.fits for verdict in diagnosis.verdicts):
@@ -160,7 +158,6 @@ def _recommendation_lines(diagnosis: HostDiagnosis, fitting: Sequence[TableRow])
 
 
 def _newest_framework(framework: str, fitting: Sequence[TableRow]) -> tuple[str, str] | None:
-    """Return the newest version of the framework, and the best target with this version."""
     having = [row for row in fitting if framework in row.pins]
     if not having:
         return None

@@ -52,7 +52,7 @@ class VerbCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments.
 
-        Raises InputError if an option that accepts one value is repeated.
+        Raises InputError for a repeated option that accepts only one value.
         """
         with _name_verb_in_errors(ctx):
             if not ctx.resilient_parsing:
@@ -64,7 +64,7 @@ class RunCommand(VerbCommand):
     """A command of imgbuild that runs a command line in a container. The target comes first."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. Options after the command are passed on, as in `docker run`."""
+        """Parse the arguments. Options after the command are passed to it, as in `docker run`."""
         place = command_place(self.params, args)
         words = args if place is None else [*args[:place], "--", *args[place:]]
         if place is None and "--" in args and not names_target(self.params, args):
@@ -77,7 +77,7 @@ class RenderCommand(VerbCommand):
     """A command of imgbuild that accepts any number of targets, and a command line after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments before `--`, and store the others in `ctx.meta`."""
+        """Parse the arguments before `--`, and store those after it in `ctx.meta`."""
         place = args.index("--") if "--" in args else len(args)
         ctx.meta[WORDS] = tuple(args[place + 1 :])
         return super().parse_args(ctx, args[:place])
@@ -116,7 +116,6 @@ class VerbGroup(TyperGroup):
 
 
 def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -> None:
-    """Raise InputError for a repeated option that accepts one value. See `OptionDefinition`."""
     *_, order = command.make_parser(ctx).parse_args(args=list(args))
     options: list[Any] = [each for each in order if each.opts[0].startswith("-")]
     if any(option.is_eager for option in options):  # --help comes first
@@ -133,7 +132,7 @@ def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -
 
 
 def given_values(flags: Sequence[str], args: Sequence[str]) -> list[str]:
-    """Return the values of the option with the names `flags` in a command line."""
+    """Return the values that `args` contains for the option with the names `flags`."""
     words = iter(itertools.takewhile(lambda word: word != "--", args))
     values = []
     for word in words:
@@ -154,27 +153,27 @@ def register_verb(
     *,
     cls: type[VerbCommand] = VerbCommand,
 ) -> None:
-    """Register a command in `app`. All commands have the same help options."""
+    """Register a command in `app`, with the help options of all commands."""
     app.command(name, cls=cls, context_settings=HELP)(function)
 
 
 def create_command(function: Callable[..., None], *, cls: type[VerbCommand] = VerbCommand) -> Any:
-    """Convert `function` into a command of typer."""
+    """Convert `function` to a command of typer."""
     single = typer.Typer(add_completion=False)
     register_verb(single, function.__name__, function, cls=cls)
     return typer.main.get_command(single)
 
 
 def create_group(app: typer.Typer) -> Any:
-    """Convert `app` into a group of commands of typer."""
+    """Convert `app` to a group of commands of typer."""
     return typer.main.get_group(app)
 
 
 def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
     """Return the index in `words` of the first word that belongs to the user's command.
 
-    This is the second argument, or the first if --target precedes it. Returns None if there is no
-    command, or if `--` precedes the command.
+    The command starts with the second argument, or with the first if --target precedes it. Returns
+    None if there is no command, or if `--` precedes it.
     """
     positional, named = 0, False
     for place, word in _words_before_mark(options, words):
@@ -188,7 +187,7 @@ def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
 
 
 def names_target(options: Sequence[Any], words: Sequence[str]) -> bool:
-    """Whether a target is specified before `--`, by an option or by a positional argument."""
+    """Return whether an option or a positional argument before `--` specifies a target."""
     return any(
         _is_target_option(word) or word == "-" or not word.startswith("-")
         for _, word in _words_before_mark(options, words)
@@ -196,7 +195,7 @@ def names_target(options: Sequence[Any], words: Sequence[str]) -> bool:
 
 
 def _words_before_mark(options: Sequence[Any], words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield the words before `--` with their indexes, without the values of options."""
+    """Yield the words before `--` with their indexes, except for values of options."""
     valued = {flag for each in options if not getattr(each, "is_flag", True) for flag in each.opts}
     place = 0
     while place < len(words) and words[place] != "--":
@@ -211,12 +210,12 @@ def _is_target_option(word: str) -> bool:
 def help_lines(command: Any, ctx: Any) -> Iterator[str]:
     """Yield the help of a command: usage, description, arguments, options by panel, and examples.
 
-    If there are more than `FEW_OPTIONS` options, the most used options are listed first.
+    If the command has more than `FEW_OPTIONS` options, the most used options are listed first.
     """
-    description, examples = _parts(command.help or "")
+    description, examples = _split_examples(command.help or "")
     yield from _usage(command, ctx)
     yield ""
-    yield from _prose(description)
+    yield from _wrap_help_text(description)
     arguments, options = _parameters(command)
     if arguments:
         yield from _section("Arguments", arguments)
@@ -232,22 +231,21 @@ def help_lines(command: Any, ctx: Any) -> Iterator[str]:
             yield from _section(panel, panels[panel])
     if examples:
         yield ""
-        yield from _prose(examples)
+        yield from _wrap_help_text(examples)
 
 
-def _parts(text: str) -> tuple[str, str]:
-    """Split a help text into the description and the examples."""
+def _split_examples(text: str) -> tuple[str, str]:
     plain = inspect.cleandoc(text)
     start = re.search(rf"^({'|'.join(EXAMPLES)})$", plain, re.MULTILINE)
     return (plain, "") if start is None else (plain[: start.start()], plain[start.start() :])
 
 
 def group_listing(group: Any, ctx: Any) -> Iterator[str]:
-    """Yield the help of a group: a list of commands by panel."""
+    """Yield the help of a group, with its commands by panel."""
     path = ctx.command_path
     yield f"Usage: {path} [OPTIONS] COMMAND ..."
     yield ""
-    yield from _prose(group.help or "")
+    yield from _wrap_help_text(group.help or "")
     panels: dict[str, list[tuple[str, str]]] = {}
     for panel, name, text in group.rows():
         panels.setdefault(panel, []).append((name, text))
@@ -278,7 +276,7 @@ def verb_summary(command: Any) -> str:
 
 
 def value_metavar(parameter: Any) -> str:
-    """Return the metavar of a parameter, by default the choices or the name. "" for a flag."""
+    """Return the metavar of a parameter: by default, the choices or the name; "" for a flag."""
     if getattr(parameter, "is_flag", False):
         return ""
     if parameter.metavar:
@@ -287,7 +285,7 @@ def value_metavar(parameter: Any) -> str:
 
 
 def parameter_choices(parameter: Any) -> list[str]:
-    """Return the choices of a parameter. Empty for a parameter that accepts any value."""
+    """Return the choices of a parameter, or [] if it accepts any value."""
     values = getattr(parameter.type, "choices", ())
     return [str(each.value if isinstance(each, enum.Enum) else each) for each in values]
 
@@ -301,7 +299,7 @@ def option_flags(option: Any) -> str:
 
 
 def parameter_help(option: Any) -> str:
-    """Return the help of a parameter, with the default value unless the help text states it."""
+    """Return the help of a parameter, and the default value unless the help text contains it."""
     words = " ".join((option.help or "").split())
     default = option.default
     default = default.value if isinstance(default, enum.Enum) else default
@@ -346,8 +344,7 @@ def _row(head: str, words: str) -> Iterator[str]:
     yield from (" " * COLUMN + line for line in lines)
 
 
-def _prose(words: str) -> Iterator[str]:
-    """Wrap the paragraphs of a help text, and fold the examples."""
+def _wrap_help_text(words: str) -> Iterator[str]:
     paragraphs = inspect.cleandoc(words).split("\n\n")
     for number, paragraph in enumerate(paragraphs):
         example = paragraph.startswith("    ")
@@ -361,7 +358,6 @@ def _prose(words: str) -> Iterator[str]:
 
 
 def _fold_example(example: str) -> Iterator[str]:
-    """Split an example into lines. A long command is continued with a backslash."""
     while len(example) > _help_width():
         cut = example.rfind(" ", 4, _help_width() - 1)
         if cut < 0:

@@ -23,7 +23,10 @@ def parse_driver(text: str) -> str:
 
 
 def parse_gpu(text: str) -> GpuModel:
-    """Look up the value of `--gpu`. For an unknown GPU, raises InputError with a similar name."""
+    """Look up the value of `--gpu`.
+
+    Raises InputError for an unknown GPU, with a similar name as hint.
+    """
     model = gpu_models.find_gpu_model(text)
     if model is None:
         message = f"--gpu {text}: unknown GPU"
@@ -38,8 +41,8 @@ def parse_gpu(text: str) -> GpuModel:
 def described_host(given_driver: str | None, names: Sequence[str], arch: Arch | None) -> Host:
     """Return the machine that the options describe. Other properties are unknown.
 
-    The architecture is `arch`, else the architecture of machines with these GPUs, else x86_64.
-    Raises InputError if no machine with this architecture has these GPUs.
+    The architecture is `arch`, or else the architecture of machines with these GPUs, or else
+    x86_64. Raises InputError if no machine with this architecture has these GPUs.
     """
     models = {name: parse_gpu(name) for name in names}
     needed = {model.arch: name for name, model in models.items() if model.arch}

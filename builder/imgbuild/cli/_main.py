@@ -32,7 +32,7 @@ COLUMNS_BEFORE = 40  # of these at most before the place
 
 
 def problem_excerpt(problem: InputProblem) -> list[str]:
-    """Show the source of a problem: a margin, the line with its number, and carets."""
+    """Return the source lines of a problem: margin, line with its number, and carets."""
     if problem.source is None or problem.line is None or problem.column is None:
         return []
     at = problem.column - 1
@@ -55,7 +55,7 @@ ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├":
 
 
 def replace_unsupported(error: UnicodeError) -> tuple[str, int]:
-    """Error handler for codecs that replaces unsupported characters with ASCII or escapes.
+    """Handle codec errors by replacing unsupported characters with ASCII or escapes.
 
     With `--json`, all unsupported characters are escaped.
     """
@@ -67,7 +67,7 @@ def replace_unsupported(error: UnicodeError) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Run the command line. Exits with 0, the code of an error, or the status of a command."""
+    """Run the command line, and exit with 0, the code of an error, or a command's status."""
     codecs.register_error("imgbuild", replace_unsupported)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # another encoding than UTF-8 lacks characters
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def _report_interrupt(error: Exception) -> int:
-    """Report an interrupt by Ctrl-C or a signal, and return its exit status in shells."""
+    """Report an interrupt by Ctrl-C or a signal. Returns the exit status as in a shell."""
     number = ending.received_signal()
     interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED_MESSAGE)
     if number is None:
@@ -109,29 +109,27 @@ def _report_interrupt(error: Exception) -> int:
 
 
 def _system_error(error: OSError) -> ImgbuildError:
-    """Convert an OSError that no caller has handled to an error of imgbuild."""
     try:
         sys.stdout.flush()  # the rest of a result or of a help text that cannot be written
     except OSError as failure:
         discard_stdout()
         return stdout_error(failure)
     if error.errno in files.DISK_FULL_ERRORS:
-        full = Path(error.filename) if error.filename else _full_place()
+        full = Path(error.filename) if error.filename else _fullest_folder()
         return files.convert_os_error(error, full, hint=files.FULL_HINT)
     place = f"{error.filename}: " if error.filename else ""
     hint = "check that the folder exists, is writable and has free space"
     return WorkFailed(f"{place}{error.strerror or error}", hint=hint)
 
 
-def _full_place() -> Path:
-    """Find the folder with the least free space, for disk-full errors without a path."""
+def _fullest_folder() -> Path:
     return files.fullest_disk((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
 
 
 def report_error(error: ImgbuildError) -> int:
     """Print an error with all problems to stderr, and with `--json` also as JSON to stdout.
 
-    Returns the exit status of the error.
+    Returns the exit status.
     """
     problems = error.problems if isinstance(error, InputError) else ()
     reasons = error.reasons if isinstance(error, NoSolution) else ()

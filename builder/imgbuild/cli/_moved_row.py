@@ -33,8 +33,8 @@ SHOWN_CHANGES = 20  # findings that are printed; --json has all
 class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row before and after a move: published target, digest, differences and new findings.
 
-    `required` lists the packages that the project requires directly. `hosts` lists other properties
-    that differ.
+    `required` lists the packages that the project requires directly. `hosts` lists changes of the
+    requirements for machines.
     """
 
     target: str
@@ -60,14 +60,13 @@ def compare_moved_row(name: str, before: Session, after: Session, planned: Proje
         diff=difference,
         required=_required_packages(name, after),
         hosts=next(iter(difference.arch.values())).hosts,
-        findings=_findings(
+        findings=_new_findings(
             before.project, (open_inputs(before), old[0]), (open_inputs(after), lock)
         ),
     )
 
 
 def _required_packages(name: str, session: Session) -> tuple[str, ...]:
-    """Return the packages that a row or a file of the project requires."""
     item = project_row(session.matrix, name)
     if item is None:
         return ()
@@ -87,10 +86,9 @@ def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lo
         return old.lock, image_digests.read_digests_at(path, old.lock, hint=hint)
 
 
-def _findings(
+def _new_findings(
     project: Project, old: tuple[Inputs, Lock], new: tuple[Inputs, Lock]
 ) -> tuple[CodeFinding, ...]:
-    """Find errors in the project's code that only occur with the new packages."""
     code = audit_code.read_code([Path(os.path.relpath(project.root))])
     if not code.texts:
         return ()
@@ -115,7 +113,7 @@ def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
 
 
 def moved_row_lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
-    """Format the differences. Unless `whole` is set, only required packages are included."""
+    """Yield the differences as text. Without `whole`, only required packages are included."""
     renewed = row.before == row.after
     yield (
         f"{row.target}: {row.after}, newest lock"

@@ -280,7 +280,7 @@ Apptainer = Annotated[
 ]  # fmt: skip
 SharedMemory = Annotated[
     int,
-    SHARED("The check fails if less is free. 0 disables this test. At least 1000 is recommended."),
+    SHARED("The check fails if less is free. 0 disables the check. At least 1000 is recommended."),
 ]
 JUnit = Annotated[
     Path | None,

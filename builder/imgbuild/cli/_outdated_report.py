@@ -30,7 +30,7 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     """Newer versions for the target or the requirements file `name`.
 
     `packages` lists the packages with a newer version or an error. `looked_up` is the number of
-    packages that were checked, and `unlisted` the number that were not. For a file, `base` and
+    checked packages, and `unlisted` the number of other packages. For a file, `base` and
     `vulnerabilities` are None.
     """
 
@@ -49,11 +49,14 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
-    """Format the report. With `whole`, all Debian updates and all vulnerabilities are listed."""
+    """Return the report as text.
+
+    With `whole`, all Debian updates and vulnerabilities are listed.
+    """
     rows = [
         *(_row(each) for each in sorted(report.packages, key=lambda each: not each.required)),
-        *_python(report.base),
-        *_debian(report.base, whole=whole),
+        *_python_rows(report.base),
+        *_debian_rows(report.base, whole=whole),
         *_vulnerability_rows(report.vulnerabilities, whole=whole),
     ]
     return [
@@ -62,13 +65,13 @@ def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
         *fold_lines(_pin_notes(report.packages)),
         *fold_lines(_unaudited_note(report)),
         *fold_lines(_solved_lines(report.solved)),
-        *fold_lines(_targets(report)),
+        *fold_lines(_target_notes(report)),
         *fold_lines(_unlisted_note(report)),
     ]
 
 
 def _pin_notes(packages: Sequence[NewerVersion]) -> Iterator[str]:
-    """List the target's notes on pinned packages for which METADATA allows a newer version."""
+    """Yield the target's notes on pinned packages for which METADATA allows a newer version."""
     notes: dict[str, list[str]] = {}
     for each in packages:
         for note in each.notes if each.pinned and each.allowed else ():
@@ -83,7 +86,6 @@ def _unlisted_note(report: OutdatedReport) -> Iterator[str]:
 
 
 def _unaudited_note(report: OutdatedReport) -> Iterator[str]:
-    """Explain "allowed", unless imgbuild solved with the allowed versions."""
     if report.solved or not any(each.allowed for each in report.packages):
         return
     audits = (
@@ -92,8 +94,7 @@ def _unaudited_note(report: OutdatedReport) -> Iterator[str]:
     yield f"{UNAUDITED_NOTE}; to solve and audit, run: {audits}"
 
 
-def _targets(report: OutdatedReport) -> Iterator[str]:
-    """Notes on Debian updates, on a retired target, and on targets with newer versions."""
+def _target_notes(report: OutdatedReport) -> Iterator[str]:
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
             "to get Debian's updates, replace `extends` with `like: TARGET` and lock again, or "
@@ -108,7 +109,6 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows with a header. On a narrow terminal, the last column is below the others."""
     if not rows:
         return []
     whole = [HEAD, *rows]
@@ -147,8 +147,7 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
     return (each.package, each.version, each.allowed or NO_VALUE, each.newest, "; ".join(words))
 
 
-def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
-    """Yield a row for the standalone Python, if a newer release exists."""
+def _python_rows(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
     if base is None:
         return
     if base.python_error:
@@ -160,8 +159,7 @@ def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
         yield (CPYTHON, base.python.version, newest, newest, reason)
 
 
-def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each security update of the base, or with `whole`, for each update."""
+def _debian_rows(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
     if base is None:
         return
     if base.error:
@@ -198,7 +196,7 @@ def _debian_update_row(each: DebianUpdate, date: str) -> tuple[str, ...]:
 def _vulnerability_rows(
     known: KnownVulnerabilities | None, *, whole: bool
 ) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each vulnerability of high severity, or with `whole`, of any severity."""
+    """Yield a row for each vulnerability of high severity or, with `whole`, of any severity."""
     if known is None:
         return
     report = known.report
@@ -227,7 +225,6 @@ def _vulnerability(each: Vulnerability) -> tuple[str, ...]:
 
 
 def _solved_lines(solved: Sequence[SolvedVersion]) -> Iterator[str]:
-    """Describe for each tried version the audit of the solution, or why no solution exists."""
     for each in solved:
         head = f"{each.package} {each.version}"
         if each.reasons:

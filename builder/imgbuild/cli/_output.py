@@ -29,7 +29,7 @@ LineStyle = Callable[[str], Sequence[tuple[str, str]]]  # a line → its parts, 
 
 
 def print_result(value: Any, lines: Sequence[str], style: LineStyle | None = None) -> None:
-    """Write the result of a command: `value` as canonical JSON with `--json`, else `lines`.
+    """Write the result of a command: `value` as canonical JSON with `--json`, or else `lines`.
 
     Control characters are escaped, because texts come from locks, servers and file names. `style`
     is used only on a terminal.
@@ -43,7 +43,7 @@ def print_result(value: Any, lines: Sequence[str], style: LineStyle | None = Non
 
 
 def answer_file(value: Any, texts: Sequence[str]) -> None:
-    """Write `texts` as the result of a command, or with `--json`, print `value`."""
+    """Write `texts` as the result of a command or, with `--json`, print `value`."""
     if console.json or not texts:
         print_result(value, [])
     else:
@@ -51,9 +51,7 @@ def answer_file(value: Any, texts: Sequence[str]) -> None:
 
 
 def write_stdout(text: str) -> None:
-    """Write `text` to stdout.
-
-    A pipe closed by the reader, such as "head", is not an error.
+    """Write `text` to stdout. A pipe that the reader has closed is not an error.
 
     Raises WorkFailed if stdout cannot be written to, for example because the disk is full.
     """
@@ -86,8 +84,8 @@ def align_columns(
     """Format rows as lines with aligned columns. Columns in `right` are right-aligned.
 
     Line breaks and control characters in a cell are escaped. Lines wider than `width` (default: the
-    terminal) are folded between words, or else within words. If the table is still too wide, the
-    column with the longest word is printed on separate lines. In a pipe, each row is one line.
+    terminal) are folded, preferably between words. If the table is still too wide, the column with
+    the longest word is printed on separate lines. In a pipe, each row is one line.
     """
     if not rows:
         return []
@@ -97,19 +95,18 @@ def align_columns(
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal in columns. Unlimited if stdout is not a terminal."""
+    """Return the width of the terminal in columns, or no limit if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
 def _fold_rows(
     rows: Sequence[Sequence[str]], right: frozenset[int], width: int
 ) -> Iterator[list[str]]:
-    """Fold each row to lines of at most `width` columns."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     room = width - len(GAP) * (len(columns) - 1)
-    words = _needs(columns, WORD)
-    pieces = words if sum(words) <= room else _needs(columns, PIECE)
+    words = _longest_parts(columns, WORD)
+    pieces = words if sum(words) <= room else _longest_parts(columns, PIECE)
     if len(columns) > 1 and sum(pieces) > room:
         yield from _drop_column(words.index(max(words)), rows, right, width)
         return
@@ -132,8 +129,7 @@ def _fold_rows(
         ]
 
 
-def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]:
-    """Return the length of the longest `part` in each of `columns`."""
+def _longest_parts(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]:
     return [max(len(piece) for cell in column for piece in (*part.findall(cell), ""))
             for column in columns]  # fmt: skip
 
@@ -141,7 +137,7 @@ def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]
 def _drop_column(
     place: int, rows: Sequence[Sequence[str]], right: frozenset[int], width: int
 ) -> Iterator[list[str]]:
-    """Yield the lines of each row. The column at `place` is moved to separate lines.
+    """Yield the lines of each row, with the column at `place` on separate lines.
 
     The first column is moved above the other columns, and any other column below them. The last
     column stays on the right if it fits.
@@ -178,7 +174,7 @@ def _wrap_text(text: str, width: int) -> list[str]:
 
 
 def fold_lines(lines: Iterable[str]) -> list[str]:
-    """Fold `lines` to the width of the terminal, between words only, so that words can be copied.
+    """Fold `lines` between words to the width of the terminal, so that words can be copied.
 
     Lines are unchanged if stdout is not a terminal.
     """

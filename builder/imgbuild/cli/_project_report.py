@@ -29,7 +29,7 @@ RIGHT_COLUMNS = frozenset((1, 2, 6))
 
 
 def read_lines(files: ReadFiles) -> list[str]:
-    """List the parts that were read from each file, and then the omitted parts with reasons."""
+    """Return the parts that were read from each file, and then the omitted parts with reasons."""
     declared = files.declared
     lines = [f"read {line}" for line in declared_files.declared_summary(declared)]
     for option, names, chosen in (
@@ -49,7 +49,7 @@ def read_lines(files: ReadFiles) -> list[str]:
 
 
 def python_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
-    """Lines about available wheels, if the project rejects the Python of the chosen target."""
+    """Return lines about available wheels if the project rejects the chosen target's Python."""
     if choice.chosen.python_accepted:
         return []
     demanded = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
@@ -77,7 +77,7 @@ def python_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
 
 
 def cuda_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
-    """Report the CUDA release of the image if the project's files specify only other releases."""
+    """Return a line if the project's files specify only CUDA releases that the image lacks."""
     cuda = choice.cuda or choice.chosen.cuda
     named = [f"{item.name} ({item.place})" for item in declared.cuda]
     if not named or cuda in {item.name for item in declared.cuda}:
@@ -86,7 +86,7 @@ def cuda_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
 
 
 def report_lines(choice: TargetChoice | None, matrix: Path) -> list[str]:
-    """Report the nearest targets, the changes to the nearest one, and the new matrix row."""
+    """Return the nearest targets, the changes to the nearest one, and the new matrix row."""
     if choice is None:
         return []
     return [
@@ -97,7 +97,7 @@ def report_lines(choice: TargetChoice | None, matrix: Path) -> list[str]:
         *fold_lines(map(change_summary, choice.candidates[1:SHOWN_TARGETS])),
         "",
         f"# {matrix.name}",
-        *_row(matrix),
+        *_matrix_row_lines(matrix),
     ]
 
 
@@ -124,7 +124,7 @@ def _cells(item: TargetCandidate) -> tuple[str, ...]:
 
 
 def change_lines(chosen: TargetCandidate) -> list[str]:
-    """Lines about requirements that the target meets, and about packages to add or change."""
+    """Return lines about requirements that the target meets, and packages to add or change."""
     lines = [f"{chosen.form} {chosen.target}: {format_count(len(chosen.met), 'requirement')} met"]
     if chosen.added:
         lines.append(f"added: {', '.join(_first_few(chosen.added, SHOWN_ADDITIONS))}")
@@ -135,7 +135,7 @@ def change_lines(chosen: TargetCandidate) -> list[str]:
 
 
 def command_to_keep_versions(chosen: TargetCandidate, matrix: Path) -> list[str]:
-    """Suggest how to keep the target's versions if only project files require other versions."""
+    """Return how to keep the target's versions if only project files require other versions."""
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
     relax = " ".join(f"--relax {change.package}" for change in chosen.changed[:CHANGES])
@@ -145,7 +145,7 @@ def command_to_keep_versions(chosen: TargetCandidate, matrix: Path) -> list[str]
 
 
 def change_summary(other: TargetCandidate) -> str:
-    """Summarize the packages that the project would add to or change in another target."""
+    """Return a line with the packages that another target would have to add or change."""
     changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
     parts = [f"add {', '.join(_first_few(other.added))}"] if other.added else []
     parts += [f"change {', '.join(_first_few(changed))}"] if changed else []
@@ -157,8 +157,7 @@ def _first_few(words: Sequence[str], most: int = FEW_REQUIREMENTS) -> list[str]:
     return [*words[:most], f"{more} more"] if more > 0 else [*words]
 
 
-def _row(matrix: Path) -> list[str]:
-    """Return the lines of the matrix after `targets:`, without comments."""
+def _matrix_row_lines(matrix: Path) -> list[str]:
     text = boundary.read_regular_file(matrix).decode().splitlines()
     start = text.index("targets:")
     return [line for line in text[start:] if line.strip() and not line.lstrip().startswith("#")]

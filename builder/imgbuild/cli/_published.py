@@ -30,7 +30,7 @@ def open_registry_client(
 def find_expected_lock(
     targets: list[str] | None, file: str | None, matrix: Path | None
 ) -> ExpectedLock | None:
-    """Return the lock to compare with the image. None if no lock was specified."""
+    """Return the lock to compare with the image, or None if no lock was specified."""
     if len(targets or []) + (file is not None) > 1:
         message = "--target and --lock can be specified only once, and not together"
         raise InputError(message, hint="specify one lock")

@@ -1,6 +1,6 @@
 """Selects locked targets by options, without reading the matrix.
 
-The matrix takes longer to read, and is read only to explain an error.
+The matrix is read only to explain an error, because reading it takes longer.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ class SelectedLock(msgspec.Struct, frozen=True, kw_only=True):
 def choose_locks(
     project: Project, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[SelectedLock]:
-    """Select locks that match `patterns`, or all locks. Empty `arches` selects all architectures.
+    """Return the locks that match `patterns`, or all locks with `everything`.
 
-    Without patterns, selects the only target of the project's matrix.
-
-    Raises NothingSelected or NoSolution like `matrix.select.select_targets`, and LockStale if a
-    target has no lock.
+    Without patterns, the only target of the project's matrix is selected. Without `arches`, all
+    architectures are selected. Raises NothingSelected or NoSolution like
+    `matrix.select.select_targets`, and LockStale if a target has no lock.
     """
     have = project.locked_targets()
     if not patterns and not everything:
@@ -73,7 +72,6 @@ def single_target(names: Sequence[str]) -> str:
 
 
 def _only_target(project: Project) -> Sequence[str]:
-    """Return the only target of a user's project, or nothing if the project has several targets."""
     names = matrix_targets(project) if project.writable else []
     return names if len(names) == 1 else []
 
@@ -86,7 +84,6 @@ def _refuse_selection(
     everything: bool,
     arches: Sequence[Arch],
 ) -> NoReturn:
-    """Raise an error for a missing target, architecture or lock."""
     # Only for an error: reading the matrix takes longer than everything that `digest` does.
     from imgbuild.lock.published import load_matrix
     from imgbuild.pipeline.session import select_in_matrix
@@ -102,7 +99,7 @@ def _refuse_selection(
 
 
 def at_most_one_arch(arches: Sequence[Arch] | None, what: str) -> Arch | None:
-    """Return the selected architecture, if any. Raises InputError (reason: `what`) for several."""
+    """Return the selected architecture or None. Raises InputError with `what` for several."""
     named = list(dict.fromkeys(arches or []))
     if len(named) > 1:
         message = f"--arch {' --arch '.join(named)}: {what}"
@@ -111,7 +108,7 @@ def at_most_one_arch(arches: Sequence[Arch] | None, what: str) -> Arch | None:
 
 
 def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
-    """Split words into names of targets and a repository. Only the repository contains a slash."""
+    """Split words into target names and a repository, which is the only word with a slash."""
     slashed = [word for word in words or [] if "/" in word]
     if len(slashed) > 1:
         message = f"only one repository can be specified, not {' and '.join(slashed)}"
@@ -121,14 +118,14 @@ def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
 
 
 def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
-    """Raise InputError if one of `names` is not a target but a host without a repository."""
+    """Raise InputError if one of `names` is a host without a repository, and not a target."""
     for name in names:
         if name not in targets and is_host(name):
             parse_repository(name)  # raises
 
 
 def selected_arch(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:
-    """Select an architecture: from `arches`, else this machine's, else the only one of the image.
+    """Return the architecture in `arches`, or this machine's, or the only one of the image.
 
     `have` lists the architectures of the image. Raises NothingSelected if the image in `place`
     lacks the selected architecture.

@@ -32,5 +32,5 @@ def refuse_shared_layout(selected: Sequence[Selected], layout: Path | None) -> N
 
 
 def single_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
-    """Return the selected architecture of `layout`, chosen as in `selected_arch`."""
+    """Return the architecture of `layout` to use, chosen as in `selected_arch`."""
     return selected_arch(tuple(layout.images), layout.path, arches)

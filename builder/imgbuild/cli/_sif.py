@@ -76,7 +76,7 @@ def build_sif_files(
         else:
             session = open_session(selection.matrix, how, selection.named_targets)
             selected = select_targets(selection, session)
-            sources = [_target(session, item, selection.arches) for item in selected]
+            sources = [_target_input(session, item, selection.arches) for item in selected]
         several, suffix = len(sources) > 1, convert.SUFFIXES[form]
         converted = [
             _convert_image(
@@ -101,14 +101,14 @@ def push_sifs(
     compress: Compressor,
     how: SessionOptions,
 ) -> None:
-    """Push a SIF file of each built image to the repository of the image."""
+    """Create a SIF file of each built image, and push it to `repository`."""
     if (
         layout is not None
         and not names
         and not selection.named_targets
         and not selection.everything
     ):
-        sources = [_layout(layout, selection)]
+        sources = [_layout_input(layout, selection)]
     else:
         session = open_session(selection.matrix, how, [*names, *selection.named_targets])
         selected = select_targets(selection, session, names)
@@ -143,10 +143,9 @@ def _convert_image(
         )
 
 
-def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
-    """Return the input for a target. The image is built unless it exists and is up to date."""
+def _target_input(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
     target_digests = read_current(session.project, session.matrix, item.name)[1]
-    only = _only_arch(item, arches)
+    only = _arch_to_build(item, arches)
     place = session.project.output(item.name)
     manifest = target_digests.arch[only].manifest
     current = [target_digests.digest, manifest]
@@ -155,8 +154,7 @@ def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInpu
     return _built_input(session, item.name, None)
 
 
-def _only_arch(item: Selected, arches: Sequence[Arch]) -> Arch:
-    """Choose the architecture to build: the selected one, this machine's, or the target's."""
+def _arch_to_build(item: Selected, arches: Sequence[Arch]) -> Arch:
     named = at_most_one_arch(arches, "a SIF or squashfs file can have only one architecture")
     return named or native_arch(item.arches)[0]
 
@@ -170,7 +168,6 @@ def _built_input(session: Session, name: str, layout: Path | None) -> SifInput:
 def _origin(
     origin: str, selection: TargetOptions, plain_http: Sequence[str], stack: contextlib.ExitStack
 ) -> SifInput:
-    """Return the input for an OCI layout, or for an image in a registry."""
     folder = Path(origin)
     if not folder.is_dir():
         client = RegistryClient(plain_http=plain_http, reporter=console)
@@ -182,22 +179,20 @@ def _origin(
         raise InputError(
             message, hint="build the layout first: imgbuild build --from FOLDER --output LAYOUT"
         )
-    return _layout(folder, selection)
+    return _layout_input(folder, selection)
 
 
-def _layout(folder: Path, selection: TargetOptions) -> SifInput:
-    """Return the image in an OCI layout, with its lock if the current project has the lock."""
+def _layout_input(folder: Path, selection: TargetOptions) -> SifInput:
     built = layout.read_layout(folder)
     source = SifInput(stem=folder.absolute(), name=str(folder), layout=built)
-    images = _locks(selection)
+    images = _project_locks(selection)
     if images is None:
         return source
     lock = functools.partial(convert.find_lock_of_image, images, built)
     return msgspec.structs.replace(source, lock=lock)
 
 
-def _locks(selection: TargetOptions) -> Path | None:
-    """Return the folder with the locks of the current project, or None outside of a project."""
+def _project_locks(selection: TargetOptions) -> Path | None:
     try:
         return selection.project().images
     except InputError:
@@ -212,7 +207,7 @@ def _pulled_input(
     arches: Sequence[Arch] | None,
     stack: contextlib.ExitStack,
 ) -> SifInput:
-    """Return the image in a registry. The layers are kept in the cache until `stack` is closed."""
+    """Return the image in a registry. Its layers are kept in the cache until `stack` is closed."""
     store = Store.open(reporter=console)
     place = stack.enter_context(store.scratch()) / "layout"
     with console.step(f"pulling {reference}"):
@@ -228,7 +223,7 @@ def _pulled_input(
 
 
 def file_path(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
-    """Return the path of the new file: `output`, a path in this folder, or next to the image."""
+    """Return the path of the new file. Without `output`, the file is next to the image."""
     if output is None:
         return stem.with_name(stem.name + suffix)
     return output / (stem.name + suffix) if several else output

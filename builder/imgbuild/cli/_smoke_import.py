@@ -14,7 +14,7 @@ from imgbuild.system.console import console
 
 
 def record_runs(paths: Sequence[Path], project: Project) -> None:
-    """Add the runs in `paths` to images/TARGET/smoke.json. Adds none if a run is rejected."""
+    """Add the runs in `paths` to images/TARGET/smoke.json. If one is rejected, add none."""
     runs = [each for path in paths for each in reports.image_runs(path)]
     recorded = recording.record_runs(project, runs, Store.open())
     report_changes(recorded)

@@ -65,11 +65,11 @@ class TargetOptions(OptionGroup, frozen=True, kw_only=True):
         return self.target or []
 
     def project(self, names: Sequence[str] = ()) -> Project:
-        """Return the project of the matrix, or the catalogue if only that has the targets."""
+        """Return the project of the matrix, or the catalogue if only it contains the targets."""
         return open_project(self.matrix, [*names, *self.named_targets])
 
     def selected_locks(self, project: Project, names: Sequence[str] = ()) -> list[SelectedLock]:
-        """Return the locks of the selected targets and `names`, without reading the matrix."""
+        """Return the locks of selected targets and of `names`, without reading the matrix."""
         return _selection.choose_locks(
             project, [*names, *self.named_targets], everything=self.everything, arches=self.arches
         )
@@ -148,5 +148,5 @@ class OneTarget(OptionGroup, frozen=True, kw_only=True):
         return name, words[1:] if words[:1] == ("--",) else words
 
     def project(self, name: str = "") -> Project:
-        """Return the project of the matrix, or the catalogue if only that has target `name`."""
+        """Return the project of the matrix, or the catalogue if only it contains target `name`."""
         return open_project(self.matrix, [name] if name else [])

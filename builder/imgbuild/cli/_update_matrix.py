@@ -90,8 +90,7 @@ class UpdateOptions(OptionGroup, frozen=True, kw_only=True):
 class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """The output of `--dry-run` for a row: the versions to try for each package, in order.
 
-    For each package, the newest version that works is used. `waiting` has the versions in the
-    cool-down period.
+    The newest version that works is used. `waiting` lists versions in the cool-down period.
     """
 
     source: str
@@ -104,7 +103,7 @@ def update_matrix(
 ) -> None:
     """Try newer versions for rows of a matrix, and print new rows and rejected versions.
 
-    Raises SomeFailed if rows could not be tried; results of other rows are kept.
+    Raises SomeFailed if rows could not be tried. The results of other rows are kept.
     """
     names = _names(selection, session)
     _require_places(session, chosen.pull_request)
@@ -138,7 +137,7 @@ def update_matrix(
 
 
 def _names(selection: WholeTargets, session: Session) -> list[str]:
-    """Return the selected targets, or by default the recommended targets.
+    """Return the selected targets or, by default, the recommended targets.
 
     Raises NothingSelected if the matrix has no recommended target.
     """
@@ -154,7 +153,6 @@ def _names(selection: WholeTargets, session: Session) -> list[str]:
 
 
 def _require_places(session: Session, text: Path | None) -> None:
-    """Raise an error if an output file is not writable."""
     project = session.project
     project.require_writable("imgbuild update")
     catalogue.require_regular(project)

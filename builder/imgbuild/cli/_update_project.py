@@ -69,7 +69,7 @@ class MoveOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that were moved and the files that were written, or with `--dry-run`, the plan."""
+    """The moved rows and the written files or, with `--dry-run`, the plan."""
 
     rows: tuple[MovedRow, ...]
     dry_run: bool
@@ -150,7 +150,7 @@ def _update_project(
         transaction.discard_new_content(project)
         console.info("nothing was written because of --dry-run")
     else:
-        wrote = tuple(_commit(project, text, value, planned))
+        wrote = tuple(_write_project(project, text, value, planned))
         console.info(
             f"wrote {project.matrix.name} and {format_count(len(wrote) - 1, 'file')} of the lock"
         )
@@ -195,7 +195,6 @@ def _plan_move(
 
 
 def _report_current(planned: ProjectMove) -> None:
-    """Report that the project already has the newest lock, and suggest other targets."""
     retired = ""
     if planned.origin == init.CATALOGUE_PLACE:
         target = published.load_matrix(project_paths.catalogue_project().matrix).targets.get(
@@ -227,7 +226,6 @@ def _matrix_before(project: Project, data: bytes) -> Matrix:
 def _refuse_move(
     project: Project, value: Extensions, planned: ProjectMove, before: Session
 ) -> None:
-    """Raise NoSolution if requirements of a row exclude the new target, and list all of them."""
     context = open_inputs(before).context
     reasons: list[str] = []
     with console.step(f"comparing the project with {planned.new.name}"):
@@ -258,7 +256,6 @@ def _refuse_move(
 def _stage_project(
     project: Project, text: bytes, planned: ProjectMove, options: SessionOptions
 ) -> Session:
-    """Create the project with the new matrix. Writes new locks to the folder for new content."""
     folder = transaction.transaction_folder(project)
     images = folder / "images"
     if project.images.is_dir():
@@ -277,8 +274,9 @@ def _stage_project(
     return Session(project=staged, matrix=matrix, options=options)
 
 
-def _commit(project: Project, text: bytes, value: Extensions, planned: ProjectMove) -> list[Path]:
-    """Write the copied target, the locks and the matrix in one transaction; return the paths."""
+def _write_project(
+    project: Project, text: bytes, value: Extensions, planned: ProjectMove
+) -> list[Path]:
     folder = transaction.transaction_folder(project)
     inner = project.folder.relative_to(project.root)
     files: list[tuple[str, bytes | None]] = [

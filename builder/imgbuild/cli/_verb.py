@@ -1,7 +1,7 @@
 """Declares commands and their options, including the options that all commands have.
 
 A command is a function with the decorator `create_verb`. A parameter whose type is an `OptionGroup`
-represents all options of the group, which are passed as one value. Every command has the options
+stands for all options of the group, which are passed as one value. Every command has the options
 `--json`, `--quiet` and `--verbose`, which configure the console.
 """
 
@@ -45,8 +45,9 @@ def _whole_number(least: int, value: object) -> int:
 class OptionDefinition:
     """An option: names, help, and the parser of the value.
 
-    Except -v, a name can be defined only once; another definition raises ValueError. A command can
-    add a sentence, such as a default, by calling the definition: `OUTPUT_PATH("Default: stdout.")`.
+    Only -v can be defined twice. For any other name, a second definition raises ValueError. To add
+    a sentence for one command, such as a default, call the definition: `OUTPUT_PATH("Default:
+    stdout.")`.
 
     An option whose type is a list collects all values. For a `setting`, such as a number of
     processes, the last value is used. For other options, a second value is an error, because one
@@ -64,7 +65,7 @@ class OptionDefinition:
         setting: bool = False,
         **more: Any,
     ) -> None:
-        """Define an option. `names` is a list separated by spaces, such as "--output -o"."""
+        """Define an option. `names` is separated by spaces: "--output -o"."""
         self._names = names.split()
         self._help = help
         if "min" in more:  # typer's own type of such options accepts digits of every script
@@ -82,7 +83,7 @@ class OptionDefinition:
             SETTINGS.update(flags)
 
     def __call__(self, note: str = "", *, panel: str | None = None) -> Any:
-        """Create the option for a command, with an additional sentence and a panel."""
+        """Create the option for a command. `note` is an additional sentence of the help."""
         more = self._more if panel is None else {**self._more, "rich_help_panel": panel}
         return typer.Option(*self._names, help=f"{self._help} {note}".strip(), **more)
 
@@ -93,7 +94,7 @@ def option(names: str, help: str, **more: Any) -> Any:  # noqa: A002 - as typer 
 
 
 class OptionGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of options that commands share. Each field is an option or argument."""
+    """Options that commands share. Each field is an option or argument."""
 
 
 class OutputOptions(OptionGroup, frozen=True, kw_only=True):
@@ -134,7 +135,7 @@ G = TypeVar("G", bound=OptionGroup)
 def create_verb(
     function: Callable[..., None], *, output: type[OutputOptions] = OutputOptions
 ) -> Callable[..., None]:
-    """Convert `function` for typer, by replacing each group in the signature with its options."""
+    """Convert `function` for typer: replace each group in the signature with its options."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, type[OptionGroup]] = {}
     flat: list[inspect.Parameter] = []
@@ -161,7 +162,7 @@ def create_verb(
 
 
 def _unparsed_annotation(annotation: Any) -> Any:
-    """Remove the parser from `annotation`. Otherwise, typer would parse values twice."""
+    """Remove the parser from `annotation`, because typer would parse values a second time."""
     meta = getattr(annotation, "__metadata__", ())
     if meta and meta[0].parser is not None and str(annotation.__origin__).startswith("list["):
         return Annotated[list[Any] | None, *meta]
@@ -187,5 +188,5 @@ def group_parameters(group: type[OptionGroup]) -> list[inspect.Parameter]:
 
 
 def take_group(group: type[G], given: dict[str, Any]) -> G:
-    """Create a `group` from values that are removed from `given`."""
+    """Create a `group` from values in `given`, and remove the values from `given`."""
     return group(**{name: given.pop(name) for name in group.__struct_fields__ if name in given})

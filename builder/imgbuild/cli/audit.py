@@ -93,8 +93,6 @@ OLDEST_GLIBC_MINOR = 5  # of the minor versions of glibc that a wheel's name can
 
 
 class _AuditSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """The scope of an audit: a machine, checks, and a user's code."""
-
     arch: Arch
     matrix: Path | None
     checks: Sequence[str]
@@ -153,7 +151,7 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
     again: Annotated[bool, AGAIN("Applies to cached reports on package sets.")] = False
 
     def given_options(self) -> tuple[str, ...]:
-        """Return the specified options that can only be used without targets."""
+        """Return the specified options that cannot be combined with targets."""
         values = {
             "--python": self.python,
             "--base": self.base,
@@ -192,7 +190,7 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
     def _pins(self, pinned: Sequence[str], subject: _AuditSubject) -> Report:
         matrix = subject.matrix
         files = self.requirements or ()
-        name = ", ".join((*_names(files), *([PINS] if pinned else [])))
+        name = ", ".join((*_file_names(files), *([PINS] if pinned else [])))
         request = self._request(name, self._python(matrix), subject)
         try:
             listed = read_pins(_texts(files, pinned), request.machine)
@@ -255,14 +253,14 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
         if self.python is not None:
             return parse_python(self.python)
         if self.base is not None:
-            return _base(self.base, matrix)[0]
+            return _base_versions(self.base, matrix)[0]
         return f"{sys.version_info.major}.{sys.version_info.minor}"
 
     def _glibc(self, python: str, matrix: Path | None) -> str:
         if self.glibc is not None:
             return parse_glibc(self.glibc)
         if self.base is not None:
-            return _base(self.base, matrix)[1]
+            return _base_versions(self.base, matrix)[1]
         if self.environment is not None:
             return host.glibc_version() or ANY_GLIBC
         return project_glibc(python, matrix)
@@ -283,8 +281,7 @@ def parse_glibc(text: str) -> str:
     return text
 
 
-def _base(name: str, matrix: Path | None) -> tuple[str, str]:
-    """Return the Python and glibc versions of a base in the matrix."""
+def _base_versions(name: str, matrix: Path | None) -> tuple[str, str]:
     read = _matrix(matrix)
     if name not in read.bases:
         message = f"the matrix has no base {name}"
@@ -297,12 +294,12 @@ def _matrix(matrix: Path | None) -> Matrix:
 
 
 def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
-    """Return the matrix, which has the indexes of local versions, if a pin needs one."""
+    """Return the matrix if a pin has a local version, which only indexes of the matrix provide."""
     return _matrix(matrix) if any("+" in version for version in listed.versions.values()) else None
 
 
 def project_glibc(python: str, matrix: Path | None) -> str:
-    """Return the glibc version of the base with this Python. `ANY_GLIBC` outside of a project."""
+    """Return the glibc version of the base with this Python. Outside of a project: `ANY_GLIBC`."""
     if not project_paths.find_project(matrix).writable:
         return ANY_GLIBC
     read = _matrix(matrix)
@@ -310,8 +307,7 @@ def project_glibc(python: str, matrix: Path | None) -> str:
     return read.bases[resolve_request.requested_base(request, read)].glibc
 
 
-def _names(files: Sequence[Path]) -> list[str]:
-    """Return file names for messages. Ambiguous names include the folder."""
+def _file_names(files: Sequence[Path]) -> list[str]:
     names = [path.name for path in files]
     return [
         requirement_files.STDIN
@@ -324,9 +320,8 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText]:
-    """Return the requirements of all files, and the pins on the command line."""
     texts = []
-    for path, name in zip(dict.fromkeys(files), _names(files), strict=True):
+    for path, name in zip(dict.fromkeys(files), _file_names(files), strict=True):
         if str(path) == STDIN_FILE:
             text = requirement_files.RequirementText(name=name, text=sys.stdin.read())
         else:
@@ -453,7 +448,6 @@ def audit(
 
 
 def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool) -> str:
-    """Return the hint for the errors in `reports`, or ""."""
     if any(isinstance(report, CodeReport) and not report.ok for report in reports):
         return EXPLAIN_HINT
     if packages.requirements and _lacks_packages(reports[0]):
@@ -462,13 +456,11 @@ def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool)
 
 
 def _lacks_packages(report: Report) -> bool:
-    """Whether most errors are requirements or imports that are missing from the package set."""
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     return 2 * sum(map(is_absent, errors)) > len(errors)
 
 
 def _end_audit(reports: Sequence[Report], hint: str) -> None:
-    """Raise AuditFailed if there is an error, or if a package was not read."""
     failed = [report for report in reports if not report.ok]
     if not failed:
         return
@@ -495,7 +487,6 @@ def _refuse_options(
     keep: bool | None,
     replaced: Sequence[str] | None,
 ) -> None:
-    """Raise InputError for two kinds of package sets, or for --keep or --drop without targets."""
     targets = [name for name in selection.named_targets if name not in pinned]
     given = [
         *pinned[:1],
@@ -556,7 +547,7 @@ def _audit_targets(
 
 
 def _native_targets(selection: SelectionOptions, selected: Sequence[Selected]) -> list[Selected]:
-    """Restrict targets to the selected architecture, or by default to that of this machine."""
+    """Restrict targets to the selected architecture or, by default, to that of this machine."""
     if selection.arches:
         return list(selected)
     return [msgspec.structs.replace(item, arches=native_arch(item.arches)) for item in selected]

@@ -70,7 +70,7 @@ BuilderOption = Annotated[
     BuilderName,
     BUILDER(
         "embedded requires no engine and produces the locked digest. docker builds "
-        "images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET; the result "
+        "images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET. The image "
         "has the same files but a different digest."
     ),
 ]
@@ -106,10 +106,10 @@ def build(
 ) -> None:
     """Build images from their locks.
 
-    Requires no Docker, root or GPU. Builds for any architecture; --arch all builds all
-    architectures, for publishing. Files that are missing from the cache are downloaded. The image
-    is written only if its digest matches the lock. If nothing has changed, the existing image is
-    kept.
+    Does not require Docker, root privileges or a GPU. Builds for any architecture. --arch all
+    builds all architectures, for publishing. Files that are missing from the cache are downloaded.
+    The image is written only if its digest matches the lock. If nothing has changed, the existing
+    image is kept.
 
     --format sif and squashfs convert the image of one architecture without unpacking it, and
     require mksquashfs 4.5 or newer. The same image and the same version of mksquashfs produce the
@@ -213,7 +213,6 @@ def _refuse_with_project(
 
 
 def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> None:
-    """Write the wheels of each target into a folder, and print the path of the folder."""
     inputs = open_inputs(session)
     folders: list[WheelFolder] = []
     for item in selected:
@@ -241,7 +240,6 @@ def _rebuild(
     form: BuildFormat,
     how: SessionOptions,
 ) -> None:
-    """Build an image from the lock of a published image, or from a folder with a lock."""
     source = rebuild.find_rebuild_origin(origin, plain_http=how.plain_http, offline=how.offline)
     built = rebuild.rebuild_image(source, arches, output, how, form=form)
     print_result([built], fold_lines([f"{built.target} {built.digest} {built.output}"]))

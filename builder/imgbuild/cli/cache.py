@@ -44,7 +44,7 @@ KINDS = {
 
 
 class CacheKind(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of cache entries of one kind, and the sum of their sizes in bytes."""
+    """The number of cache entries of one kind, and the total of their sizes in bytes."""
 
     kind: str
     entries: int
@@ -52,7 +52,10 @@ class CacheKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of the cache. `limit` is $IMGBUILD_CACHE_SIZE. `free` is the free disk space."""
+    """The size of the cache in bytes.
+
+    `limit` is $IMGBUILD_CACHE_SIZE, and `free` the free disk space.
+    """
 
     path: str
     size: int

@@ -44,8 +44,8 @@ Strict = Annotated[
     bool,
     option(
         "--strict",
-        "Exit with status 1 if there are jobs that no machine in ci.yaml can run. By default, "
-        "such jobs are only reported.",
+        "Exit with status 1 if no machine in ci.yaml can run a job. By default, such a job is "
+        "only reported.",
     ),
 ]
 Published = Annotated[
@@ -70,7 +70,12 @@ Since = Annotated[
 ]
 Shard = Annotated[
     str,
-    option("--shard", "Select part I of N parts, such as 1/3.", metavar="I/N", panel=TARGETS_PANEL),
+    option(
+        "--shard",
+        "Select the I-th of N parts of the targets, such as 1/3.",
+        metavar="I/N",
+        panel=TARGETS_PANEL,
+    ),
 ]
 CrossBuild = Annotated[
     bool,
@@ -243,7 +248,6 @@ def report(
 
 
 def _jobs_with_results(session: Session, folder: Path) -> JobPlan:
-    """Return the jobs of targets that have results in `folder`."""
     names = {path.name.partition("@")[0] for path in folder.glob("*@*") if path.is_dir()}
     targets = sorted(names & session.matrix.targets.keys())
     if not targets:

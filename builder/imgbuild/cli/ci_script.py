@@ -35,7 +35,7 @@ from imgbuild.registry.image_reference import parse_repository
 
 
 class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
-    """Options for running the jobs in a script."""
+    """Options for the jobs in a script."""
 
     registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` in the matrix.")] = None
     no_push: Annotated[
@@ -68,7 +68,7 @@ class ScriptGroup(OptionGroup, frozen=True, kw_only=True):
     ] = "local"
     through: Annotated[
         ThroughName | None,
-        THROUGH("Choices: as for `imgbuild smoke --through`, except `here`."),
+        THROUGH("Choices: the same as for `imgbuild smoke --through`, except `here`."),
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     sign_key: SignKey = None
@@ -141,10 +141,6 @@ def script(
 def _named_jobs(
     session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
-    """Return all jobs of a target. `names` are names of jobs that must exist.
-
-    Raises InputError if no job has one of the names.
-    """
     [item] = session.select_targets([target], arches=[])
     digests = choosing.read_digests(session.project, target)
     selected = [name for name in names if name.startswith(f"{target}@")]
@@ -167,7 +163,6 @@ def _script_options(
     how: ScriptGroup,
     request: AllocationOptions,
 ) -> ScriptOptions:
-    """Return the options for running jobs. Raises InputError if options cannot be combined."""
     place = how.registry or registry or ""
     if how.no_push and (how.registry or how.sign_key or how.keyless):
         message = "--no-push cannot be combined with a registry or a signature"
@@ -206,7 +201,6 @@ def _script_options(
 
 
 def _submission(request: AllocationOptions) -> tuple[str, ...]:
-    """Options of `imgbuild smoke --on slurm` for the requested resources."""
     _allocation.requested_allocation(request)
     given = {"partition": request.partition, "account": request.account, "time": request.time}
     words = [f"--{name}={value}" for name, value in given.items() if value]

@@ -124,10 +124,10 @@ def cves(
     repository = parse_repository(attach) if attach is not None else None
     session = open_session(selection.matrix, names=selection.named_targets)
     cases = _cases(session, selection)
-    find = _source(report, osv, offline=offline)
+    find = _advisory_source(report, osv, offline=offline)
     today = datetime.datetime.now(datetime.UTC).date()
     policy = check.CvePolicy(threshold=severity, fixable=ignore_unfixed, today=today)
-    source_packages, whole = _records(session), selection.everything
+    source_packages, whole = _package_records(session), selection.everything
     try:
         reports = check.check_cves(cases, source_packages, find, policy, whole=whole)
     except FetchFailed as error:
@@ -138,7 +138,7 @@ def cves(
         _write_vex(vex, session, cases, reports, author)
     if repository is not None:
         _attach_vex(repository, session, cases, reports, author, key, plain_http)
-    print_result(reports, list(_lines(reports)))
+    print_result(reports, list(_report_lines(reports)))
     _end_check(reports)
 
 
@@ -156,17 +156,15 @@ def _cases(session: Session, selection: SelectionOptions) -> list[CveCase]:
     ]
 
 
-def _records(session: Session) -> dict[str, Package]:
-    """Read the records of locked files, such as the source packages of debs, by sha256."""
+def _package_records(session: Session) -> dict[str, Package]:
     return packages.recorded_packages(
         [project_paths.catalogue_project().images, session.project.images]
     )
 
 
-def _source(
+def _advisory_source(
     report: Path | None, server: str | None, *, offline: bool
 ) -> Callable[[Sequence[InstalledSource]], SourceAnswer]:
-    """Return the source of advisories. Raises InputError for options that cannot be combined."""
     if report is None:
         now = datetime.datetime.now(datetime.UTC)
         return OsvServer(server, Context.open(console, offline=offline), now).find_advisories
@@ -183,9 +181,8 @@ def _write_vex(
     reports: Sequence[CveReport],
     author: str,
 ) -> None:
-    """Write the OpenVEX document. Raises LockStale if an image has no digest."""
     now = datetime.datetime.now(datetime.UTC)
-    pairs = list(zip(reports, _digests(session, cases), strict=True))
+    pairs = list(zip(reports, _manifest_digests(session, cases), strict=True))
     codec.write_bytes(place, vex.vex_document(pairs, author, now))
 
 
@@ -198,15 +195,11 @@ def _attach_vex(
     key: PrivateKey | None,
     plain_http: Sequence[str] | None,
 ) -> None:
-    """Attach an OpenVEX document to each image.
-
-    Raises InputError if an image is not in the repository.
-    """
     client = RegistryClient(plain_http=plain_http or (), origin=True, reporter=console)
     now = datetime.datetime.now(datetime.UTC)
     subjects = [
         attach.find_pushed_image(client, repository, digest, case.lock.target)
-        for case, digest in zip(cases, _digests(session, cases), strict=True)
+        for case, digest in zip(cases, _manifest_digests(session, cases), strict=True)
     ]
     for report, subject in zip(reports, subjects, strict=True):
         document = vex.vex_document([(report, subject.digest)], author, now, repository)
@@ -216,8 +209,7 @@ def _attach_vex(
         console.info(f"{repository}@{attachment}: OpenVEX of {report.target} {report.arch}")
 
 
-def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
-    """The digest of the manifest of each image. Raises LockStale if an image has no digest."""
+def _manifest_digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
     images = session.project.images
     return [
         image_digests.read_digests(images, case.lock).arch[case.arch].manifest for case in cases
@@ -225,8 +217,7 @@ def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
 
 
 def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
-    """Print the results that are available without the server, and raise `error`."""
-    print_result(reports, list(_lines(reports)))
+    print_result(reports, list(_report_lines(reports)))
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         if any(len(report.unqueried) < report.packages for report in reports):
             console.info(f"advisories in the cache: {of}")
@@ -243,8 +234,7 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
     raise error
 
 
-def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
-    """Format each report: counts, vulnerabilities, and obsolete entries of the matrix."""
+def _report_lines(reports: Sequence[CveReport]) -> Iterator[str]:
     for report in reports:
         yield from fold_lines([_counts(report)])
         yield from align_columns(
@@ -269,7 +259,6 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
 
 
 def _unqueried_lines(report: CveReport) -> Iterator[str]:
-    """Yield a line with the packages that were not queried."""
     names = sorted(set(report.unqueried))
     if names and len(report.unqueried) < report.packages:
         more = f" and {len(names) - NAMED_PACKAGES} more" if len(names) > NAMED_PACKAGES else ""
@@ -314,7 +303,6 @@ def _counts(report: CveReport) -> str:
 
 
 def _end_check(reports: Sequence[CveReport]) -> None:
-    """Raise AuditFailed if a vulnerability is not accepted."""
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         console.info(f"advisories: {of}")
     failed = [report for report in reports if not report.ok]

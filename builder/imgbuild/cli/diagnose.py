@@ -80,7 +80,7 @@ def _lines(result: LogFindings) -> Iterator[str]:
     if not result.findings:
         yield "no failure found"
         yield (
-            "if the log contains a failure, report it with the whole log and the output of "
+            "if the log contains a failure, report it, and include the log and the output of "
             "imgbuild doctor --collect"
         )
         return

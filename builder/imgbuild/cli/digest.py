@@ -16,7 +16,7 @@ from imgbuild.values import Arch, Digest
 
 
 class PrintedDigests(msgspec.Struct, frozen=True, kw_only=True):
-    """The digest of a target's image, and of the manifest for each architecture."""
+    """The digest of a target's image, and the digest of the manifest for each architecture."""
 
     target: str
     digest: Digest

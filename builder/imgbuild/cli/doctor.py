@@ -71,7 +71,7 @@ class AnotherMachine(OptionGroup, frozen=True, kw_only=True):
     ] = None
 
     def list_filters(self) -> str:
-        """Return the equivalent options of `imgbuild list`, which accepts only one GPU."""
+        """Return the same options for `imgbuild list`, which accepts only one GPU."""
         words = ["--driver", self.driver] if self.driver else []
         words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
         words += [word for arch in self.arch or () for word in ("--arch", arch)]
@@ -171,7 +171,7 @@ def doctor(
     all_of = diagnose_host(host, _needs_of_targets(project, every))
     diagnosis = limit_diagnosis(all_of, names)
     rows = {} if console.json else _rows(project, host)
-    print_result(diagnosis, fold_lines(_lines(diagnosis, rows)), _style)
+    print_result(diagnosis, fold_lines(_lines(diagnosis, rows)), _line_style)
     if diagnosis.best and not console.json:
         console.info(
             "to show the versions in these targets, run: imgbuild "
@@ -182,7 +182,6 @@ def doctor(
 
 
 def _require_fits(diagnosis: HostDiagnosis) -> None:
-    """Raise WorkFailed (or with `--json`, Exit) if a target cannot run on the machine."""
     unfit = [verdict.target for verdict in diagnosis.verdicts if not verdict.fits]
     if unfit and console.json:
         raise typer.Exit(WorkFailed.exit_code)
@@ -193,7 +192,6 @@ def _require_fits(diagnosis: HostDiagnosis) -> None:
 
 
 def _needs_of_targets(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
-    """The requirements of the targets, and whether the targets are recommended or retired."""
     targets = published.load_matrix(project.matrix).targets
     rows = [(item.lock, targets.get(item.lock.target)) for item in selected]
     return [
@@ -208,7 +206,6 @@ def _needs_of_targets(project: Project, selected: Sequence[SelectedLock]) -> lis
 
 
 def _require_through(inside: Mapping[str, object]) -> None:
-    """Raise InputError for an option that needs --through."""
     for flag, value in inside.items():
         if value:
             message = f"{flag} requires --through, because it applies only inside an image"
@@ -222,7 +219,6 @@ def _check_image(
     through: str,
     options: InspectOptions,
 ) -> None:
-    """Run the checks inside the image of the target. Raises Exit 1 if there is an error."""
     if through != "apptainer" and (sif is not None or options.words):
         message = f"--sif-file and --apptainer cannot be combined with --through {through}"
         raise InputError(message, hint="omit these options, or use --through apptainer")
@@ -252,7 +248,6 @@ def _lines(diagnosis: HostDiagnosis, rows: Mapping[str, TableRow]) -> Iterable[s
 
 
 def _rows(project: Project, host: Host) -> dict[str, TableRow]:
-    """Return table rows of the locked targets, with images for the architecture of `host`."""
     matrix = published.load_matrix(project.matrix)
     selected = select_targets(matrix, [], everything=True, arches=[])
     return {
@@ -263,8 +258,7 @@ def _rows(project: Project, host: Host) -> dict[str, TableRow]:
     }
 
 
-def _style(line: str) -> list[tuple[str, str]]:
-    """Return the colour of a result: green if the machine can run a target, else red."""
+def _line_style(line: str) -> list[tuple[str, str]]:
     for word, style in (("fits:", "green"), ("does not fit:", "red"), ("use:", "bold green")):
         if line.startswith(word):
             return [(word, style), (line.removeprefix(word), "")]

@@ -86,12 +86,12 @@ ImageOption = Annotated[
         panel=TARGETS_PANEL,
     ),
 ]
-CudaOption = Annotated[str | None, CUDA("Only targets of this release are considered.")]
+CudaOption = Annotated[str | None, CUDA("Consider only targets for this release.")]
 DriverOption = Annotated[str | None, DRIVER("Default: the driver of this machine.")]
 GpuOption = Annotated[
     list[str] | None,
     GPU(
-        "Only targets that support this GPU are considered. Can be repeated. Default: the GPUs "
+        "Consider only targets that support this GPU. Can be repeated. Default: the GPUs "
         "of this machine."
     ),
 ]
@@ -188,7 +188,7 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
     arch: OneArch = None
 
     def choice_request(self, extends: str | None) -> ChoiceRequest:
-        """Return criteria for choosing a target. Versions in the target `extends` are kept."""
+        """Return the criteria for a target. The versions in the target `extends` are kept."""
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends cannot be combined"
             raise InputError(message, hint="omit one of these options")
@@ -224,7 +224,7 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class AdditionOptions(OptionGroup, frozen=True, kw_only=True):
-    """Options that add packages to the packages in the project's files."""
+    """Options that add packages to those in the project's files."""
 
     add: AddOption = None
     system: SystemOption = None
@@ -246,7 +246,7 @@ class CreatedProject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The targets to choose from, with the values of `from` and `image` in the matrix."""
+    """The targets to choose from, with the values for `from` and `image` in the matrix."""
 
     catalogue: Project
     place: str
@@ -343,10 +343,6 @@ def _create_project(
     additions: AdditionOptions,
     context: Context,
 ) -> CreatedProject:
-    """Choose a target and write the matrix.
-
-    Raises NoSolution with all requirements that cannot be satisfied.
-    """
     for line in _project_report.read_lines(files):
         console.info(line)
     more = tuple(repository_name.add_name(word, context) for word in additions.add or ())
@@ -355,7 +351,7 @@ def _create_project(
     matrix = load_matrix(source.catalogue.matrix)
     chooser = TargetChooser(source.catalogue, matrix, declared, request, context)
     choice = chooser.choose_target(files.folder)
-    _report(declared, choice)
+    _print_differences(declared, choice)
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]
     base = matrix.targets[choice.chosen.target].base
@@ -394,8 +390,7 @@ def _create_project(
     )
 
 
-def _report(declared: Declarations, choice: TargetChoice) -> None:
-    """Print how the image differs from the project's files, and the indexes of packages."""
+def _print_differences(declared: Declarations, choice: TargetChoice) -> None:
     for line in (
         *_project_report.python_lines(declared, choice),
         *_project_report.cuda_lines(declared, choice),
@@ -422,8 +417,8 @@ def _refuse_choice(
 ) -> None:
     """Raise NoSolution with all requirements that cannot be satisfied, and remedies.
 
-    `failures` are errors of git repositories. They are raised unchanged if all requirements can be
-    satisfied.
+    If all requirements can be satisfied, `failures` are raised, which are errors of git
+    repositories.
     """
     chosen = choice.chosen
     if request.extends and chosen.changed:
@@ -470,7 +465,6 @@ def _row(
     request: ChoiceRequest,
     additions: AdditionOptions,
 ) -> WantedExtension:
-    """Return the row of the project's image."""
     chosen = choice.chosen
     relaxed = (
         "relaxed with imgbuild init --relax, although the project requires a different version"
@@ -510,7 +504,6 @@ def _write_extension(
     image: str,
     additions: AdditionOptions,
 ) -> None:
-    """Write a matrix that extends a target, if no file declares requirements."""
     plain = [word for word in additions.add or () if not _has_more(word)]
     extension = WantedExtension(
         name=name,
@@ -531,7 +524,7 @@ def _write_extension(
 
 
 def _has_more(word: str) -> bool:
-    """Whether a requirement has an extra, a URL or a marker, which `requires:` cannot contain."""
+    """Return whether `word` has an extra, a URL or a marker, which `requires:` cannot contain."""
     try:
         requirement = parse_requirement(word)
     except InvalidRequirement:
@@ -540,7 +533,7 @@ def _has_more(word: str) -> bool:
 
 
 def _catalogue(lock: str | None) -> Project | None:
-    """Return the checkout at `lock` (default: the catalogue). None if `lock` has no matrix."""
+    """Return the checkout at `lock` (default: the catalogue), or None if it has no matrix."""
     if lock is None:
         return project_paths.catalogue_project()
     path = Path(lock).expanduser()
@@ -548,7 +541,6 @@ def _catalogue(lock: str | None) -> Project | None:
 
 
 def _select_target(catalogue: Project, extends: str | None) -> str:
-    """Select a target of the catalogue. Raises NothingSelected if the target is not locked."""
     if extends is None:
         targets = load_matrix(catalogue.matrix).targets
         stacks = {name: target.recommended for name, target in targets.items()}

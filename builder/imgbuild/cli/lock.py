@@ -91,7 +91,6 @@ def lock(
 
 
 def _refuse_options(diff: str | None, *, check: bool) -> None:
-    """Raise InputError for `--diff` with `--check`, or without a revision."""
     if check and diff is not None:
         message = "--check and --diff cannot be combined"
         raise InputError(

@@ -223,7 +223,6 @@ def _listed_packages(compared: VersionSet, target: Target, *, every: bool) -> li
 def _newer_targets(
     session: Session, item: SelectedLock, locks: Sequence[Lock]
 ) -> tuple[NewerTarget, ...]:
-    """Targets in the matrix that have newer versions. Empty for rows of a project."""
     project, matrix = session.project, session.matrix
     if project_row(matrix, item.lock.target) is not None:
         return ()
@@ -233,7 +232,6 @@ def _newer_targets(
 def _locked_requirements(
     session: Session, item: SelectedLock, records: dict[Sha256, Package]
 ) -> dict[str, Sequence[str]]:
-    """Return requirements of locked versions by package, from records or METADATA."""
     wheels = installed_wheels(item.lock.arch[item.arches[0]])
     lacking = [wheel for wheel in wheels if wheel.sha256 not in records]
     if lacking:
@@ -250,7 +248,7 @@ def _locked_requirements(
 
 
 def _locked_elsewhere(session: Session, item: SelectedLock) -> list[LockedElsewhere]:
-    """Targets of the catalogue that a row with `extends` could extend instead."""
+    """Return the targets of the catalogue that a row with `extends` could extend instead."""
     row = project_row(session.matrix, item.lock.target)
     if row is None or row.row.extends is None:
         return []
@@ -277,7 +275,6 @@ def _solve_newer_versions(
     known: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[SolvedVersion, ...]:
-    """Solve with each newer version of each required package that `extends` does not fix."""
     matrix, name = session.matrix, compared.name
     arch = compared.tags[0].arch
     required = {
@@ -324,7 +321,7 @@ def _file_report(
     declared = declared_files.read_places([str(path) for path in files])
     for line in declared_files.unread_entries(declared):
         console.info(f"not read: {line}")
-    tags = _tags(declared, python, arch, matrix)
+    tags = _wheel_tags(declared, python, arch, matrix)
     demanded = demands.package_demands(declared, tags.markers)
     context = Context.open(console)
     of_files = declared_files.find_indexes(declared.indexes, demanded, matrix, tags, context)
@@ -349,7 +346,7 @@ def _file_report(
     ]
     by_address = [each.package for each in demanded if each.source]
     if by_address:
-        console.info(f"not checked, because they are specified by URL: {', '.join(by_address)}")
+        console.info(f"packages specified by URL are not checked: {', '.join(by_address)}")
     every = sorted((*rows, *failed), key=lambda row: row.package)
     return OutdatedReport(
         name=title,
@@ -361,8 +358,9 @@ def _file_report(
     )
 
 
-def _tags(declared: Declarations, python: str | None, arch: Arch, matrix: Matrix) -> WheelTags:
-    """Return the wheel tags of `python`, or by default of a version that the files accept."""
+def _wheel_tags(
+    declared: Declarations, python: str | None, arch: Arch, matrix: Matrix
+) -> WheelTags:
     request = resolve_request.ResolveRequest(
         requests=(),
         arches=(arch,),

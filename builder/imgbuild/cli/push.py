@@ -162,7 +162,7 @@ def push(
     if place is None:
         require_no_host(names, session.matrix.targets)
     repository = _repository(place, session)
-    key = _key(sign_key)
+    key = _read_signing_key(sign_key)
     day = datetime.datetime.now(datetime.UTC).date()
     chosen = select_targets(selection, session, names)
     plans = pushes.plan_pushes(session, chosen, date=day, only_base=part == "base")
@@ -184,15 +184,13 @@ def _plan(planned: Sequence[PushedTarget]) -> None:
 
 
 def _report_pushed(pushed: Sequence[PushedTarget], file: Path | None) -> None:
-    """Print the pushed images, and write them to `file`."""
     lines = [f"{item.target} {item.reference}" for item in pushed]
     if file is not None:
         codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())
     print_result(pushed, fold_lines(lines))
 
 
-def _key(path: Path | None) -> PrivateKey | None:
-    """Read the signing key before the push starts, because the key can require a password."""
+def _read_signing_key(path: Path | None) -> PrivateKey | None:
     if path is None:
         return None
 

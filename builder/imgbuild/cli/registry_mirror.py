@@ -153,7 +153,6 @@ def use_mirror(
 
 
 def _project_file(matrix: Path | None) -> Path:
-    """Return the file with the mirror setting. Raises InputError for the catalogue."""
     project = open_project(matrix)
     project.require_writable(
         "imgbuild registry mirror use",

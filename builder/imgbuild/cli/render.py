@@ -85,7 +85,7 @@ class ContainerFlags(OptionGroup, frozen=True, kw_only=True):
     ] = None
 
     def start_options(self, words: tuple[str, ...]) -> StartOptions:
-        """Return the options, together with the command `words`."""
+        """Return the options and the command `words`."""
         return StartOptions(
             command=words,
             gpus=self.gpus,
@@ -179,7 +179,6 @@ def render(
 def _render_targets(
     selection: SelectionOptions, options: RenderOptions, output: Path | None, *, check: bool
 ) -> None:
-    """Write the files of the selected targets, or with `check`, compare the committed files."""
     form = options.form
     project = selection.project()
     if form in WITH_TEMPLATE:
@@ -216,7 +215,6 @@ def _render_targets(
 def _require_places(
     project: Project, targets: list[str], options: RenderOptions, output: Path | None
 ) -> None:
-    """Raise InputError if an output path is read-only."""
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
     elif options.form == "dockerfile":
@@ -228,7 +226,6 @@ def _require_places(
 def _refuse_options(
     options: RenderOptions, output: Path | None, *, check: bool, arches: list[Arch]
 ) -> None:
-    """Raise InputError for options that cannot be combined."""
     dockerfile = options.form == "dockerfile"
     if (options.online or check) and not dockerfile:
         message = f"--online and --check cannot be combined with --format {options.form}"

@@ -134,17 +134,16 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
     def container_request(
         self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry_run: bool
     ) -> ContainerRequest:
-        """Create the request to run a command in an image with `config`.
+        """Return the request to run a command in an image with `config`.
 
         With `dry_run`, the command is only printed, and stdout does not have to be a terminal.
-
         Raises InputError for an invalid option.
         """
         files = {path.absolute(): read_env_file(path) for path in self.env_file or []}
         named = {name for values in files.values() for name in values}
         given = dict(_variable(text) for text in self.env or [])
         workdir = config.workdir if config.workdir not in ("", "/") else WORKDIR
-        folder = _folder(workdir, config.labels.get(PROJECT_COMMIT, ""))
+        folder = _folder_mount(workdir, config.labels.get(PROJECT_COMMIT, ""))
         mounts = {mount.target: mount for mount in folder}
         env: dict[str, str | None] = dict.fromkeys(_variables_by_name())
         if self.hf_cache and (cache := hugging_face_cache()) is not None:
@@ -165,7 +164,7 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
                 console.info(message)
         env |= paths.env
         mounts |= {mount.target: mount for mount in paths.mounts} | volumes
-        gpus = _gpus(self.gpus, dry_run=dry_run)
+        gpus = _parse_gpus(self.gpus, dry_run=dry_run)
         if gpus is True:
             env |= dict.fromkeys(driver.chosen_gpus())
         env = {name: value for name, value in env.items() if name not in named} | given
@@ -198,7 +197,10 @@ class RunOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 def hugging_face_cache() -> Path | None:
-    """Return $HF_HOME or ~/.cache/huggingface. If it is missing, reports this and returns None."""
+    """Return $HF_HOME or ~/.cache/huggingface.
+
+    If it does not exist, report this and return None.
+    """
     named = os.environ.get("HF_HOME")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
@@ -216,7 +218,7 @@ def hugging_face_cache() -> Path | None:
 
 
 def _report_daily(text: str) -> None:
-    """Report `text`, unless it was already reported today (UTC), as recorded in the cache."""
+    """Report `text` at most once a day (UTC). The last time is recorded in the cache."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat().encode()
     try:
         store = Store.open()
@@ -264,17 +266,18 @@ def _variable(text: str) -> tuple[str, str | None]:
 
 
 def _variables_by_name() -> Iterable[str]:
-    """Yield the variables to pass to the container, except variables that contain paths."""
+    """Yield the names of variables to pass to the container, except those with paths."""
     paths = path_variables.variable_names()
     for name in sorted(os.environ):
         if name == TOKEN or (name.startswith(TRACKING_PREFIX) and name not in paths):
             yield name
 
 
-def _folder(target: str, commit: str) -> Iterable[Mount]:
-    """Yield the mount of the current folder at `target`, unless this folder is `/`.
+def _folder_mount(target: str, commit: str) -> Iterable[Mount]:
+    """Yield the mount of the current folder at `target`.
 
-    The folder is not mounted if the image contains `commit` of the project at `target`.
+    Nothing is mounted if the folder is `/`, or if the image contains `commit` of the project at
+    `target`.
     """
     here = Path.cwd()
     if commit:
@@ -302,8 +305,11 @@ def _volume(text: str) -> Mount:
     return Mount(source=path, target=target.rstrip("/") or "/", writable=mode != "ro")
 
 
-def _gpus(text: str | None, *, dry_run: bool) -> bool | int:
-    """Parse a number of GPUs; returns True for all GPUs. With `dry_run`, reports a missing GPU."""
+def _parse_gpus(text: str | None, *, dry_run: bool) -> bool | int:
+    """Parse a number of GPUs.
+
+    Returns True for all GPUs. With `dry_run`, a missing GPU is reported.
+    """
     if text is not None:
         return True if text == "all" else int(text)
     present = driver.count_gpus() > 0
@@ -316,7 +322,7 @@ def _gpus(text: str | None, *, dry_run: bool) -> bool | int:
 
 
 def _home(config: CommandConfig, user: str | None) -> str | None:
-    """Return HOME for users without an account in the image, else None."""
+    """Return HOME for a user without an account in the image, or None for other users."""
     uid = (user or str(process_ids()[0])).partition(":")[0]
     if not is_number(uid) or uid in ("0", config.user.partition(":")[0]):
         return None
@@ -344,7 +350,7 @@ class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
 class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
     """The command line for an engine, and the environment variables that it requires.
 
-    `env_from` maps each variable of the container to the caller's variable with the value.
+    `env_from` maps variables of the container to the caller's variables with the values.
     """
 
     target: str
@@ -415,7 +421,7 @@ def run(
 
 
 class RunPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that select the image and the engine. With `dry_run`, only prints the command."""
+    """Options that select the image and the engine. With `dry_run`, the command is only printed."""
 
     arch: list[Arch] | None
     layout: Path | None

@@ -56,9 +56,9 @@ def runtime_container(
     check: bool,
     submit: bool,
 ) -> Container:
-    """Return the container for the locked image. For a check, the check scripts are mounted.
+    """Return the container for the locked image. For a check, its scripts are mounted.
 
-    Raises InputError if the job is submitted and the image's file does not exist.
+    Raises InputError if the job is submitted and the file of the image does not exist.
     """
     if runtime.sif is not None and runtime.pyxis is not None:
         message = "--sif-file and --pyxis cannot be combined"
@@ -91,9 +91,9 @@ def runtime_container(
 
 
 def warn_if_other_image(sif: Path, target_digests: TargetDigests) -> None:
-    """Warn if the SIF was not created from the locked image.
+    """Warn if the SIF file was not created from the locked image.
 
-    SIF files created by other tools are not checked.
+    SIF files that other tools created are not checked.
     """
     try:
         config = files.config_digest(sif) if sif.is_file() else None
@@ -106,7 +106,7 @@ def warn_if_other_image(sif: Path, target_digests: TargetDigests) -> None:
 
 
 def pyxis_image(image: str) -> Path | str:
-    """The image in the syntax of pyxis: the absolute path of a file, or a name in a registry."""
+    """Return the image in pyxis syntax: the absolute path of a file, or a name in a registry."""
     path = Path(image)
     return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
 
@@ -280,7 +280,6 @@ def _script(
     kernel_cache: bool,
     **more: object,
 ) -> JobScript:
-    """Return the script for `job` in the image of the target `name`."""
     chosen = choose_locks(project, [name] if name else [], everything=False, arches=[])
     single_target([item.lock.target for item in chosen])
     lock = chosen[0].lock
@@ -296,7 +295,7 @@ def _script(
         ),
         environment=environment,
         passed=passed,
-        kernels=_kernels(target_digests) if kernel_cache else {},
+        kernels=_kernel_cache_names(target_digests) if kernel_cache else {},
         **more,
     )
     for line in jobs.unmounted_paths(script, Path.cwd()):
@@ -304,8 +303,7 @@ def _script(
     return script
 
 
-def _kernels(target_digests: TargetDigests) -> dict[str, str]:
-    """Return the names of the kernel caches of the image by kind of machine."""
+def _kernel_cache_names(target_digests: TargetDigests) -> dict[str, str]:
     return {
         arch.wheel: image.manifest.removeprefix("sha256:")
         for arch, image in target_digests.arch.items()
@@ -313,7 +311,6 @@ def _kernels(target_digests: TargetDigests) -> dict[str, str]:
 
 
 def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
-    """Print the script, or submit the job and print the result."""
     result = WrittenScript(
         target=job_script.target, name=job_script.name, script=text, place=output
     )
@@ -346,7 +343,10 @@ def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bo
 
 
 def _read_log(log: Path) -> str:
-    """Read the log of a job. Waits a few seconds if a network file system lacks the file."""
+    """Read the log of a job.
+
+    Wait a few seconds if the file is not yet on the network file system.
+    """
     for _ in range(LOG_DELAY):
         if log.exists():
             return log.read_text(encoding="utf-8", errors="replace")

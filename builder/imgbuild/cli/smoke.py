@@ -66,7 +66,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TestSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """A target to test. `project` is None if the lock and layout were specified directly."""
+    """A target to test. `project` is None if lock and layout were specified directly."""
 
     name: str
     lock: Callable[[], Lock]
@@ -80,7 +80,7 @@ def chosen_images(
     """Return the images to test: targets of the matrix, or a single image and its lock.
 
     If `lock` is specified, or an argument is the folder of an OCI layout, a single image is tested
-    and the matrix is not read. The default for `lock` is the lock.json in the folder.
+    and the matrix is not read. By default, `lock` is the lock.json in that folder.
     """
     words, everything = selection.named_targets, selection.everything
     if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
@@ -135,7 +135,7 @@ def _single_image(
 def image_reports(
     image: TestSubject, arch: Sequence[Arch] | None, options: SmokeOptions, store: Store
 ) -> Iterator[SmokeRun]:
-    """Run the tiers, and yield the report of each tier when it has ended."""
+    """Run the tiers, and yield the report of each tier when the tier has ended."""
     tiers, how = options.tiers, options.how
 
     def _test_image(only: Arch) -> ImageUnderTest:
@@ -162,7 +162,6 @@ def image_reports(
 
 
 def _environment_arch(arches: Sequence[Arch] | None) -> Arch:
-    """Return the architecture of this machine, which is the architecture of the environment."""
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
         message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"
@@ -177,7 +176,7 @@ COLUMNS = ("case", "outcome", "seconds")
 
 
 def print_report(report: Report) -> None:
-    """Print a table of cases, skipped cases with reasons, and failed cases.
+    """Print a table of cases, the skipped cases with reasons, and the failed cases.
 
     Without `-v`, quick passed cases share one row, and only the end of the logs of failed cases is
     printed.
@@ -232,8 +231,8 @@ ArbitraryUser = Annotated[
     bool,
     option(
         "--arbitrary-user",
-        "Run with a read-only file system, as a user that the image does not define, in the same "
-        "way as many clusters. Always enabled with apptainer.",
+        "Run the tests with a read-only file system and as a user that the image does not define, "
+        "as on many clusters. Always enabled with apptainer.",
     ),
 ]
 Model = Annotated[
@@ -347,7 +346,7 @@ def smoke(
         files.require_writable([junit], hint="choose another path with --junit")
     through = "apptainer" if sif is not None else through
     options = SmokeOptions(
-        tiers=_tiers(tier, through),
+        tiers=_tiers_to_run(tier, through),
         through=through,
         how=_run_settings(timeout_factor, model, jobs, share, case),
         arbitrary=arbitrary_user,
@@ -378,7 +377,11 @@ def _run_settings(
 ) -> RunSettings:
     jobs = process_count(jobs)
     return RunSettings(
-        timeout_factor=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case
+        timeout_factor=factor,
+        model=_model_folder(model),
+        jobs=jobs,
+        share=min(share, jobs),
+        only=case,
     )
 
 
@@ -386,7 +389,6 @@ def _refuse_options(
     sif: Path | None, layout: Path | None, through: ThroughName | None, tier: list[Tier] | None,
     model: Path | None, case: str, *, arbitrary: bool, record: bool,
 ) -> None:  # fmt: skip
-    """Raise InputError for options that cannot be combined."""
     if arbitrary and through == "here":
         message = "--arbitrary-user and --through here cannot be combined"
         raise InputError(message, hint="omit --arbitrary-user, or test an image")
@@ -394,7 +396,7 @@ def _refuse_options(
         message = f"--sif-file {sif} cannot be combined with --layout or another --through"
         raise InputError(message, hint="omit --layout and --through")
     if record and (model is not None or case != "*"):
-        message = "--record requires a whole tier with the default models"
+        message = "--record requires all cases of a tier and the default model"
         raise InputError(message, hint="omit --model and --case")
     if record and (sif is not None or through == "here"):
         message = "--record cannot be combined with --sif-file or --through here"
@@ -407,8 +409,9 @@ def _refuse_options(
         raise InputError(message, hint="add --tier static, cpu, gpu or multi-gpu")
 
 
-def _tiers(named: Sequence[Tier] | None, through: ThroughName | None) -> tuple[TierName, ...]:
-    """Return the tiers in `named`, or by default the tiers that this machine can run."""
+def _tiers_to_run(
+    named: Sequence[Tier] | None, through: ThroughName | None
+) -> tuple[TierName, ...]:
     if named:
         return tuple(each.value for each in named)
     gpu_count = driver.count_gpus()
@@ -417,8 +420,7 @@ def _tiers(named: Sequence[Tier] | None, through: ThroughName | None) -> tuple[T
     return tiers
 
 
-def _model(folder: Path | None) -> Path | None:
-    """Return the absolute path of the model's folder. Raises InputError if it contains no model."""
+def _model_folder(folder: Path | None) -> Path | None:
     if folder is not None and not (folder / "config.json").is_file():
         message = f"--model {folder}: config.json is missing"
         raise InputError(
@@ -433,10 +435,11 @@ def _test_images(
     arch: Sequence[Arch] | None,
     options: SmokeOptions,
 ) -> dict[str, ImgbuildError]:
-    """Test each target and tier, print the report, and add it to `reports`.
+    """Test each target and tier, print the reports, and add them to `reports`.
 
-    If a tier cannot be tested, the report contains the reason. Returns the errors of tests and test
-    records by target. An error is raised if nothing was tested and no JUnit report is requested.
+    The report of a tier that cannot be tested contains the reason. Returns the errors of tests and
+    test records by target. An error is raised if nothing was tested and no JUnit report is
+    requested.
     """
     if options.record and any(image.project is None for image in images):
         message = (
@@ -475,7 +478,7 @@ def _test_images(
 
 
 def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, ImgbuildError]:
-    """Add the run to the test record. If the run is rejected, returns the target with the error."""
+    """Add the run to the test record. If it is rejected, return the target with the error."""
     try:
         _smoke_import.report_changes(
             recording.record_runs(project, [reports.check_image_run(report)], store)

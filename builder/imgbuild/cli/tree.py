@@ -101,7 +101,7 @@ def tree(
 
 
 def _printable_line(line: str) -> str:
-    """Convert a line of the tree to ASCII if stdout does not support the characters of branches."""
+    """Convert a line of the tree to ASCII if stdout cannot encode its box-drawing characters."""
     try:
         line.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

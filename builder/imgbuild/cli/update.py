@@ -61,7 +61,6 @@ def update(
 
 
 def _refuse_options(given: tuple[str, ...], reason: str) -> None:
-    """Raise InputError if one of `given` options cannot be used."""
     if given:
         message = f"{', '.join(given)}: {reason}"
         raise InputError(message, hint="omit these options; for details, run: imgbuild help update")

@@ -54,7 +54,7 @@ def verify(
         str | None,
         option(
             "--builder-id",
-            "The required builder ID in the provenance. Requires --key.",
+            "Fail if the provenance has another builder ID. Requires --key.",
             metavar="ID",
         ),
     ] = None,

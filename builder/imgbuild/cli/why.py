@@ -128,7 +128,6 @@ def why(
 
 
 def _refuse_version(package: str, name: str | None, selection: FilterOptions) -> None:
-    """Raise InputError for a package with a version, or for two packages."""
     names = (package, *([name] if name else []))
     project = selection.project()
     if VERSION.search(" ".join(names)) or (
@@ -154,7 +153,6 @@ def _absent_package_reasons(
     *,
     offline: bool,
 ) -> list[AbsentPackage]:
-    """Find the reasons against versions of `package` in other targets, newest version first."""
     lock, arch = chosen
     others: dict[str, list[Lock]] = {}
     for other, _ in _dependencies.locks_of_targets(selection, []):
@@ -172,7 +170,7 @@ def _absent_package_reasons(
 
 
 def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
-    """Format the reasons against adding each version of a package to a target."""
+    """Yield the reasons against adding each version of a package to a target."""
     first = absent[0]
     yield f"{first.package} is not in {first.target} ({first.arch})"
     for each in absent[:SHOWN_NEWER]:
@@ -254,14 +252,13 @@ def _wrap_text(text: str) -> list[str]:
 
 
 def _learned_constraint_text(constraint: Constraint, reason: VersionReason) -> str:
-    """Format a learned constraint."""
     if constraint.package == reason.package and not constraint.restricts_other_for(reason.version):
         return f"learned from versions other than {reason.version}: {constraint}"
     return f"learned: {constraint}"
 
 
 def _layer(project: Project, lock: Lock, arch: Arch, package: str) -> PackageLayer | None:
-    """Return the layers that a new version of `package` changes. None for stale digests."""
+    """Return the layers that a new version of `package` changes, or None for stale digests."""
     try:
         digests = image_digests.read_digests(project.images, lock)
     except ImgbuildError:

@@ -20,10 +20,11 @@ REMEDY = "install Apptainer 1.4 or newer (https://apptainer.org), or omit --thro
 class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options to run a command in a SIF file.
 
-    `binds` maps paths in the container to folders of this machine, which are mounted read-only.
+    `binds` maps paths in the container to host folders, which are mounted read-only. The folder
     `work` is mounted as /tmp and as the home folder, because Apptainer's default is a memory file
-    system of 64 MB. If the caller is root, the command runs as `user` (user and group ID). `env`
-    are additional environment variables. `options` are additional options for Apptainer.
+    system of 64 MB. If the caller is root, the command runs as `user`, a pair of user and group
+    IDs. `env` contains additional environment variables, and `options` additional options for
+    Apptainer.
     """
 
     binds: Mapping[str, Path] = {}
@@ -49,9 +50,9 @@ def run_in_sif(
 
 
 def apptainer_variables(settings: ApptainerOptions) -> dict[str, str]:
-    """Return the variables that pass `settings.env` to Apptainer.
+    """Return the environment that passes `settings.env` to Apptainer.
 
-    Unlike --env, values can contain commas.
+    Unlike values of --env, values in these variables can contain commas.
     """
     return {f"APPTAINERENV_{name}": value for name, value in settings.env.items()}
 
@@ -61,7 +62,7 @@ def command_line(
 ) -> list[str]:
     """Return the command line for `run_in_sif`.
 
-    Run it with the environment `apptainer_variables(settings)`.
+    It must be run with the environment `apptainer_variables(settings)`.
     """
     # Without --no-eval, in a SIF built by Apptainer, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--containall", "--no-eval", "--no-privs"]

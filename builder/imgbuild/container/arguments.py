@@ -25,8 +25,8 @@ PREFIX = "APPTAINERENV_"  # Apptainer sets variables of the container from those
 class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A command line and its environment variables.
 
-    `env` maps names to values. `env_from` maps names to variables of this process whose values are
-    used.
+    `env` maps names to values. `env_from` maps names to the names of variables of this process
+    whose values are used.
     """
 
     command: tuple[str, ...]
@@ -56,10 +56,10 @@ def engine_command(
     rootless: bool = False,
     init: bool = False,
 ) -> EngineCommand:
-    """The command line for Docker or podman. With `rootless`, root in the container is the caller.
+    """Return the command line for Docker or podman.
 
-    With `init`, --init is added, because a command that runs as process 1 ignores signals that it
-    does not handle, such as SIGINT from Ctrl-C, and would have to reap orphaned processes.
+    With `rootless`, root in the container is the caller. With `init`, --init is added, so that
+    Ctrl-C ends the command and orphaned processes are reaped.
     """
     ids = (0, 0) if rootless and kind == "docker" else request.caller
     user = f"--user={request.user or '{}:{}'.format(*ids)}"
@@ -89,9 +89,10 @@ def engine_command(
 
 
 def apptainer_command(request: ContainerRequest, program: str, image: Path) -> EngineCommand:
-    """The command line for `apptainer run`, with home, /tmp, network and /dev/shm of the host.
+    """Return the command line for `apptainer run`.
 
-    Raises InputError if Apptainer cannot run as the requested user.
+    The command uses the home folder, /tmp, network and /dev/shm of the host. Raises InputError if
+    Apptainer cannot run as the requested user.
     """
     # Without --no-eval, in a SIF built by Apptainer, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--cleanenv", "--no-eval", f"--pwd={request.workdir}"]
@@ -116,7 +117,7 @@ def apptainer_command(request: ContainerRequest, program: str, image: Path) -> E
 
 
 def ignored_options(request: ContainerRequest, through: str) -> list[str]:
-    """Return the messages about options in `request` that the engine `through` ignores."""
+    """Return messages about options in `request` that are ignored by the engine `through`."""
     if through in ("docker", "podman"):
         return []
     name = {"apptainer": "Apptainer", "root": "a root folder"}[through]
@@ -145,7 +146,7 @@ def _apptainer_mount(mount: Mount) -> str:
 
 
 def _fields(mount: Mount) -> str:
-    """Format `mount` as a line of CSV, which can contain any character."""
+    """Format `mount` as a line of CSV, in which paths can contain any character."""
     fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
     fields += [] if mount.writable else ["ro"]
     return ",".join(

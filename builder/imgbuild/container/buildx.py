@@ -53,7 +53,7 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
 
 
 def find_buildx() -> tuple[str, ...]:
-    """Find the command for buildx, which is a plugin of docker or a separate program.
+    """Find the command for buildx: a plugin of docker, or a separate program.
 
     Raises ToolMissing if buildx is not installed or older than `MINIMUM_VERSION`.
     """
@@ -85,7 +85,7 @@ def bake_target(
 ) -> None:
     """Build `target` of the bake file `file` in `folder`. An interrupt cancels the build.
 
-    `values` replace keys of the target. With `terminal`, buildx draws the progress. Otherwise,
+    `values` override settings of the target. With `terminal`, buildx draws the progress. Otherwise,
     errors include the end of the output. Raises ToolMissing if no engine responds, InputError for
     an unknown builder, and WorkFailed for other failures.
     """

@@ -24,7 +24,7 @@ def write_kernel_file(path: str, text: str) -> None:
 
 
 def control_groups(limits: dict[str, int], process: int) -> list[str]:
-    """Create control groups with `limits` for `process`. Empty if they cannot be created."""
+    """Create control groups with `limits` for `process`. Returns [] on failure."""
     folders = []
     try:
         for base, values in group_places(limits):
@@ -57,7 +57,7 @@ def abandoned_groups(base: str) -> list[str]:
 
 
 def group_places(limits: dict[str, int]) -> list[tuple[str, dict[str, int]]]:
-    """The parent folders and limit files of control groups version 2, or else of version 1."""
+    """Return the parent folders of control groups (version 2, or else 1) and their limit files."""
     with open("/proc/self/cgroup", encoding="utf-8") as file:
         memberships = {line.split(":", 2)[1]: line.rstrip("\n").split(":", 2)[2] for line in file}
     memory, processes = limits["memory"], limits["processes"]

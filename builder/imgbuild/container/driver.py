@@ -37,19 +37,19 @@ class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen_gpus() -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES of this process, if set (for example by Slurm)."""
+    """Return CUDA_VISIBLE_DEVICES of this process as a dictionary. It is empty if unset."""
     value = os.environ.get(VISIBLE_VARIABLE)
     return {} if value is None else {VISIBLE_VARIABLE: value}
 
 
 def gpu_variables() -> dict[str, str]:
-    """The variables for GPU selection and communication between GPUs (NCCL_NVLS_ENABLE, …)."""
+    """Return the variables that select GPUs or configure NCCL, such as NCCL_NVLS_ENABLE."""
     shared = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
     return {**chosen_gpus(), **shared}
 
 
 def count_gpus() -> int:
-    """The number of usable NVIDIA GPUs: the GPUs in /dev, limited by CUDA_VISIBLE_DEVICES."""
+    """Return the number of NVIDIA GPUs in /dev, limited by CUDA_VISIBLE_DEVICES."""
     device_count = sum(
         bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*")
     )
@@ -62,7 +62,7 @@ def count_gpus() -> int:
 def driver_files(scratch: Path) -> DriverFiles:
     """Find this machine's driver for a root folder. Links are created in the folder `scratch`.
 
-    Raises WorkFailed if this machine has no driver.
+    Raises WorkFailed if no driver is installed.
     """
     folder = driver_library_folder()
     if folder is None:
@@ -98,13 +98,12 @@ def driver_library_folder() -> Path | None:
 
 
 def _listed_folders(text: str) -> list[Path]:
-    """Return the folders with the 64-bit library, according to the output of `ldconfig -p`."""
+    """Return the folders of the 64-bit library from the output `text` of `ldconfig -p`."""
     rows = [row for row in text.splitlines() if row.strip().startswith(f"{LIBRARY} (libc6,")]
     return [Path(row.rpartition("=> ")[2].strip()).parent for row in rows]
 
 
 def _first_with_library(folders: Iterable[Path]) -> Path | None:
-    """Return the first of `folders` that contains the library. Links in its path are resolved."""
     for folder in folders:
         path = folder / LIBRARY
         if path.exists():

@@ -59,30 +59,27 @@ INTERPRETERS = 5  # limit of nested script interpreters in the kernel
 
 
 class HelperPipes:
-    """Sends requests of the second and third process to the first process through two pipes."""
+    """Two pipes that send requests of the second and third process to the first process."""
 
     def __init__(self) -> None:
         self.asked, self._ask = os.pipe()
         self._answer, self.answered = os.pipe()
 
     def close_first_process_ends(self) -> None:
-        """Close the ends that only the first process uses. Called by the second process."""
+        """Close the pipe ends of the first process, in the second process."""
         os.close(self.asked)
         os.close(self.answered)
 
     def close_write_end(self) -> None:
-        """Close the write end, so that the end of requests is detected.
-
-        Called by the first process.
-        """
+        """Close the write end in the first process, so that the end of requests is detected."""
         os.close(self._ask)
 
     def name(self, process: int) -> None:
-        """Send the ID of the process whose user IDs `map_ids` requests to map."""
+        """Send the ID of the process for which `map_ids` requests a mapping."""
         os.write(self._ask, MESSAGE.pack(b"p", process))
 
     def map_ids(self) -> None:
-        """Wait until the IDs of the new user namespace of the process are mapped."""
+        """Request a mapping of user IDs for the new user namespace, and wait for it."""
         os.write(self._ask, MESSAGE.pack(b"u", 0))
         self.wait()
 
@@ -94,14 +91,14 @@ class HelperPipes:
         return answer
 
     def is_alone(self) -> bool:
-        """Whether the first process has ended."""
+        """Return whether the first process has ended."""
         poll = select.poll()
         poll.register(self._answer, 0)
         return bool(poll.poll(0))
 
 
 def serve_requests(helper: HelperPipes, job: EnclosureJob) -> None:
-    """Map IDs on request in the first process, until the other processes have ended."""
+    """Map IDs on request, in the first process, until the other processes have ended."""
     process, is_requested = 0, False
     while message := os.read(helper.asked, MESSAGE.size):
         kind, number = MESSAGE.unpack(message)
@@ -119,7 +116,7 @@ def serve_requests(helper: HelperPipes, job: EnclosureJob) -> None:
 
 
 def id_map(name: str, index: int, job: EnclosureJob) -> str:
-    """Return the text for `uid_map` or `gid_map`.
+    """Return the content of `uid_map` (`index` 0) or `gid_map` (1).
 
     If the caller is not root, one ID is mapped to the caller. If the caller is root, one ID is
     mapped to `host_id` or, without `host_id`, all IDs are mapped to themselves.
@@ -135,7 +132,7 @@ def id_map(name: str, index: int, job: EnclosureJob) -> str:
 
 
 def main(job: EnclosureJob) -> int:
-    """Run the first process. It starts the others, and returns the exit status of the command."""
+    """Run the first process, which starts the others. Returns the exit status of the command."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the command handles these
     prctl(PDEATHSIG, signal.SIGKILL)
@@ -165,9 +162,9 @@ def exit_with_result(function: Callable[[], int]) -> None:
 
 
 def wait_for(process: int) -> int:
-    """Wait for a child.
+    """Wait for a child process, and reap other children that end before it.
 
-    Returns the exit status of this child as in a shell. Other ended children are reaped, too.
+    Returns the exit status as in a shell.
     """
     while True:
         ended, status = os.waitpid(-1, 0)
@@ -177,7 +174,7 @@ def wait_for(process: int) -> int:
 
 
 def isolate_process(helper: HelperPipes, job: EnclosureJob) -> int:
-    """Run the second process. It creates the namespaces, and waits for the third process."""
+    """Run the second process, which creates the namespaces and waits for the third process."""
     helper.close_first_process_ends()
     prctl(PDEATHSIG, signal.SIGKILL)
     grouped = helper.wait() == b"g"
@@ -196,7 +193,7 @@ def isolate_process(helper: HelperPipes, job: EnclosureJob) -> int:
 
 
 def process_one(helper: HelperPipes, job: EnclosureJob, *, grouped: bool) -> int:
-    """Run process 1 of the namespaces. It sets up the root, and starts the command."""
+    """Run process 1 of the namespaces, which sets up the root and starts the command."""
     sys.path.clear()
     sys.meta_path.clear()
     umask = os.umask(0o022)
@@ -235,7 +232,7 @@ def process_one(helper: HelperPipes, job: EnclosureJob, *, grouped: bool) -> int
 
 
 def start_network() -> None:
-    """Start the loopback interface of the new network.
+    """Start the loopback interface of the new network namespace.
 
     All users can use ping and low ports, as in Docker.
     """
@@ -252,7 +249,10 @@ def start_network() -> None:
 
 
 def set_limits(limits: dict[str, int], *, grouped: bool) -> None:
-    """Set resource limits. Without control groups, memory and processes are limited here, too."""
+    """Set resource limits.
+
+    If `grouped` is false, no control groups exist, and memory and processes are limited here, too.
+    """
     # 1: no program of the host receives a core dump
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     if limits and not grouped:
@@ -266,7 +266,7 @@ def set_limits(limits: dict[str, int], *, grouped: bool) -> None:
 def open_terminal(console: int) -> bool:
     """Open a new terminal as stdin, stdout and stderr, and send its main side to `console`.
 
-    stderr is changed only if it is a terminal. Returns False if the kernel does not allow a new
+    stderr is only changed if it is a terminal. Returns False if the kernel does not allow a new
     terminal.
     """
     try:
@@ -283,7 +283,7 @@ def open_terminal(console: int) -> bool:
 def start_command(
     job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled: bool
 ) -> None:
-    """Execute the command in the fourth process. On failure, exit with a status as in a shell."""
+    """Execute the command, in the fourth process. On failure, exit with a status as in a shell."""
     command, cwd = job.command, job.cwd
     status, text = NOT_STARTED, f"cannot change to the folder {cwd}"
     try:
@@ -312,7 +312,7 @@ def start_command(
 
 
 def file_identity(path: str) -> tuple[int, int, bytes]:
-    """Return the device and inode of a file, and its mount ID."""
+    """Return the device, inode and mount ID of a file."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -326,7 +326,7 @@ def file_identity(path: str) -> tuple[int, int, bytes]:
 
 
 def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
-    """Raise EnclosureError if `path` leads to the Python of the host through /proc/self/exe.
+    """Raise EnclosureError if `path` is the Python of the host, through /proc/self/exe.
 
     A command could open this file, and write to it as soon as it is no longer in use
     (CVE-2019-5736).
@@ -347,7 +347,7 @@ def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
 def execute_command(
     command: list[str], env: dict[str, str], interpreter: tuple[int, int, bytes]
 ) -> None:
-    """Replace this process by the command. A program without a slash is looked up in $PATH."""
+    """Replace this process with the command. A program without a slash is looked up in $PATH."""
     name = command[0]
     places = (
         [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in env["PATH"].split(":")]
@@ -368,7 +368,7 @@ def execute_command(
 
 
 def run_job() -> None:
-    """Read the job from the file descriptor in the argument, run it, and exit."""
+    """Read a job from the file descriptor in the argument, run the job, and exit."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         job = EnclosureJob(json.loads(file.read()))
     exit_with_result(lambda: main(job))

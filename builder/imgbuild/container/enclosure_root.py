@@ -68,7 +68,8 @@ def mount_point(root: str, path: str, *, folder: bool) -> str:
     """Create `path` in the image at `root` if it is missing. Returns the location on the host.
 
     The location is always inside the image, because the kernel resolves links below `root`. If the
-    last part is a link, a link to a folder is followed, and any other link is replaced by a file.
+    last component is a link to a folder, the link is followed. Any other link is replaced by a
+    file.
     """
     outside = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -114,10 +115,10 @@ def make_devices(dev: str, *, terminal: bool) -> None:
 
 
 def make_proc(proc: str, job: EnclosureJob) -> None:
-    """Create a /proc for the new processes, without parts that modify or expose the machine.
+    """Create a /proc for the new processes, without files that modify or expose the machine.
 
-    In a container, /proc is partly hidden, and the kernel does not allow a new /proc. Then the
-    existing /proc is bound. This is safe only in a separate user namespace.
+    In a container, /proc is partly hidden, and the kernel does not allow a new /proc. Then, the
+    existing /proc is bound, which is safe only in a separate user namespace.
     """
     if mount("proc", proc, "proc", NOSUID | NODEV | NOEXEC) != 0:
         job.outer_proc = True
@@ -169,7 +170,7 @@ def mount_overlay(job: EnclosureJob) -> bool:
 
 
 def make_root(job: EnclosureJob) -> None:
-    """Mount below job.root all files that are visible to the command."""
+    """Mount all files that the command can access below `job.root`."""
     root = job.root
     bind_mount(root, root, root)
     restrict_mounts(root, NOSUID | NODEV)

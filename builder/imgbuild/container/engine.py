@@ -34,7 +34,7 @@ REMEDY = (
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """A running container engine: path of the command, and version of the server.
 
-    In containers of a `rootless` engine, root is the user who started the engine.
+    If it is `rootless`, root in a container is the user who started the engine.
     """
 
     kind: EngineKind
@@ -43,12 +43,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     rootless: bool
 
     def command(self, *arguments: str) -> list[str]:
-        """Create a command line for this engine."""
+        """Return a command line for this engine."""
         return [self.program, *arguments]
 
 
 class InspectedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an engine: the ID, and the diff IDs of layers, or () if they are unknown."""
+    """An image in an engine. The diff IDs of its layers are () if they are unknown."""
 
     id: Digest
     diff_ids: tuple[Digest, ...]
@@ -120,7 +120,7 @@ def require_engine(prefer: str | None = None, *, reporter: Reporter = SILENT_REP
 
 
 def is_local(engine: Engine) -> bool:
-    """Whether the engine is on this machine, according to DOCKER_HOST or CONTAINER_HOST."""
+    """Return whether DOCKER_HOST or CONTAINER_HOST refers to an engine on this machine."""
     host = os.environ.get(HOSTS[engine.kind], "")
     return not host or host.startswith(("unix:", "npipe:"))
 
@@ -152,7 +152,7 @@ def diff_ids(engine: Engine) -> frozenset[Digest]:
 
 
 def remove_image(engine: Engine, reference: str) -> None:
-    """Remove the name `reference`, if it exists. An image without other names is removed, too."""
+    """Remove the name `reference`, if it exists, and the image if it has no other name."""
     if inspect_image(engine, reference) is not None:
         process.run_command(engine.command("image", "rm", reference))
 
@@ -160,7 +160,7 @@ def remove_image(engine: Engine, reference: str) -> None:
 def create_container(
     engine: Engine, reference: str, command: Sequence[str], settings: ContainerOptions | None = None
 ) -> str:
-    """Create a container without starting it. Returns its ID."""
+    """Create a container without starting it. Returns the container ID."""
     flags = _flags(engine, settings or ContainerOptions())
     return process.run_command(engine.command("create", *flags, reference, *command)).stdout.strip()
 
@@ -168,7 +168,7 @@ def create_container(
 def copy_into_container(
     engine: Engine, container: str, tar: Iterable[bytes], folder: str = "/"
 ) -> None:
-    """Unpack a tar stream into `folder` of a container. Owners are taken from the tar."""
+    """Unpack a tar stream into `folder` of a container. Files keep their owners."""
     # podman's archive mode changes the owner to the container's user.
     owners = ("--archive=false",) if engine.kind == "podman" else ()
     process.feed_command(engine.command("cp", *owners, "-", f"{container}:{folder}"), tar)
@@ -180,12 +180,12 @@ def start_container(engine: Engine, container: str) -> process.ProcessResult:
 
 
 def remove_container(engine: Engine, container: str) -> None:
-    """Remove a container, even a running one, and its anonymous volumes. It can be missing."""
+    """Remove a running or stopped container and its anonymous volumes. It can be missing."""
     process.run_command(engine.command("rm", "--force", "--volumes", container), check=False)
 
 
 def gpu_options(kind: EngineKind, gpus: bool | int) -> tuple[str, ...]:
-    """Return the engine's options for `gpus` GPUs (True for all)."""
+    """Return the engine's options for a number of GPUs, or for all GPUs if `gpus` is True."""
     if gpus is True:
         return GPUS[kind]
     if kind == "docker":

@@ -46,7 +46,7 @@ class EnclosureError(Exception):
 
 
 def check_result(result: int, what: str) -> None:
-    """Raise EnclosureError with the error of the last C call if `result` is not 0."""
+    """Raise EnclosureError with errno of the last C call if `result` is not 0."""
     if result != 0:
         message = f"cannot {what}: {os.strerror(ctypes.get_errno())}"
         raise EnclosureError(message)
@@ -70,7 +70,7 @@ def system_call(name: str, *arguments: object) -> int:
 
 
 def bind_mount(source: str, target: str, what: str) -> None:
-    """Mount `source`, with the mounts below it, at `target`. Errors contain the name `what`."""
+    """Mount `source`, and the mounts below it, at `target`. `what` is its name in errors."""
     check_result(mount(source, target, None, BIND | REC), f"bind {what}")
 
 
@@ -122,7 +122,7 @@ def change_user(user: tuple[int, int], capabilities: tuple[int, ...]) -> None:
 def load_filter(program: bytes) -> None:
     """Apply a filter of system calls to this process.
 
-    `program` is BPF code, with 8 bytes for each instruction.
+    `program` is BPF code with 8 bytes per instruction.
     """
     buffer = ctypes.create_string_buffer(program, len(program))
     descriptor = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))

@@ -73,10 +73,10 @@ def load_image(
 
 
 def _is_same_image(inspected: engine.InspectedImage, stored: PlatformImage) -> bool:
-    """Whether an image in an engine equals the image of a layout.
+    """Return whether an image in an engine is the image of a layout.
 
-    The image ID is the digest of the manifest if the engine stores OCI documents, and otherwise the
-    digest of the configuration.
+    The image ID is the digest of the manifest if the engine stores OCI documents. Otherwise, it is
+    the digest of the configuration.
     """
     image_ids = (stored.manifest.digest, stored.config.digest)
     return inspected.id in image_ids and inspected.diff_ids in ((), stored.diff_ids)

@@ -26,7 +26,7 @@ RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 class LoopbackImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that is being served. `requested` is set after the first request."""
+    """A served image. `requested` is set after the first request."""
 
     repository: str
     tag: str
@@ -85,7 +85,7 @@ class _LoopbackHandler(LocalHandler):
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Send an HTTP response, even to an unreadable request.
+        """Send an HTTP response even to an unreadable request.
 
         containerd tries TLS first, and continues without TLS only after an HTTP response.
         """
@@ -98,7 +98,7 @@ class _LoopbackHandler(LocalHandler):
 def serve_image(
     layout: Layout, arch: Arch, sent: Callable[[int], object] = lambda _: None
 ) -> Iterator[LoopbackImage]:
-    """Serve the image on `arch` of `layout` until the end of the block.
+    """Serve the image of `layout` for `arch` until the end of the block.
 
     `sent` is called with the number of bytes of each sent chunk.
     """

@@ -33,7 +33,7 @@ ADDRESSES = ("file:", DATABASE)  # values that contain a path as a URL
 class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of the table: variables with the same rules.
 
-    `holds` is the type of data at the path. A "new file" is a file that a program writes.
+    `holds` is the type of data at the path. "new file" means a file that the program creates.
     """
 
     names: tuple[str, ...]
@@ -45,9 +45,9 @@ class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """The variables to pass to a container, mounts, and messages about omitted variables.
+    """The variables to pass to a container, the mounts, and messages about omitted variables.
 
-    In `env`, None stands for the value in this process.
+    In `env`, None stands for the variable's value in this process.
     """
 
     env: Mapping[str, str | None]
@@ -57,26 +57,26 @@ class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def path_variable_table() -> tuple[PathVariables, ...]:
-    """Return the rows of the table, in the order of the file."""
+    """Return the rows of the table `paths`, in the order of the file."""
     tables = yaml_data.load_yaml_data(files.data("variables.yaml"), dict[str, Any])
     return msgspec.convert(tables["paths"], tuple[PathVariables, ...])
 
 
 def variable_names(use: VariableUse | None = None) -> frozenset[str]:
-    """Return the names of all path variables, or of variables with this `use`."""
+    """Return the names of all path variables, or only of those with this `use`."""
     return frozenset(
         name for row in path_variable_table() if use in (None, row.use) for name in row.names
     )
 
 
 def image_folders(env: Iterable[str]) -> tuple[str, ...]:
-    """The folders of an image, including folders in the image's variables `env` (NAME=VALUE)."""
+    """Return the folders of an image, and the folders in its variables `env` (NAME=VALUE)."""
     values = (path for line in env for path in line.partition("=")[2].split(":"))
     return tuple(sorted({*IMAGE_FOLDERS, *(path for path in values if path.startswith("/"))}))
 
 
 def apptainer_folders() -> tuple[str, ...]:
-    """Return the folders that Apptainer mounts by default, at the same path."""
+    """Return the folders that Apptainer mounts by default, each at the same path."""
     return (os.path.expanduser("~"), "/tmp", "/var/tmp")  # noqa: PTH111, S108
 
 
@@ -84,7 +84,7 @@ def local_path(value: str) -> Path | None:
     """Return the absolute path in `value`, or None for a URL such as https://….
 
     The result is /PATH for file:/PATH, and the folder of the database for sqlite:////PATH/FILE.
-    Relative URLs are not changed, because the program starts in the same folder.
+    Relative paths in URLs are not changed, because the program starts in the same folder.
     """
     if value.startswith("file:/"):
         value = "/" + value.removeprefix("file:").lstrip("/")
@@ -107,7 +107,7 @@ def passed_paths(
     """Select the path variables in `environ` to pass to a container that also has `mounts`.
 
     `folders` are the folders of the image. Variables in `without` are omitted without a message.
-    The Hugging Face cache is also omitted, unless `hf_cache` is set.
+    The Hugging Face cache is passed only with `hf_cache`.
     """
     env: dict[str, str | None] = {}
     more: list[Mount] = []
@@ -140,7 +140,7 @@ def passed_paths(
 def unmounted_paths(
     env: Mapping[str, str], targets: Collection[str], option: str = "-v {0}:{0}"
 ) -> list[str]:
-    """Warnings about variables in `env` whose paths are not below a mount in `targets`.
+    """Return warnings about paths in `env` that are not below a mount in `targets`.
 
     Paths in folders of the image are allowed. `option` is the option that mounts a path.
     """
@@ -163,9 +163,9 @@ def unmounted_paths(
 
 
 def split_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """Remove variables with paths of missing files from `env`, for a command that only reads.
+    """Split `env` into variables for a command that only reads, and mounts of their files.
 
-    Returns the remaining variables, and the mounts for existing files.
+    Path variables are omitted, except for variables with the path of an existing file.
     """
     read = passed_paths(
         {
@@ -181,7 +181,6 @@ def split_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount,
 
 
 def _omission_message(values: Mapping[str, str], reason: str) -> str:
-    """Return the message about variables that are not passed, with the reason."""
     name, value = next(iter(values.items()))
     path = local_path(value) or value
     shown = ", ".join(f"{name}={value}" for name, value in values.items())
@@ -200,7 +199,7 @@ def _obstacle(
     mounts: Iterable[Mount],
     folders: Iterable[str],
 ) -> str | None:
-    """The reason why `path` in the variable `name` cannot be mounted at the same path, or ""."""
+    """Return the reason why `path` cannot be mounted at the same path, or ""."""
     if not _path_exists(path):
         remedy = f"correct or unset {name}" if row.holds == "file" else f"mkdir -p {path}"
         return f"{name}={value} is not passed: {path} does not exist; {remedy}"
@@ -225,7 +224,6 @@ def _obstacle(
 
 
 def _is_visible(path: Path, mounts: Iterable[Mount]) -> bool:
-    """Whether `path` is a mount point, or below a folder that is mounted at the same path."""
     return any(
         mount.target == str(path)
         or (_is_below(path, [mount.target]) and str(mount.source) == mount.target)
@@ -234,10 +232,9 @@ def _is_visible(path: Path, mounts: Iterable[Mount]) -> bool:
 
 
 def _path_exists(path: Path) -> bool:
-    """Whether a file exists at `path` that is visible to this user."""
+    """Return whether this user can see a file at `path`."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises PermissionError
 
 
 def _is_below(path: Path | str, folders: Iterable[Path | str]) -> bool:
-    """Whether `path` is one of `folders` or below one of them."""
     return any(f"{path}/".startswith(f"{folder}".rstrip("/") + "/") for folder in folders)

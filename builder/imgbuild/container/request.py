@@ -17,7 +17,7 @@ def process_ids() -> tuple[int, int]:
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder of this machine, by absolute path, mounted at `target`."""
+    """A file or folder of this machine (an absolute path) that is mounted at `target`."""
 
     source: Path
     target: str
@@ -27,16 +27,16 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A command, and the settings of its container.
 
-    `name` is the name of the container; if it is None, the engine chooses a name. If `command` is
-    empty, the image's default command runs. In `env`, None stands for the value in this process.
+    If `name` is None, the engine chooses a name for the container. If `command` is empty, the
+    image's default command runs. In `env`, None stands for the variable's value in this process.
     Such a variable is passed by name, so that its value is not visible in command lines.
-    `env_files` are files of variables with their contents. `ports` have the format of `docker run
+    `env_files` maps files of variables to their contents. `ports` have the format of `docker run
     --publish`.
 
     `user` is "UID[:GID]" or, for Docker and podman, a name. None stands for `caller`, so that new
     files in `mounts` belong to the caller. `home` is the value of HOME, or None for the container's
     default. `gpus` is a number of GPUs, or True for all GPUs. `shm_size` has the format of `docker
-    run`; if it is unset, the container uses the shared memory of the host. `selinux` is set on a
+    run`. If it is unset, the container uses the shared memory of the host. `selinux` is set on a
     machine with SELinux, because labels would deny access to mounts.
     """
 
@@ -58,7 +58,10 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     tty: bool = False
 
     def all_variables(self) -> dict[str, str]:
-        """All variables with values. Variables that are passed by name but not set are omitted."""
+        """Return all variables with values.
+
+        Variables that are passed by name but not set are omitted.
+        """
         variables: dict[str, str] = {}
         for values in self.env_files.values():
             variables |= values

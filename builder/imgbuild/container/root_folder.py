@@ -26,7 +26,7 @@ TREE = "tree"  # in the folder of a root, next to its size
 def root_folder(
     layout: Layout, arch: Arch, store: Store, *, reporter: Reporter = SILENT_REPORTER
 ) -> Iterator[sandbox.SandboxRoot]:
-    """Provide the image for `arch` as a root folder. At the end, changes by commands are removed.
+    """Provide the image for `arch` as a root folder, and remove changes at the end.
 
     If the kernel or the cache's disk does not support overlays, the image is unpacked each time.
     """
@@ -56,7 +56,6 @@ def root_folder(
 
 
 def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) -> Path:
-    """Return the tree of the image in the cache. A missing tree is created."""
     with files.plain_errors(store.root), store.scratch() as scratch:
         layers = _unpacked_layers(layout, arch, store, scratch, reporter)
         names = "\n".join(layer.digest for layer in layout.image(arch).layers)
@@ -72,7 +71,7 @@ def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) ->
 def _unpacked_layers(
     layout: Layout, arch: Arch, store: Store, scratch: Path, reporter: Reporter
 ) -> list[Path]:
-    """Return the folders of unpacked layers, from bottom to top. Missing folders are created."""
+    """Return the folders of unpacked layers, from bottom to top."""
     digests = [layer.digest for layer in layout.image(arch).layers]
     files_of = dict(zip(digests, layout.layer_files(arch), strict=True))
     present = {digest: path for digest in files_of if (path := store.unpacked(digest)) is not None}

@@ -119,9 +119,8 @@ def run_in_root(
 def choose_engine(through: str | None, *, reporter: Reporter = SILENT_REPORTER) -> Engine | None:
     """Find the engine for `through`: "docker", "podman", "root", or None for any running engine.
 
-    Returns None for "root" (a root folder), or if no engine is running.
-
-    Raises ToolMissing if the selected engine does not respond.
+    Returns None for "root" (a root folder), or if no engine is running. Raises ToolMissing if the
+    requested engine does not respond.
     """
     if through == "root":
         return None
@@ -143,8 +142,8 @@ def run_in_image(
 ) -> CommandResult:
     """Run the command of `request` with `container_engine`, or in a root folder if it is None.
 
-    If the engine does not have the image, the image is loaded first. The exit status of the command
-    is not checked.
+    An image that is missing from the engine is loaded first. The exit status of the command is not
+    checked.
     """
     if container_engine is None:
         return _run_in_root_folder(layout, arch, request, store, capture=capture, reporter=reporter)

@@ -61,7 +61,10 @@ class SandboxRoot(msgspec.Struct, frozen=True, kw_only=True):
     changes: Path | None = None
 
     def places(self) -> dict[str, str]:
-        """The fields of a job for the root. Raises InputError if the path is not a folder."""
+        """Return the fields of a job that describe the root.
+
+        Raises InputError if the path is not a folder.
+        """
         root = self.path.resolve()
         if not root.is_dir():
             message = f"cannot use {root} as a root folder, because it is not a folder"
@@ -95,8 +98,8 @@ class StreamMode(enum.Enum):
 class UntrustedUser(msgspec.Struct, frozen=True, kw_only=True):
     """The user and limits for untrusted code.
 
-    If root starts the command, the user has the ID `host_id` on the host, which no other user has.
-    If the caller can create control groups, the limits `memory` (in bytes) and `processes` apply to
+    If the caller is root, the user has the ID `host_id` on the host, which no other user has. If
+    the caller can create control groups, the limits `memory` (in bytes) and `processes` apply to
     the whole sandbox. Otherwise, `memory` applies to each process, and `processes` to the user.
     """
 
@@ -124,12 +127,12 @@ def run_in_sandbox(
 ) -> process.ProcessResult:
     """Run `command` in the image `root`, as the root user by default. The status is not checked.
 
-    `user` is a pair of user and group IDs. With it, the command has no capabilities; the root user
-    has those required to install packages. If the caller is not root, only one user ID exists, and
-    files owned by root appear to belong to it. With `readonly`, the image is read-only, except for
-    `/tmp` and writable `binds`. The command has its own `/proc`, `/dev` and read-only `/sys`, an
-    empty `/tmp` and `/dev/shm`, and only the environment variables in `env`. Without `network`, it
-    has only a loopback interface.
+    `user` is a pair of user and group IDs. With it, the command has no capabilities. The root user
+    has only the capabilities that are required to install packages. If the caller is not root, only
+    one user ID exists, and files owned by root appear to belong to this ID. With `readonly`, the
+    image is read-only, except for `/tmp` and writable `binds`. The command has its own `/proc`,
+    `/dev` and read-only `/sys`, an empty `/tmp` and `/dev/shm`, and only the environment variables
+    in `env`. Without `network`, it has only a loopback interface.
 
     Raises ToolMissing if namespaces are not allowed on this machine, WorkFailed if the setup fails,
     and InputError if `root`, a bind or the path of a bind in the image cannot be used.
@@ -188,7 +191,7 @@ def _start_job(
 
 
 def _remedy(settings: Path = SETTINGS) -> str:
-    """The hint if namespaces are forbidden, based on kernel settings in the folder `settings`."""
+    """Return a hint for forbidden namespaces, based on kernel settings in the folder `settings`."""
     for name, forbidding, allowing, owner in FORBIDDING_SETTINGS:
         path = settings / name.replace(".", "/")
         if path.exists() and path.read_text(encoding="ascii").strip() == forbidding:
@@ -200,7 +203,6 @@ def _remedy(settings: Path = SETTINGS) -> str:
 
 
 def _start_on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> process.ProcessResult:
-    """Run `job` in a new process, with a new terminal for the command."""
     terminal = SentTerminal()
     console = terminal.sender.fileno()
     with _descriptor(json.dumps({**job, "console": console}).encode()) as descriptor:
@@ -218,7 +220,7 @@ def _starter_command(descriptor: int, shown: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _descriptor(data: bytes) -> Iterator[int]:
-    """Open a file with `data`. Unlike arguments, it is not visible to other users."""
+    """Open a memory file with `data`, which other users cannot see, unlike arguments."""
     descriptor = os.memfd_create("imgbuild-job")
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -231,7 +233,10 @@ def _descriptor(data: bytes) -> Iterator[int]:
 
 @functools.cache
 def _filter() -> bytes:
-    """The filter of system calls. Without libseccomp, it is empty, and a warning is printed."""
+    """Return the filter of system calls.
+
+    Without libseccomp, it is empty, and a warning is printed.
+    """
     program = seccomp.filter_program()
     if program is None:
         process.warn_user(seccomp.MISSING_MESSAGE)
@@ -239,11 +244,11 @@ def _filter() -> bytes:
 
 
 def spare_id() -> int | None:
-    """A user ID without files on this machine, for builds that root starts. None if not root.
+    """Return a user ID without files on this machine, for builds that root starts.
 
-    In a container with few IDs, the ID of the user `nobody` is used. If a user is mapped to root,
-    and no other ID exists, the ID of this user is used. Raises ToolMissing if the only ID is that
-    of the machine's root.
+    Returns None if the caller is not root. In a container with few IDs, the ID of the user `nobody`
+    is used or, if it does not exist, the ID of the user that is mapped to root. Raises ToolMissing
+    if root of the machine is the only user.
     """
     if os.geteuid() != 0:
         return None
@@ -274,14 +279,13 @@ def _sources(binds: Sequence[BindMount], *, network: bool) -> list[tuple[bool, s
 
 
 def _escape_option(path: Path) -> str:
-    """Escape `path` for the mount options of an overlay."""
     return re.sub(r"([\\,:])", r"\\\1", str(path))
 
 
 def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
     """Create the folder for changes of a root in the empty `folder`.
 
-    Returns None if an overlay cannot be mounted.
+    Returns where the overlay stores changes, or None if an overlay cannot be mounted.
     """
     root = SandboxRoot(path=folder / "root", changes=folder / "changes")
     for place in (folder / "root", folder / "changes"):

@@ -120,7 +120,7 @@ def _deny_call(
 
 def _check_result(result: int) -> None:
     if result != 0:
-        message = f"{LIBRARY} cannot create the filter of system calls: {os.strerror(-result)}"
+        message = f"{LIBRARY} cannot create the system call filter: {os.strerror(-result)}"
         raise WorkFailed(message)
 
 

@@ -31,7 +31,7 @@ LABEL = 40  # characters of a name in Kubernetes, to which controllers append ot
 
 
 class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a container that the user requests. None and 0 select the default.
+    """The container settings that the user requests. None and 0 select the default.
 
     `gpus` is the number of GPUs per node, or "all". `gpu` is a GPU model. `shared` is the size of
     shared memory in MB. `env` contains NAME=VALUE, or NAME for a variable whose value is set when
@@ -91,8 +91,11 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
 def container_settings(
     lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
 ) -> ContainerSettings:
-    """The container settings for the image of `lock`. Raises InputError with all problems."""
-    wrong = list(_problems(options))
+    """Return the container settings for the image of `lock`.
+
+    Raises InputError with all problems in `options`.
+    """
+    wrong = list(_option_problems(options))
     if wrong:
         raise InputError("\n".join(wrong), hint="for the options, run: imgbuild render --help")
     pairs = [text.partition("=") for text in options.env]
@@ -125,18 +128,17 @@ def container_settings(
 
 
 def has_ray_jobs(versions: Iterable[Mapping[str, str]]) -> bool:
-    """Whether Ray can serve jobs in an image that has these packages on every architecture."""
+    """Return whether the packages of every architecture allow Ray to serve jobs in the image."""
     return all({"ray", *RAY_JOBS} <= each.keys() for each in versions)
 
 
 def dns_label(target: str) -> str:
-    """Convert the name of a target to a DNS label (RFC 1123) with at most LABEL characters."""
+    """Convert the name of a target to a DNS label (RFC 1123) of at most `LABEL` characters."""
     plain = re.sub(r"[^a-z0-9]+", "-", target.lower())
     return plain[:LABEL].strip("-") or "image"
 
 
-def _problems(options: StartOptions) -> Iterable[str]:
-    """Yield the messages about problems in the options."""
+def _option_problems(options: StartOptions) -> Iterable[str]:
     if options.gpus not in (None, "all") and int(options.gpus or 0) > MOST_GPUS:
         yield f"--gpus {options.gpus}: expected at most {MOST_GPUS} per node"
     if options.gpu is not None and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", options.gpu):
@@ -173,7 +175,7 @@ def _text_problems(options: StartOptions) -> Iterable[str]:
 
 
 def _unfit_text_problems(what: str, text: str) -> Iterable[str]:
-    """Yield a message if a format cannot represent `text`."""
+    """Yield a message if one of the rendered formats cannot represent `text`."""
     if len(text) > LONGEST_TEXT:
         yield f"{what}: {len(text)} characters exceed the limit of {LONGEST_TEXT}"
     elif re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", text):

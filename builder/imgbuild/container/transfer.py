@@ -35,7 +35,7 @@ FINAL_STATES = ("Pull complete", "Already exists")
 
 
 class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
-    """The transfer of an image into an engine. `there` are the digests of existing layers."""
+    """The transfer of an image into an engine, which already has the layers `there`."""
 
     engine: Engine
     layout: Layout
@@ -67,9 +67,9 @@ def _amount(job: ImageTransfer) -> str:
 
 
 def _pull_from_loopback(job: ImageTransfer, reporter: Reporter) -> bool:
-    """Let the engine pull from the loopback registry.
+    """Let the engine pull the image from a loopback registry.
 
-    Returns False if it cannot reach the registry.
+    Returns False if the engine cannot reach the registry.
     """
     with (
         reporter.progress(job.title, job.size(job.there)) as bar,
@@ -89,7 +89,7 @@ def _pull_from_loopback(job: ImageTransfer, reporter: Reporter) -> bool:
 
 
 def _progress_callback(job: ImageTransfer, bar: ProgressBar) -> Callable[[int], object]:
-    """The callback that advances the bar with each chunk. None for Docker, which sends events."""
+    """Return the function to call with the size of each chunk. Docker sends events instead."""
     return bar.advance if job.engine.kind == "podman" else lambda _: None
 
 
@@ -114,7 +114,6 @@ def _podman_pull(job: ImageTransfer, served: LoopbackImage) -> None:
 
 
 def _send_archive(job: ImageTransfer, reporter: Reporter) -> None:
-    """Send a docker-archive of missing layers, or of all layers if the engine rejects it."""
     if job.engine.kind == "podman":
         with _archive(job, reporter) as chunks:
             process.feed_command(job.engine.command("load"), chunks)
@@ -136,7 +135,7 @@ def _send_archive(job: ImageTransfer, reporter: Reporter) -> None:
 def _archive(
     job: ImageTransfer, reporter: Reporter, without: Collection[Digest] = ()
 ) -> Iterator[Iterator[bytes]]:
-    """Yield the chunks of a docker-archive. A progress bar counts consumed chunks."""
+    """Yield the chunks of a docker-archive, and show their progress."""
     with reporter.progress(job.title, job.size(without)) as bar:
 
         def _counted() -> Iterator[bytes]:
@@ -178,7 +177,7 @@ class DockerApi:
             self._api.tag(source, repository, tag)
 
     def remove(self, reference: str) -> None:
-        """Remove a name, and an image without other names. A missing name is ignored."""
+        """Remove a name, and the image if it has no other name. A missing name is ignored."""
         with _convert_errors(f"remove {reference}"), contextlib.suppress(ImageNotFound):
             self._api.remove_image(reference)
 

@@ -106,7 +106,6 @@ def describe_archive(path: Path, label: str, *, python: str, arch: Arch) -> Stan
 
 
 def _refuse_other_builds(paths: set[str], python: str, label: str) -> None:
-    """Raise IntegrityError if `paths` are from a different release, ABI or C library."""
     programs = [match for match in map(_PROGRAM.fullmatch, sorted(paths)) if match is not None]
     others = sorted({match[1] for match in programs})
     if others and python not in others:
@@ -126,7 +125,6 @@ def _refuse_other_builds(paths: set[str], python: str, label: str) -> None:
 def _refuse_unusable(
     interpreter: bytes, program: str, paths: set[str], label: str, arch: Arch
 ) -> None:
-    """Raise IntegrityError if `interpreter` is for another architecture or lacks libpython."""
     machine = int.from_bytes(interpreter[18:20], "little")
     if not interpreter.startswith(b"\x7fELF\2\1") or machine != MACHINES[arch]:
         _refuse_archive(label, f"has {TOP}/{program}, which is not a program for {arch}")
@@ -139,7 +137,6 @@ def _refuse_unusable(
 
 
 def _linked_libraries(program: bytes, place: str) -> tuple[str, list[str]]:
-    """Return the dynamic linker of the ELF file `program`, and the libraries that it loads."""
     from elftools.elf.elffile import ELFFile  # imports fifty modules that few commands need
 
     linker, names = "", []
@@ -156,7 +153,7 @@ def _linked_libraries(program: bytes, place: str) -> tuple[str, list[str]]:
 def archive_members(
     path: Path, label: str, *, prefix: str, python: str, spool: Path
 ) -> list[LayerMember]:
-    """The members of the layer of the archive at `path`, placed below the absolute path `prefix`.
+    """Return the layer members of the archive at `path`, below the absolute path `prefix`.
 
     The contents of files are written to the new file `spool`, which must exist until the layer is
     written. Raises IntegrityError like `describe_archive`.
@@ -187,8 +184,8 @@ def archive_programs(
 ) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yield the interpreter, shared libraries, and extension modules of the standard library.
 
-    Each item is the path in the layer and a function that reads the content, and is valid until the
-    next item. Raises IntegrityError like `describe_archive`.
+    Each item is a path in the layer and a function that reads the content. An item is valid until
+    the next item. Raises IntegrityError like `describe_archive`.
     """
     version = re.escape(python)
     libraries = re.compile(
@@ -205,7 +202,7 @@ _Content = Callable[[], Iterator[bytes]]
 
 
 def _entries(path: Path, label: str) -> Iterator[tuple[LayerMember, _Content]]:
-    """Yield members below `python/`, each with a reader that is valid until the next member."""
+    """Yield the members below `python/`, each with a reader that is valid until the next member."""
     with path.open("rb") as file:
         start = file.read(4)
     if start == _ZSTD:
@@ -240,7 +237,7 @@ def _entries(path: Path, label: str) -> Iterator[tuple[LayerMember, _Content]]:
             if entry.type == tarfile.DIRTYPE:
                 continue  # the layer writer adds all folders
             if entry.type == tarfile.SYMTYPE:
-                target = _target(name, entry.target, label)
+                target = _link_target(name, entry.target, label)
                 link = LayerMember(path=name, kind=MemberKind.LINK, mode=0o777, target=target)
                 yield link, reader.content
             elif entry.type in FILES:
@@ -252,8 +249,7 @@ def _entries(path: Path, label: str) -> Iterator[tuple[LayerMember, _Content]]:
                 )
 
 
-def _target(name: str, target: str, label: str) -> str:
-    """Return the `target` of the link `name`. Raises IntegrityError if it is outside the folder."""
+def _link_target(name: str, target: str, label: str) -> str:
     led = posixpath.normpath(posixpath.join(TOP, posixpath.dirname(name), target))
     if target.startswith("/") or not target.isprintable() or not led.startswith(f"{TOP}/"):
         _refuse_archive(label, f"has a link {name!r} to {target[:PATH_LIMIT]!r}, outside of {TOP}/")
@@ -280,7 +276,6 @@ def _store_content(
 
 
 def _refuse_misplaced(by_path: dict[str, LayerMember], label: str) -> None:
-    """Raise IntegrityError if a member is below a file or a link."""
     for name in by_path:
         above = posixpath.dirname(name)
         while above:
@@ -296,7 +291,7 @@ def _link(by_path: dict[str, LayerMember], path: str, target: str) -> None:
 
 
 def _relocate_texts(by_path: dict[str, LayerMember], prefix: str) -> None:
-    """In text files, replace the build folder by `prefix`, and compilers by the image's."""
+    """Replace the build folder in text files with `prefix`, and compilers with the image's."""
     built_at = sysconfig_data.INSTALL_PREFIX
     for name in filter(_SYSCONFIG.fullmatch, sorted(by_path)):
         source = by_path[name].content

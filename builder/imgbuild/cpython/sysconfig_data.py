@@ -29,7 +29,7 @@ SysconfigValues = dict[str, str | int]
 
 
 def read_sysconfig(source: bytes) -> tuple[SysconfigValues, str]:
-    """Read the values in the module `source`, and the Python folder that the values contain.
+    """Return the values in the module `source`, and the Python folder in these values.
 
     Raises ValueError if `source` is a different module, and the errors of the parser if `source` is
     invalid.
@@ -79,7 +79,7 @@ def _part(name: str, part: ast.expr) -> str:
 
 
 def encode_sysconfig(values: Mapping[str, str | int], built_at: str, prefix: str) -> bytes:
-    """Write the module with `values`, for Python in `prefix` and the image's compilers."""
+    """Return the module with `values`, for Python in `prefix` and the image's compilers."""
     lines = [
         f"    {name!a}: {_adapt_value(name, value, built_at, prefix)!a},"
         for name, value in sorted(values.items())
@@ -96,27 +96,26 @@ def _adapt_value(name: str, value: str | int, built_at: str, prefix: str) -> str
     if name in COMPILERS:
         words = [_compiler(word) for word in words]
     elif name in TOOLS:
-        words = [_tool(name, word) for word in words]
+        words = [_tool_name(name, word) for word in words]
     if name in COMPILERS or _FLAGS.fullmatch(name):
         words = [word for word in words if _FOREIGN.fullmatch(word) is None]
     return value if words == value.split() else " ".join(words)
 
 
 def relocate_text(text: str, built_at: str, prefix: str) -> str:
-    """Replace the folder `built_at` by `prefix` at the start of paths in `text`."""
+    """Replace the folder `built_at` with `prefix` at the start of paths in `text`."""
     pattern = rf"(^|[\s=,:'\"]|-[LI]){re.escape(built_at)}(?=[/\s,:'\"]|$)"
     return re.sub(pattern, lambda match: f"{match[1]}{prefix}", text, flags=re.MULTILINE)
 
 
 def _compiler(word: str) -> str:
-    """Replace a compiler by the image's compiler. Every base with headers has cc and c++."""
+    """Replace a compiler with the image's compiler. Every base with headers has cc and c++."""
     program = word.rpartition("/")[2]
     if re.fullmatch(r"(.*-)?(clang|gcc)(-[0-9.]+)?", program):
         return "cc"
     return "c++" if re.fullmatch(r"(.*-)?(clang|g)\+\+(-[0-9.]+)?", program) else word
 
 
-def _tool(name: str, word: str) -> str:
-    """Return the binutils name of a tool from another toolchain."""
+def _tool_name(name: str, word: str) -> str:
     program, plain = word.rpartition("/")[2], name.lower()
     return plain if re.fullmatch(rf"(.*-)?{plain}(-[0-9.]+)?", program) else word

@@ -25,7 +25,7 @@ ADDRESS_LOGIN = re.compile(r"//[^/@\s]+@")
 
 
 class CollectedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, the Python and packages of the active environment, and its variables."""
+    """The machine, its relevant environment variables, and the active Python with its packages."""
 
     host: Host
     python: str
@@ -48,7 +48,10 @@ def collect_machine() -> CollectedMachine:
 
 
 def run_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that affect a run, without credentials, and with "set" instead of secrets."""
+    """Return the variables that affect a run, with "set" as the value of secrets.
+
+    Credentials in URLs are removed.
+    """
     return {
         name: "set" if SECRET.search(name) else ADDRESS_LOGIN.sub("//", value)
         for name, value in sorted(environment.items())

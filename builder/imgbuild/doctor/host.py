@@ -40,7 +40,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeSupport(msgspec.Struct, frozen=True, kw_only=True):
-    """A container runtime on this machine. `gpus` is set if it can provide GPUs to containers."""
+    """A container runtime on this machine. `gpus` is set if containers can use GPUs."""
 
     name: str
     version: str
@@ -50,8 +50,8 @@ class RuntimeSupport(msgspec.Struct, frozen=True, kw_only=True):
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """A machine. `driver` is the version of the NVIDIA driver ("580.65.06"), or "".
 
-    `igzip` is set if containerd, and therefore Docker, can use this program to decompress layers.
-    `described` is set for another machine, with only architecture, driver and GPUs.
+    `igzip` is set if the program igzip is installed, which containerd and Docker use to decompress
+    layers faster. `described` is set for another machine, with only architecture, driver and GPUs.
     """
 
     arch: Arch | None
@@ -66,7 +66,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_phrase(self) -> str:
-        """The description of the machine in messages."""
+        """The words for the machine in messages."""
         return "the machine" if self.described else "this machine"
 
 
@@ -96,7 +96,7 @@ def accelerator_host() -> Host:
 
 
 def parse_gpus(text: str) -> tuple[str, tuple[HostGpu, ...]]:
-    """Parse the driver and GPUs in the CSV output of `nvidia-smi` for one of QUERIES."""
+    """Return the driver and GPUs in the CSV output of `nvidia-smi` for one of `QUERIES`."""
     driver = ""
     gpus = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
@@ -128,7 +128,7 @@ def _gpus() -> tuple[str, tuple[HostGpu, ...]]:
 
 
 def driver_version(text: str) -> str:
-    """Return the driver version in `text`, the content of the driver's file in /proc."""
+    """Return the driver version in `text`, which is the content of a file in /proc."""
     first = text.partition("\n")[0]
     match = _VERSION.search(first) if "NVRM" in first else None
     return match[0] if match else ""
@@ -176,7 +176,7 @@ def _arch(machine: str) -> Arch | None:
 
 
 def glibc_version() -> str:
-    """Return the glibc version of this machine, or "" with another C library."""
+    """Return the glibc version of this machine, or "" if it uses another C library."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (OSError, ValueError):

@@ -36,7 +36,7 @@ ENTRYPOINT = "/opt/imgbuild/entrypoint"
 
 
 class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for checks: GPUs, shared memory in MB, and `words`, the options of Apptainer."""
+    """Options for checks: GPUs, shared memory in MB, and Apptainer options (`words`)."""
 
     gpus: int = 0
     shared: int = 0
@@ -70,7 +70,7 @@ def check_sif(
     command = [*words, *options.words, str(image), ENTRYPOINT, *_command(lock, options)]
     with reporter.step(f"{lock.target}: checking inside the image, in apptainer"):
         done = process.run_command(command, check=False)
-    return _report(lock, arch, done, reporter)
+    return _read_report(lock, arch, done, reporter)
 
 
 def check_image(
@@ -101,7 +101,7 @@ def check_image(
             done = engine.start_container(container_engine, container)
         finally:
             engine.remove_container(container_engine, container)
-    return _report(lock, arch, done, reporter)
+    return _read_report(lock, arch, done, reporter)
 
 
 def _check_in_root(test_image: ImageUnderTest, layout: Layout, options: InspectOptions) -> Report:
@@ -125,7 +125,7 @@ def _check_in_root(test_image: ImageUnderTest, layout: Layout, options: InspectO
                 user=(user.uid, user.gid),
                 network=True,
             )
-    return _report(lock, arch, done, test_image.reporter)
+    return _read_report(lock, arch, done, test_image.reporter)
 
 
 def _command(lock: Lock, options: InspectOptions) -> list[str]:
@@ -135,7 +135,6 @@ def _command(lock: Lock, options: InspectOptions) -> list[str]:
 
 
 def _script_tar() -> Iterator[bytes]:
-    """Yield the two files of the script as a tar stream."""
     for name in SCRIPTS:
         data = (runner.TESTS / name).read_bytes()
         yield member_header(LayerMember(path=name, size=len(data), content=data))
@@ -143,8 +142,7 @@ def _script_tar() -> Iterator[bytes]:
     yield bytes(1024)
 
 
-def _report(lock: Lock, arch: Arch, done: process.ProcessResult, reporter: Reporter) -> Report:
-    """Read the findings of the script. Raises WorkFailed if it did not run."""
+def _read_report(lock: Lock, arch: Arch, done: process.ProcessResult, reporter: Reporter) -> Report:
     try:
         document = msgspec.json.decode(done.stdout, type=_ScriptOutput)
     except msgspec.DecodeError as error:
@@ -176,7 +174,7 @@ def _report(lock: Lock, arch: Arch, done: process.ProcessResult, reporter: Repor
 
 
 def finding_lines(report: Report) -> Sequence[str]:
-    """Return the findings as text, with errors at the end."""
+    """Return the findings as lines of text, with errors at the end."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []
     for finding in sorted(report.findings, key=lambda entry: order.index(entry.severity)):

@@ -30,8 +30,8 @@ SPECIAL_PACKAGES = frozenset({"sglang", "verl", "unsloth", "deepspeed"})
 class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """A target, and the requirements of its image on each architecture.
 
-    `retired` is the reason if another target replaces it, or "". `recommended` is set by the
-    matrix. `special` is set if the target has a framework in SPECIAL_PACKAGES.
+    `retired` is the reason why another target replaces this target, or "". `recommended` is set in
+    the matrix. `special` is set if the target has a framework in `SPECIAL_PACKAGES`.
     """
 
     target: str
@@ -46,10 +46,10 @@ class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
 class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a target can run, with `reasons` if it cannot, and `remarks` if it can.
 
-    `complete` is set if the target fits and the driver fully supports the CUDA release. `limited`
-    is set if some kernels for the GPUs exist only as PTX, and the driver may be too old to compile
-    them. If the machine's driver has restrictions, `unrestricted` is the oldest driver without
-    restrictions. `retired`, `recommended` and `special` are as in `TargetNeeds`.
+    `complete` is set if the target can run and the driver fully supports the CUDA release.
+    `limited` is set if some kernels for the GPUs exist only as PTX, and the driver may be too old
+    to compile them. If the machine's driver has restrictions, `unrestricted` is the oldest driver
+    without restrictions. `retired`, `recommended` and `special` are the same as in `TargetNeeds`.
     """
 
     target: str
@@ -67,8 +67,8 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 class HostDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The machine, the results for targets, and remarks.
 
-    `best` is the first target that fits, preferably not retired. It is "" if no target fits, or if
-    no GPU and driver were found.
+    `best` is the first target that can run, preferably not retired. It is "" if no target can run,
+    or if no GPU and driver were found.
     """
 
     host: Host
@@ -88,7 +88,10 @@ class _TargetDigests(msgspec.Struct, frozen=True):
 def target_needs(
     images: Path, lock: Lock, retired: str = "", *, recommended: bool = False
 ) -> TargetNeeds:
-    """The requirements of the image of `lock`, from the digests or else from the CUDA release."""
+    """Return the requirements of the image of `lock`.
+
+    If the digests do not contain requirements, they are based on the CUDA release.
+    """
     path = digests_path(images, lock.target)
     target_digests = (
         codec.read_document(path, _TargetDigests, what="digests").arch if path.exists() else {}
@@ -109,20 +112,22 @@ def target_needs(
 
 
 def is_special(lock: Lock) -> bool:
-    """Whether the target has a framework in SPECIAL_PACKAGES."""
+    """Return whether the target has a framework in `SPECIAL_PACKAGES`."""
     return any(not SPECIAL_PACKAGES.isdisjoint(each.versions) for each in lock.arch.values())
 
 
 def planned_needs(
     target: str, cuda: str, arches: Iterable[Arch], gpu: Sequence[str]
 ) -> TargetNeeds:
-    """The expected requirements of a row without a lock, based on its CUDA release and GPUs."""
+    """Return the expected requirements of a row without a lock.
+
+    They are based on the row's CUDA release and GPUs.
+    """
     assumed = _assumed_floors(cuda, gpu)
     return TargetNeeds(target=target, cuda=cuda, as_of="", floors=dict.fromkeys(arches, assumed))
 
 
 def _assumed_floors(cuda: str, stated: Sequence[str]) -> Floors:
-    """Return the requirements that follow from the CUDA release and the stated capabilities."""
     data = gpus.load_drivers()
     later = [entry.capability for entry in data.gpus if _has_code_for(stated, entry.capability)]
     return Floors(
@@ -137,9 +142,8 @@ def diagnose_host(host: Host, offers: Iterable[TargetNeeds]) -> HostDiagnosis:
     """Compare `host` with `offers`. Complete targets are first, and unsuitable targets last.
 
     In each group, recommended targets are first and retired targets last. Targets without a
-    framework in SPECIAL_PACKAGES precede the others. Otherwise, targets with the newest CUDA
-    release and the latest date are first. `best` is the first target that fits, preferably not
-    retired.
+    framework in `SPECIAL_PACKAGES` precede the others. Otherwise, targets with the newest CUDA
+    release and the latest date are first.
     """
     ordered = sorted(
         offers,
@@ -171,10 +175,7 @@ def diagnose_host(host: Host, offers: Iterable[TargetNeeds]) -> HostDiagnosis:
 
 
 def is_comparable(host: Host) -> bool:
-    """Whether a GPU and a driver were found, so that targets can be compared.
-
-    For another machine, the specified properties are compared.
-    """
+    """Return whether GPUs and driver are known, so that targets can be compared."""
     return host.described or bool(host.gpus and host.driver)
 
 
@@ -185,7 +186,7 @@ def limit_diagnosis(diagnosis: HostDiagnosis, targets: Collection[str]) -> HostD
 
 
 def judge_target(host: Host, offered: TargetNeeds) -> TargetFit:
-    """Whether the target of `offered` runs on `host`."""
+    """Return whether the target of `offered` can run on `host`, and why."""
     floors = offered.floors.get(host.arch) if host.arch is not None else None
     if floors is None:
         have = " and ".join(sorted(offered.floors))
@@ -264,7 +265,7 @@ def driver_text(driver: str, floors: Floors) -> str:
 
 
 def restriction_text(driver: str, place: str) -> str:
-    """Return the same remark as in `driver_text` for images with different requirements.
+    """Return a remark like `driver_text` that is the same for all images.
 
     `place` is where the oldest driver without the restriction is shown.
     """
@@ -277,7 +278,7 @@ def restriction_text(driver: str, place: str) -> str:
 
 
 def shared_remarks(host: Host, fit: TargetFit, place: str) -> tuple[str, ...]:
-    """Return the remarks on a target, with `restriction_text` in place of `driver_text`."""
+    """Return the remarks on a target, with `restriction_text` instead of `driver_text`."""
     return tuple(
         restriction_text(host.driver, place)
         if fit.unrestricted and COMPATIBILITY in remark
@@ -307,7 +308,6 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
 
 
 def _computed_capabilities() -> set[str]:
-    """Return the compute capabilities for which requirements of images are computed."""
     return {entry.capability for entry in gpus.load_drivers().gpus}
 
 
@@ -317,13 +317,11 @@ def _is_tegra(capability: str) -> bool:
 
 
 def has_code(able: Collection[str], capability: str) -> bool:
-    """Whether code for the capabilities `able` runs on another capability.
+    """Return whether code for the capabilities `able` runs on a GPU with `capability`.
 
-    Code runs on newer capabilities with the same major version. A Tegra GPU runs only code for its
-    exact capability.
-
-    Requirements are computed for each capability in the data, because code with the suffix "a" runs
-    on only one capability. A capability that is in the data but not in `able` is not supported.
+    Code runs on newer capabilities with the same major version, but a Tegra GPU runs only code for
+    its exact capability. A known capability runs only if it is in `able`, because code with the
+    suffix "a" runs on only one capability.
     """
     if capability in able:
         return True
@@ -351,12 +349,11 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
 
 
 def _may_not_compile(host: Host, floors: Floors, gpu: HostGpu) -> bool:
-    """Whether the driver may be too old to compile kernels that the GPU needs."""
     return is_compiled(floors, gpu) and gpus.is_older(host.driver, floors.driver_full)
 
 
 def is_compiled(floors: Floors, gpu: HostGpu) -> bool:
-    """Whether some kernels for the GPU exist only as PTX."""
+    """Return whether some kernels for the GPU exist only as PTX."""
     return gpu.capability in floors.gpu_ptx or (
         bool(gpu.capability)
         and not _has_code_for(floors.gpu, gpu.capability)

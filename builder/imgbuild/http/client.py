@@ -67,7 +67,7 @@ class TextPage(msgspec.Struct, frozen=True):
 
 
 class RequestRefused(FetchFailed):
-    """The server rejected the request, and a retry would fail, too."""
+    """The server rejected the request, and a retry would also fail."""
 
     def __init__(
         self, message: str, *, status: int, hint: str | None = None, total: int | None = None
@@ -83,20 +83,20 @@ class RequestRefused(FetchFailed):
 
 
 class Authorizer:
-    """Provides certificates and credentials for requests of `HttpClient`, and interprets responses.
+    """Provides certificates and credentials for the requests of an `HttpClient`.
 
     This class uses the system's certificates and the credentials in the URL. Thread-safe.
     """
 
     def add_allowed_headers(self, request: Request) -> Request:
-        """Add the headers that may be sent to the URL of `request`.
-
-        Also called after a redirect.
-        """
+        """Add the headers that may be sent to the URL of `request`. Repeated after a redirect."""
         return request
 
     def context(self, request: Request) -> ssl.SSLContext:
-        """The TLS context for `request`. Raises InputError if a certificate file is invalid."""
+        """Return the TLS context for `request`.
+
+        Raises InputError if a certificate file is invalid.
+        """
         from imgbuild.http import session
 
         return session.cached_trust(os.environ)
@@ -104,7 +104,10 @@ class Authorizer:
     def send_authorized(
         self, http: HttpClient, request: Request, login: LoginPair | None
     ) -> Response:
-        """Send `request`. The response can have any status. `login` is from the URL."""
+        """Send `request`, with the credentials `login` of the URL.
+
+        The response can have any status.
+        """
         return http.send_request(request, login)
 
     def refusal_error(self, http: HttpClient, request: Request, response: Response) -> Exception:
@@ -270,7 +273,7 @@ class HttpClient:
 
     @contextlib.contextmanager
     def send_once(self, request: Request) -> Iterator[Response]:
-        """Send the request once. Yields a successful response with an unread body.
+        """Send the request once, and yield a successful response with an unread body.
 
         Raises TransientError or FetchFailed. After a redirect, the body of the request is sent
         again.
@@ -300,7 +303,7 @@ class HttpClient:
         raise FetchFailed(message)
 
     def chunks(self, response: Response, *, decode: bool = False) -> Iterator[ByteString]:
-        """Yield the body.
+        """Yield the response body in chunks.
 
         Raises TransientError if the connection ends before the announced length.
         """
@@ -317,7 +320,7 @@ class HttpClient:
             yield chunk
 
     def _count_body(self, response: Response) -> Iterator[ByteString]:
-        """Yield the body.
+        """Yield the response body in chunks.
 
         Raises FetchFailed if it exceeds the limit and no length was announced.
         """
@@ -334,7 +337,7 @@ class HttpClient:
     def wait_before_retry(
         self, tries: int, wait: float | None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
-        """Wait before the next attempt: the time that the server requests, or a doubled delay."""
+        """Wait as long as the server requests, or twice as long as before the previous attempt."""
         if wait is not None and wait > 3:
             self._reporter.info(f"a server is busy and requests a delay of {wait:.0f} s")
         spread = random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not come back at once
@@ -346,7 +349,7 @@ class HttpClient:
     def send_request(self, request: Request, login: LoginPair | None) -> Response:
         """Send `request` unchanged with `login`. The response can have any status.
 
-        If there is no response, raises TransientError, or FetchFailed if a retry cannot help.
+        If there is no response, TransientError is raised, or FetchFailed if a retry cannot help.
         """
         from imgbuild.http import session
 
@@ -368,7 +371,10 @@ class HttpClient:
             raise self._convert_error(error, request.place) from None
 
     def refusal_error(self, request: Request, response: Response) -> Exception:
-        """The error for a failed response: TransientError if a retry can help, else a refusal."""
+        """Return the error for a failed response.
+
+        It is a TransientError if a retry can help, and otherwise a RequestRefused.
+        """
         from imgbuild.http.session import TransientError
 
         status, reason = response.status_code, self.credentials.scrub_text(response.reason or "")
@@ -402,10 +408,7 @@ class HttpClient:
         return self.retry_request(Request(url, headers, method), read)
 
     def retry_request(self, request: Request, read: Callable[[Response], T]) -> T:
-        """Send `request`, and return the result of `read`.
-
-        Both are retried until `read` succeeds.
-        """
+        """Send `request` until `read` can process the response, and return the result of `read`."""
         from imgbuild.http.session import TransientError
 
         tries = 0
@@ -422,7 +425,7 @@ class HttpClient:
                 self.wait_before_retry(tries, transient.wait)
 
     def give_up(self, url: str, tries: int, reason: str, wait: float | None) -> None:
-        """Raise FetchFailed if all attempts have failed, or if the requested delay is too long."""
+        """Raise FetchFailed if no attempts are left, or if the requested delay is too long."""
         message = self.credentials.scrub_text(f"{redact_url(url)}: {reason}")
         if wait is not None and wait > _LONGEST_WAIT:
             hint = f"the server requests a delay of {wait:.0f} s; run the command again later"
@@ -453,7 +456,6 @@ class HttpClient:
             raise FetchFailed(message) from None
 
     def _session(self, request: Request) -> Session:
-        """Return the session of this thread for the TLS context of `request`."""
         from imgbuild.http import session
 
         context = self._authorizer.context(request)

@@ -25,13 +25,13 @@ LoginPair = tuple[str, str]
 
 
 def strip_login(url: str) -> str:
-    """Remove user and password from `url`."""
+    """Remove the username and password from `url`."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def redact_url(url: str) -> str:
-    """Remove credentials, fragment and query, which can contain a signature, from `url`."""
+    """Remove the credentials, the fragment and the query, which can be a signature, from `url`."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -42,7 +42,7 @@ def url_host(url: str) -> str:
 
 
 def url_origin(url: str) -> str:
-    """The scheme, host and port of `url`. Credentials apply to all URLs with the same origin."""
+    """Return the scheme, host and port of `url`, to which credentials apply."""
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
@@ -62,7 +62,7 @@ class Credentials:
         self._netrc_read = False
 
     def find_login(self, url: str) -> LoginPair | None:
-        """The credentials for `url` from the URL or the netrc file, or None if there are none.
+        """Return the credentials for `url` from the URL or the netrc file, or None.
 
         Credentials in `url` are stored for the server, because the links on its pages lack
         credentials.
@@ -82,7 +82,7 @@ class Credentials:
             return login
 
     def query_keyring(self, url: str) -> LoginPair | None:
-        """Return the credentials for `url` from keyring, or None if there are none.
+        """Return the credentials for `url` from keyring, or None.
 
         Keyring is queried once for each server.
         """
@@ -97,7 +97,7 @@ class Credentials:
             return self._known.get(place)
 
     def hide_secret(self, secret: str) -> None:
-        """Add `secret` to the texts that `scrub_text` replaces."""
+        """Add `secret` to the texts that `scrub_text` removes."""
         # replacing shorter ones would corrupt texts without protecting anything
         if len(secret) > 2:
             self._secrets |= {secret, quote(secret, safe=""), quote(secret)}
@@ -143,7 +143,7 @@ def _read_netrc() -> netrc.netrc | None:
 
 
 def _services(url: str) -> list[str]:
-    """Return the keyring services of an index: the URL (as in pip and uv) and the host."""
+    """Return the keyring services of an index: the host, and the URL and its parents."""
     parts = urlsplit(strip_login(url))
     base = f"{parts.scheme}://{parts.netloc}"
     names = [parts.netloc, base, base + "/"]

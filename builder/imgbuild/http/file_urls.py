@@ -1,6 +1,6 @@
 """Serves folders in `file:` URLs as pages of links (separate: replaces a server).
 
-Ranges of files are supported, so that the same code reads wheels in folders and on servers.
+Ranges of files are supported, so that wheels in folders are read in the same way as on servers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ REASONS = {200: "OK", 206: "Partial Content", 404: "Not Found", 416: "Range Not 
 
 
 class FolderAdapter(requests.adapters.BaseAdapter):
-    """Responds from the file system. Never used for a redirect or link from a server."""
+    """Responds to `file:` requests, which never come from redirects or links of a server."""
 
     def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
-        """Respond to a request."""
+        """Return the response for a file or folder."""
         path = Path(unquote(urlsplit(request.url or "").path))
         if path.is_dir():
             return _answer(request, 200, io.BytesIO(_page(path)), {"Content-Type": "text/html"})
@@ -57,24 +57,21 @@ class _FileRange(io.RawIOBase):
         file.seek(start)
 
     def readable(self) -> bool:
-        """Return True: the file can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with the next bytes of the range."""
         data = self._file.read(min(len(buffer), self._left))
         buffer[: len(data)] = data
         self._left -= len(data)
         return len(data)
 
     def close(self) -> None:
-        """Close the stream and the file."""
         self._file.close()
         super().close()
 
 
 def _range_bounds(first: str, last: str, size: int) -> tuple[int, int]:
-    """The start and the exclusive end of an HTTP range (a-b, a-, or -n for the last n bytes)."""
+    """Return the start and exclusive end of a range: a-b, a-, or -n for the last n bytes."""
     if not first:
         return max(0, size - int(last)), size
     return int(first), min(size, int(last) + 1 if last else size)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 
 def parse_integer(text: str) -> int | None:
-    """Parse an integer of at most 18 digits. Returns None for other values."""
+    """Parse an integer of at most 18 digits. Returns None for other texts."""
     match = re.fullmatch(r"\s*([0-9]{1,18})\s*", text)
     return int(match[1]) if match else None
 
 
 def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Return the first byte and the total size in Content-Range. A missing value is None."""
+    """Return the first byte and the total size in Content-Range, or None for missing values."""
     text = headers.get("Content-Range", "")
     match = re.fullmatch(r"\s*bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)\s*", text)
     if match is None:

@@ -11,7 +11,7 @@ from imgbuild.http.credentials import redact_url
 
 
 class RequestBody(Protocol):
-    """The body of a request. The length is known before the chunks are produced."""
+    """The body of a request. Its length is known before the chunks are produced."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[bytes]: ...

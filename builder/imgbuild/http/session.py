@@ -107,7 +107,7 @@ def create_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def cached_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the shared result of `create_trust`. Reading the system's bundle takes 0.1 s."""
+    """Return the shared result of `create_trust`, which takes 0.1 s for the system's bundle."""
     with _LOCK:
         return _create_shared_trust(tuple((name, environ.get(name, "")) for name in BUNDLES))
 
@@ -162,7 +162,7 @@ class _PlainSession(requests.Session):
     """A session without redirects, because the requests library would read their bodies."""
 
     def get_redirect_target(self, _: requests.Response) -> None:
-        """Return None: `HttpClient` follows redirects."""
+        """Return None, because `HttpClient` follows redirects."""
 
 
 def create_session(context: ssl.SSLContext) -> requests.Session:
@@ -181,14 +181,14 @@ def create_session(context: ssl.SSLContext) -> requests.Session:
 
 
 def proxy_secrets() -> list[str]:
-    """Return the passwords in proxy URLs of the environment, which can occur in error messages."""
+    """Return the passwords in proxy URLs of the environment, which errors can contain."""
     passwords = [urlsplit(address).password for address in urllib.request.getproxies().values()]
     return [form for password in passwords if password for form in (password, unquote(password))]
 
 
 def convert_error(error: Exception, place: str) -> Exception:
     """Convert `error` to TransientError, or to FetchFailed if a retry cannot help."""
-    chain = _chain(error)
+    chain = _error_chain(error)
     texts = [str(part) for part in chain]
     if any(isinstance(part, ssl.SSLCertVerificationError) for part in chain):
         reason = next(
@@ -214,13 +214,12 @@ def convert_error(error: Exception, place: str) -> Exception:
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that the requests library and reads of responses raise."""
+    """Return the exceptions of the requests library and of reads from connections."""
     # Python's http.client raises ValueError for some chunks with an invalid size.
     return (requests.RequestException, low.HTTPError, HTTPException, OSError, ValueError)
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    """Yield an error and all errors that it wraps as cause, context, argument or `reason`."""
+def _error_chain(error: BaseException) -> list[BaseException]:
     errors: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:
@@ -253,15 +252,12 @@ class _WatchedStream(io.RawIOBase):
         self._bytes = 0
 
     def readable(self) -> bool:
-        """Return True: the body can be read."""
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket."""
         return int(self._source.fileno())
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill `buffer` with received bytes."""
         started = time.monotonic()
         size: int = self._source.readinto(buffer)
         if self._begun:
@@ -277,7 +273,6 @@ class _WatchedStream(io.RawIOBase):
         return size
 
     def close(self) -> None:
-        """Close the response body and the file of the socket."""
         self._source.close()
         super().close()
 

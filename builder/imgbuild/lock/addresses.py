@@ -163,7 +163,7 @@ def _refuse_secrets(text: str) -> None:
         raise ValueError(message) from None
     login = parts.password is not None or (parts.username and parts.scheme != "ssh")
     if login:
-        message = f"the URL contains a user name or password: {NETRC}"
+        message = f"the URL contains a username or password: {NETRC}"
         raise ValueError(message)
     names = [name for name, _ in parse_qsl(parts.query) if SECRET.search(name)]
     if names:

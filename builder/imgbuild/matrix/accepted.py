@@ -12,7 +12,7 @@ from imgbuild.matrix.fields import Check, Line, Package, Reason
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base class of the values in this module. Unknown keys are errors."""
+    """Rejects unknown keys."""
 
 
 class Waiver(_Strict, frozen=True):

@@ -1,4 +1,4 @@
-"""Checks that names in a matrix exist and that its parts are consistent, after checks of types.
+"""Checks that a matrix is consistent and that its names exist, after checks of types.
 
 `check_targets` checks targets, including targets that extend published targets.
 """
@@ -59,7 +59,7 @@ def check_matrix(notes: ProblemNotes, matrix: Matrix) -> None:
     if any(
         isinstance(base, DebianBase) and base.standalone_python for base in matrix.bases.values()
     ):
-        _outside_python(notes, matrix.image)
+        _check_python_folder(notes, matrix.image)
     extras = [package for group in matrix.extras.values() for package in group]
     rows = row_packages(matrix.targets.values())
     names = dict.fromkeys([*matrix.requires, *matrix.sdists, *extras, *rows])
@@ -86,7 +86,7 @@ def row_packages(rows: Iterable[Target | Extension]) -> list[str]:
 
 
 def check_sdists(notes: ProblemNotes, sdists: Mapping[str, Sdist]) -> None:
-    """Check the environment variables that are set to build sdists."""
+    """Check the environment variables for builds of sdists."""
     for name, sdist in sdists.items():
         check_environment(notes, ("sdists", name, "env"), sdist.env)
 
@@ -94,7 +94,7 @@ def check_sdists(notes: ProblemNotes, sdists: Mapping[str, Sdist]) -> None:
 def check_sdist_packages(
     notes: ProblemNotes, sdists: Mapping[str, Sdist], packages: Collection[str]
 ) -> None:
-    """Check that sdists require only `packages` to be built."""
+    """Check that builds of sdists require only `packages`."""
     for name, sdist in sdists.items():
         for number, package in enumerate(sdist.requires):
             notes.check_choice(("sdists", name, "requires", number), package, packages, "package")
@@ -122,13 +122,12 @@ def check_index(notes: ProblemNotes, path: ValuePath, index: PackageIndex) -> No
 
 
 def check_mirrors(notes: ProblemNotes, path: ValuePath, addresses: Iterable[str]) -> None:
-    """Record URLs with credentials, because the images would contain the credentials."""
+    """Record URLs with credentials, because images would contain the credentials."""
     for number, url in enumerate(addresses):
         _check_login(notes, (*path, number), url)
 
 
 def _check_login(notes: ProblemNotes, path: ValuePath, url: str) -> bool:
-    """Record a problem and return False if a URL contains a username or password."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -136,7 +135,7 @@ def _check_login(notes: ProblemNotes, path: ValuePath, url: str) -> bool:
     if parts.username is None and parts.password is None:
         return True
     # The value is omitted, because errors are copied into logs.
-    message = "the URL contains a user name or password"
+    message = "the URL contains a username or password"
     notes.note(
         path, message, expected="a URL without credentials, which belong in netrc or keyring"
     )
@@ -146,7 +145,7 @@ def _check_login(notes: ProblemNotes, path: ValuePath, url: str) -> bool:
 def debian_packages(
     notes: ProblemNotes, path: ValuePath, packages: tuple[str, ...], *, example: str
 ) -> None:
-    """Check names of Debian packages. Messages show the valid name `example`."""
+    """Check the names of Debian packages. Messages contain `example`, a valid name."""
     notes.check_duplicates(path, packages)
     expected = f"a Debian package name, such as {example}"
     for number, package in enumerate(packages):
@@ -166,7 +165,6 @@ def _base(notes: ProblemNotes, path: ValuePath, base: Base) -> None:
 
 
 def _check_standalone(notes: ProblemNotes, path: ValuePath, source: StandalonePython) -> None:
-    """Check the release and the URLs of a standalone Python. Each checksum must have a URL."""
     if source.version not in STANDALONE_RELEASES:
         message = f"a standalone Python {source.version} is not supported"
         expected = f"one of {', '.join(STANDALONE_RELEASES)}"
@@ -191,8 +189,7 @@ def _check_standalone(notes: ProblemNotes, path: ValuePath, source: StandalonePy
             notes.note((*path, "sha256", arch), message, key=True, expected=expected)
 
 
-def _outside_python(notes: ProblemNotes, image: Image) -> None:
-    """Record folders of the image that overlap the folder of the standalone Python."""
+def _check_python_folder(notes: ProblemNotes, image: Image) -> None:
     for field, folder_path in (
         ("prefix", image.prefix),
         ("workdir", image.workdir),

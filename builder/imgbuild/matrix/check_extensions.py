@@ -15,7 +15,7 @@ from imgbuild.system.syntax import parse_requirement
 
 
 def check_extensions(notes: ProblemNotes, matrix: Extensions) -> None:
-    """Check all parts that can be checked without the lock of a published target."""
+    """Check everything that does not depend on the lock of a published target."""
     if not matrix.published:
         message = "no published target is listed"
         notes.note(("published",), message, expected="at least one published target")
@@ -54,19 +54,18 @@ def _row(notes: ProblemNotes, path: ValuePath, row: Extension, matrix: Extension
         message = "the GPUs are already set by the published target"
         notes.note((*path, "gpu"), message, expected="no `gpu`, or `like` instead of `extends`")
     check_gpus(notes, (*path, "gpu"), row.gpu)
-    _requirements(notes, path, row)
+    _check_requirements(notes, path, row)
     for package, index in row.indexes.items():
         here = (*path, "indexes", package)
         notes.check_choice(here, index, matrix.indexes, "index", of=("indexes",))
     check_row(notes, path, row)
     debian_packages(notes, (*path, "packages"), row.packages, example="rsync")
-    _places(notes, path, row)
+    _check_places(notes, path, row)
     for number, word in enumerate((row.entrypoint or ())[:1]):
         check_folder(notes, (*path, "entrypoint", number), word)
 
 
-def _requirements(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
-    """Record files outside the project, invalid requirements, and extras without a file."""
+def _check_requirements(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
     for number, file in enumerate(row.requirements):
         _check_inside(notes, (*path, "requirements", number), file, "file")
     for number, line in enumerate(row.add):
@@ -82,8 +81,7 @@ def _requirements(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
             notes.note((*path, key), message, expected="requirements: [pyproject.toml]")
 
 
-def _places(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
-    """Record invalid and conflicting paths in the image, and invalid sources of files."""
+def _check_places(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
     files, links = row.files, row.links
     for added in (*files, *links):
         here = (*path, "links" if added in links else "files", added)
@@ -105,7 +103,6 @@ def _places(notes: ProblemNotes, path: ValuePath, row: Extension) -> None:
 
 
 def _check_inside(notes: ProblemNotes, path: ValuePath, source: str, what: str) -> None:
-    """Record a path outside the folder of the matrix."""
     if is_outside(source):
         message = f"the {what} is outside the repository"
         if source.startswith("/"):

@@ -1,4 +1,4 @@
-"""Checks that names in a target exist and that its parts are consistent, after checks of types."""
+"""Checks that a target is consistent and that its names exist, after checks of types."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ FLASHINFER = (*COMPILED_PACKAGES, "flashinfer-cubin")
 
 
 def check_target(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix) -> None:
-    """Check that the target at `path` is consistent, and that it matches the rest of `matrix`."""
+    """Check that the target at `path` is consistent with itself and with the rest of `matrix`."""
     _references(notes, path, target, matrix)
     _architectures(notes, path, target)
     check_row(notes, path, target)
     if target.cuda:
-        _cuda(notes, path, target)
+        _check_cuda(notes, path, target)
     _flashinfer(notes, path, target)
     if target.user_packages:
-        _user_packages(notes, path, target, matrix)
+        _check_user_packages(notes, path, target, matrix)
     values = {name: variable.value for name, variable in target.env.items()}
     settings.environment_first(notes, (*path, "env"), matrix.image.prefix, values, "value")
 
 
 def check_row(notes: ProblemNotes, path: ValuePath, row: Target | Extension) -> None:
-    """Check the keys that exist in rows of both types of matrix."""
+    """Check the keys that rows of both types of matrix have."""
     if len(str(path[-1])) > 128:
         expected = "at most 128 characters"
         notes.note(path, "the name is too long for a tag", key=True, expected=expected)
     notes.check_duplicates((*path, "arch"), row.arch)
-    _versions(notes, path, row)
+    _check_versions(notes, path, row)
     check_environment(notes, (*path, "env"), row.env)
     check_labels(notes, (*path, "labels"), row.labels)
     check_drops(notes, path, row.drop)
@@ -87,7 +87,7 @@ def _references(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Ma
         url = index.url or "" if index else ""
         if "{torch}" in url and "torch" not in target.pins:
             message = "the URL of this index contains {torch}, but the target does not pin torch"
-            notes.note(here, message, value=name, expected="a pin of torch, or another index")
+            notes.note(here, message, value=name, expected="torch under `pins`, or another index")
         other = re.search(r"(?<![a-z0-9])cu[0-9]{2,3}(?![0-9])", url)
         if other and other[0] != tag:
             message, cuda = (
@@ -97,8 +97,9 @@ def _references(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Ma
             notes.note(here, message, value=name, expected=f"an index for {tag}", of=cuda)
 
 
-def _user_packages(notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix) -> None:
-    """Check that the target has pip, uv and a known package folder if `user_packages` is set."""
+def _check_user_packages(
+    notes: ProblemNotes, path: ValuePath, target: Target, matrix: Matrix
+) -> None:
     here: ValuePath = (*path, "user_packages")
     if isinstance(matrix.bases.get(target.base), RegistryBase):
         message = f"the base {target.base} comes from a registry"
@@ -127,8 +128,7 @@ def check_gpus(notes: ProblemNotes, path: ValuePath, capabilities: Sequence[str]
         notes.check_form(here, capability, r"[0-9]+\.[0-9]", 'a compute capability, such as "9.0"')
 
 
-def _versions(notes: ProblemNotes, path: ValuePath, row: Target | Extension) -> None:
-    """Check the pinned and required versions of a row."""
+def _check_versions(notes: ProblemNotes, path: ValuePath, row: Target | Extension) -> None:
     for package, version in row.pins.items():
         here = (*path, "pins", package)
         try:
@@ -159,8 +159,7 @@ def check_specifier(notes: ProblemNotes, path: ValuePath, spec: str) -> None:
         notes.note(path, "not a version specifier", value=spec, expected=expected, near=near)
 
 
-def _cuda(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
-    """Record packages and versions that are built for another CUDA release than the target's."""
+def _check_cuda(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
     cuda = target.cuda
     major, tag = cuda.split(".")[0], "cu" + cuda.replace(".", "")
     of_release = f"the package belongs to a different CUDA release than {cuda}"
@@ -223,7 +222,6 @@ def _flashinfer(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
 
 
 def _check_sampler(notes: ProblemNotes, path: ValuePath, target: Target) -> None:
-    """Record a problem if the variable at `path` contradicts the mode `off`."""
     variable = target.env.get(flashinfer.SAMPLER)
     if variable is not None and variable.value != "0":
         message = (
@@ -252,7 +250,7 @@ def check_labels(notes: ProblemNotes, path: ValuePath, names: Collection[str]) -
 
 
 def check_drops(notes: ProblemNotes, path: ValuePath, drops: tuple[DroppedFiles, ...]) -> None:
-    """Check the files that a target or the matrix excludes."""
+    """Check the files that a target or the matrix excludes from the image."""
     packages: set[str] = set()
     for number, drop in enumerate(drops):
         here = (*path, "drop", number)

@@ -1,8 +1,8 @@
 """Reads and merges learned constraints: which versions of B work with a version of A.
 
 Constraints are stored for all targets in `images/constraints.yaml`. This module returns the
-requirements of a version of A, and the entries that a package set violates. The file is reviewed
-like code. Each line is an entry, with a code location as evidence.
+requirements of a version of A, and the constraints that a package set violates. The file is
+reviewed like code. Each line is one constraint, with a code location as evidence.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A learned constraint. `needs` is a requirement ("vllm>=0.11.1"); `versions`, a specifier."""
+    """A learned constraint: versions of a package, and the versions of another that they need.
+
+    `needs` is a requirement ("vllm>=0.11.1"), and `versions` a specifier.
+    """
 
     package: str
     versions: str
@@ -68,22 +71,22 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return parse_requirement(self.needs).specifier
 
     def restricts_other_for(self, version: str) -> bool:
-        """Whether the entry restricts the other package for this version of `package`."""
+        """Return whether this version of `package` restricts the other package."""
         return not self.unused and self.contains_version(version)
 
     def contains_version(self, version: str) -> bool:
-        """Whether `versions` contains this version of `package`."""
+        """Return whether `versions` contains this version of `package`."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
     def applies_to(self, versions: Mapping[str, str]) -> bool:
-        """Whether the entry applies to a package set (normalized name → version)."""
+        """Return whether the constraint applies to a package set (normalized name → version)."""
         version = versions.get(self.package)
         if version is None or not (self.missing or self.other in versions):
             return False
         return self.restricts_other_for(version)
 
     def is_violated(self, versions: Mapping[str, str]) -> bool:
-        """Whether a package set (normalized name → version) violates the entry."""
+        """Return whether a package set (normalized name → version) violates the constraint."""
         if not self.applies_to(versions):
             return False
         other = versions.get(self.other)
@@ -108,16 +111,17 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def violated_constraints(
     entries: Iterable[Constraint], versions: Mapping[str, str]
 ) -> tuple[Constraint, ...]:
-    """Return the entries that a package set (normalized name → version) violates."""
+    """Return the constraints that a package set (normalized name → version) violates."""
     return tuple(entry for entry in entries if entry.is_violated(versions))
 
 
 def added_requirements(
     entries: Iterable[Constraint], package: str, version: str, present: Container[str]
 ) -> tuple[str, ...]:
-    """Return requirements to add to `package` at `version`, on other packages in `present`.
+    """Return the requirements that constraints add to `package` at `version`.
 
-    Packages that are not present are omitted, because a constraint must not add a package.
+    Requirements of packages that are not `present` are omitted, because a constraint must not add a
+    package.
     """
     return tuple(
         dict.fromkeys(
@@ -136,7 +140,7 @@ def added_requirements(
 def merge_constraints(
     existing: Iterable[Constraint], learned: Iterable[Constraint]
 ) -> tuple[Constraint, ...]:
-    """Merge and sort entries. Duplicates are removed, and entries for adjacent versions joined."""
+    """Merge and sort constraints. Duplicates are removed, and adjacent versions are joined."""
     entries: list[Constraint] = []
     for entry in (*existing, *learned):
         _add_constraint(entries, entry)
@@ -158,13 +162,13 @@ def _add_constraint(entries: list[Constraint], new: Constraint) -> None:
 
 
 def _subject(entry: Constraint) -> tuple[object, ...]:
-    """Return the subject of an entry: the two packages, and for unused code, the place and name."""
+    """Return the two packages of a constraint and, for unused code, the location and the name."""
     code = (entry.check, entry.file, entry.name) if entry.unused else ()
     return (entry.package, entry.other, entry.missing, entry.unused, *code)
 
 
 def _covers_entry(entry: Constraint, other: Constraint) -> bool:
-    """Whether `entry` applies to all versions of `other` and is at least as strict."""
+    """Return whether `entry` applies to all versions of `other` and is at least as strict."""
     return is_within(other.versions, entry.versions) and is_within(str(entry.spec), str(other.spec))
 
 
@@ -178,7 +182,7 @@ class _VersionSpan(msgspec.Struct, frozen=True):
 
 
 def _span(text: str) -> _VersionSpan | None:
-    """Parse `text` as an interval. None for `!=`, `~=` and wildcards."""
+    """Parse `text` as an interval. Returns None for `!=`, `~=` and wildcards."""
     span = _VersionSpan()
     for part in SpecifierSet(text):
         if part.operator not in ("==", ">=", ">", "<", "<=") or part.version.endswith(".*"):
@@ -192,7 +196,7 @@ def _span(text: str) -> _VersionSpan | None:
 
 
 def is_within(inner: str, outer: str) -> bool:
-    """Whether `outer` allows all versions that `inner` allows, as far as can be determined."""
+    """Return whether `outer` certainly allows all versions that `inner` allows."""
     if SpecifierSet(inner) == SpecifierSet(outer):
         return True
     excluded = [part for part in SpecifierSet(outer) if part.operator == "!="]
@@ -217,7 +221,7 @@ def is_within(inner: str, outer: str) -> bool:
 
 
 def _union(spec: str, other: str) -> str | None:
-    """Return the union of two specifiers, or None if there is a gap between them."""
+    """Return the union of two specifiers, or None if the union is not one interval."""
     first, second = _span(spec), _span(other)
     if (
         first is None
@@ -239,7 +243,6 @@ def _union(spec: str, other: str) -> str | None:
 
 
 def _spans_touch(first: _VersionSpan, second: _VersionSpan) -> bool:
-    """Whether `first` begins at or before the end of `second`."""
     if first.low is None or second.high is None or first.low < second.high:
         return True
     return first.low == second.high and first.low_closed and second.high_closed
@@ -260,12 +263,15 @@ class _ConstraintsFile(msgspec.Struct, frozen=True):
 
 
 def constraints_path(images: Path) -> Path:
-    """Return the path of the entries in the folder `images`."""
+    """Return the path of the file of constraints in the folder `images`."""
     return images / "constraints.yaml"
 
 
 def read_constraints(images: Path) -> tuple[Constraint, ...]:
-    """Read the entries in `images`, if the file exists. Raises InputError with all problems."""
+    """Read the constraints in `images`, if the file exists.
+
+    Raises InputError with all problems.
+    """
     path = constraints_path(images)
     try:
         data = boundary.read_regular_file(path, codec.LIMIT)
@@ -279,7 +285,7 @@ def read_constraints(images: Path) -> tuple[Constraint, ...]:
 
 @functools.lru_cache(maxsize=4)  # the same file is read for each target
 def parse_constraints(data: bytes, file: str) -> tuple[Constraint, ...]:
-    """Parse entries from `data`. Error messages contain the name `file`."""
+    """Parse constraints from `data`. Error messages contain the name `file`."""
     from imgbuild.matrix.convert import convert_document
     from imgbuild.matrix.yaml_nodes import parse_yaml
 
@@ -318,7 +324,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
 
 
 def encode_constraints(entries: Iterable[Constraint]) -> bytes:
-    """Encode `entries` canonically."""
+    """Encode constraints canonically."""
     rows = [f"  - {{{_row(entry)}}}\n" for entry in merge_constraints((), entries)]
     body = "constraints:\n" + "".join(rows) if rows else "constraints: []\n"
     return f"{HEAD}version: 1\n{body}".encode()

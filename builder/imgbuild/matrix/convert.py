@@ -43,7 +43,6 @@ _EMPTY_VALUES: dict[type[inspect.Type], Any] = {
 
 @functools.cache
 def _type_info(kind: Hashable) -> inspect.Type:
-    """Return msgspec's description of a type. Cached, because computing it takes milliseconds."""
     return inspect.type_info(kind)
 
 
@@ -54,7 +53,10 @@ def convert_document(
     *,
     hint: str | None = None,
 ) -> T:
-    """Convert `document`. Raises InputError with `hint` and all problems, also of `check`."""
+    """Convert `document` to a value of `expected_type`, and `check` the value.
+
+    Raises InputError with `hint`, all mismatches, and all problems that `check` records.
+    """
     notes = ProblemNotes(document.file, document.place)
     if document.root is not None:
         reader = _NodeConverter(notes)
@@ -70,9 +72,9 @@ def convert_document(
 def refusal_error(
     document: YamlDocument, problems: tuple[InputProblem, ...], *, hint: str | None = None
 ) -> InputError:
-    """Create the error with all `problems` of `document`.
+    """Return the error with all `problems` of `document`.
 
-    Unknown keys come first, because they can cause other problems. Other problems are in file
+    Unknown keys come first, because they can cause other problems. The other problems are in file
     order.
     """
     ordered = sorted(
@@ -106,7 +108,6 @@ class _NodeConverter:
         path: ValuePath,
         expected: str | None = None,
     ) -> Any:
-        """Convert `node`. `expected` is the description of the field."""
         expected_type, expected, _ = _describe_type(expected_type, expected)
         if node_kind(node) == "alias":  # noted already, when the file was parsed
             return self._convert_empty(expected_type, path)
@@ -165,7 +166,7 @@ class _NodeConverter:
     ) -> Any:
         """Convert the value of a misspelt key like the value of `field`.
 
-        If the value is not valid for the field, dependent values are not checked.
+        If the value is not valid for the field, values that depend on it are not checked.
         """
         key.value = field.encode_name
         problem_count = len(self.notes.problems)

@@ -40,11 +40,11 @@ from imgbuild.values import Arch
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base class of all values in a matrix. Unknown keys are errors."""
+    """Rejects unknown keys."""
 
 
 class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
-    """A published target, with the location of the lock and of the layers."""
+    """A published target, with the locations of its lock and its layers."""
 
     lock: Annotated[
         Line,

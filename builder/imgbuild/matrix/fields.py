@@ -1,7 +1,7 @@
 """Defines the types of strings in `matrix.yaml` and in locks: names, versions, paths, reasons.
 
 The patterns are checked whenever a file is read. `matrix.settings` has additional checks. A valid
-string can contain quotes, `$` or spaces, which `render` quotes in its output.
+string can contain quotes, `$` or spaces. `render` quotes these characters in its output.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ DebianVersion = Annotated[
     str, Meta(pattern=r"^[0-9][A-Za-z0-9.+:~-]*\Z", description="version of a Debian package")
 ]
 DebianArch = Annotated[
-    str, Meta(pattern=r"^[a-z0-9-]+\Z", description="Debian's name of an architecture")
+    str, Meta(pattern=r"^[a-z0-9-]+\Z", description="name of an architecture in Debian")
 ]
 VariableName = Annotated[
     str, Meta(pattern=rf"^{VARIABLE}\Z", description="name of an environment variable")

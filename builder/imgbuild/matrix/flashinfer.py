@@ -50,12 +50,12 @@ def mode_requirements(target: Target) -> dict[str, RequiredPackage]:
 
 
 def is_contradicted(mode: str, packages: Collection[str]) -> bool:
-    """Whether `mode` provides kernels that none of `packages` would use."""
+    """Return whether `mode` provides kernels but none of `packages` uses them."""
     return mode != "off" and PACKAGE not in packages
 
 
 def mode_environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
-    """Return the variables that the mode requires, and the variable that records the mode."""
+    """Return the variables that the mode requires, and the variable that contains the mode."""
     mode = target.flashinfer.mode
     variables = {
         VARIABLE: Variable(
@@ -105,7 +105,7 @@ def mode_environment(target: Target, image: Image, base: Base) -> dict[str, Vari
 
 
 def toolkit_links(target: Target, image: Image, base: Base) -> dict[str, Link]:
-    """Return links to NVIDIA's wheels, so that compilers find the layout of the CUDA toolkit."""
+    """Return links to NVIDIA's wheels that create the layout of the CUDA toolkit for compilers."""
     if target.flashinfer.mode != "jit":
         return {}
     root = toolkit_folder(target, image, base)
@@ -122,7 +122,7 @@ def toolkit_links(target: Target, image: Image, base: Base) -> dict[str, Link]:
 
 
 def toolkit_drops(target: Target, base: Base) -> tuple[DroppedFiles, ...]:
-    """Return files to exclude, because vLLM would otherwise use FlashInfer's kernels."""
+    """Return the files to exclude so that vLLM does not use FlashInfer's kernels."""
     if target.flashinfer.mode != "off":
         return ()
     return (
@@ -136,7 +136,7 @@ def toolkit_drops(target: Target, base: Base) -> tuple[DroppedFiles, ...]:
 
 
 def toolkit_folder(target: Target, image: Image, base: Base) -> str:
-    """Return the installation folder of NVIDIA's wheels for the target's CUDA release."""
+    """Return the folder in which NVIDIA's wheels for the target's CUDA release are installed."""
     return f"{image.prefix}/lib/python{base.python}/site-packages/nvidia/cu{cuda_major(target)}"
 
 

@@ -35,7 +35,7 @@ def load_matrix(path: Path) -> Matrix:
 
 
 def locate_indexes(matrix: AnyMatrix, folder: Path) -> AnyMatrix:
-    """Return the matrix with absolute paths to folders of wheels, such as `file:wheels`."""
+    """Return the matrix with absolute paths for indexes in folders, such as `file:wheels`."""
     indexes = {name: _resolve_index(index, folder) for name, index in matrix.indexes.items()}
     return msgspec.structs.replace(matrix, indexes=indexes)
 
@@ -54,16 +54,15 @@ def parse_matrix(data: bytes, file: str) -> Matrix:
 
 
 class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """The matrix of the catalogue as JSON, and the sha256 of the source file."""
-
     sha256: Sha256
     matrix: Matrix
 
 
 def load_compiled_matrix(path: Path) -> Matrix | None:
-    """Read the matrix from the JSON file next to `path`. None if the file is missing or outdated.
+    """Read the catalogue's matrix from the JSON file next to `path`.
 
-    setup.py writes the file for the catalogue, because JSON is parsed faster than YAML.
+    setup.py writes the file, because JSON is parsed faster than YAML. Returns None if the file is
+    missing or outdated.
     """
     try:
         document = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_CompiledMatrix)

@@ -70,7 +70,7 @@ class RequiredPackage(StrictStruct, frozen=True):
 
 
 class ExtraPackage(RequiredPackage, frozen=True, kw_only=True):
-    """A package in a set of `extras`: tutorials import the package, but no wheel requires it."""
+    """A package in a set of `extras`, which tutorials import but no wheel requires."""
 
     source: Annotated[
         tuple[Source, ...], Meta(min_length=1, description="the code that imports the package")
@@ -146,7 +146,7 @@ class DebianBase(StrictStruct, frozen=True, tag_field="kind", tag="debian"):
 
     @property
     def python(self) -> str:
-        """The minor release of the base's Python: "3.12"."""
+        """The minor release of the base's Python, such as "3.12"."""
         source = self.python_source
         return source.version if isinstance(source, StandalonePython) else source
 
@@ -216,7 +216,7 @@ class Layers(StrictStruct, frozen=True):
     """The rules that assign wheels to layers."""
 
     own_from: Annotated[
-        Bytes, Meta(description="minimum size in bytes of a wheel with a separate layer")
+        Bytes, Meta(description="minimum size, in bytes, of wheels that get a separate layer")
     ]
     named: Annotated[
         tuple[Package, ...],
@@ -271,7 +271,7 @@ class Flashinfer(StrictStruct, frozen=True):
 
 
 class DroppedFiles(StrictStruct, frozen=True):
-    """Files of a package that are excluded because another package ships the same path."""
+    """Files of a package to exclude, because another package contains the same paths."""
 
     package: Package
     paths: Annotated[tuple[Line, ...], Meta(description="shell patterns of paths below the prefix")]
@@ -303,7 +303,7 @@ class Link(StrictStruct, frozen=True):
         Line,
         Meta(
             min_length=1,
-            description="target of the link: a path, relative to its folder or absolute",
+            description="target of the link: an absolute path, or a path relative to the link",
         ),
     ]
     reason: Reason
@@ -400,12 +400,12 @@ class Matrix(StrictStruct, frozen=True):
     layers: Layers
     requires: Annotated[
         dict[Package, RequiredPackage],
-        Meta(description="requirements of every image, such as pip and uv"),
+        Meta(description="packages that every image requires, such as pip and uv"),
     ]
     targets: Annotated[dict[Name, Target], Meta(description="a row for each image")]
     extras: Annotated[
         dict[Name, dict[Package, ExtraPackage]],
-        Meta(description="sets of packages required by tutorials, used by targets"),
+        Meta(description="sets of packages that tutorials require, for use in targets"),
     ] = {}
     sdists: Sdists = {}
     drop: Annotated[
@@ -417,7 +417,7 @@ class Matrix(StrictStruct, frozen=True):
     def requirements_of(self, target: Target) -> dict[str, RequiredPackage]:
         """Return the requirements in `extras` and `requires` of `target`, by package.
 
-        An entry in `requires` takes precedence over `extras`, and a pin over both.
+        `requires` takes precedence over `extras`, and a pin takes precedence over both.
         """
         required: dict[str, RequiredPackage] = {}
         for name in target.extras:

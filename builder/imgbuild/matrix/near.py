@@ -14,8 +14,6 @@ SHOWN_PINS = 8  # versions in the description of a target: an extension pins all
 
 
 class _TargetScore(msgspec.Struct, frozen=True, order=True):
-    """The sort key of a target: satisfied requests, recommendation, indexes, and packages."""
-
     missed: float
     other: bool  # it is not recommended
     indexes: int
@@ -33,8 +31,8 @@ def rank_targets(
 ) -> list[str]:
     """Rank the targets on `arch` by the number of satisfied `requests` (package → specifier).
 
-    Targets without any of the packages are excluded. Without `requests`, targets for a different
-    CUDA release are excluded.
+    Targets with none of the packages are excluded. Without `requests`, targets for a different CUDA
+    release are excluded.
     """
     scores = sorted(
         _score(name, target, requests, cuda)
@@ -65,11 +63,7 @@ def _score(
 
 
 def _version_score(spec: str, version: str) -> float:
-    """Return 1 for an allowed version, 0.75 for a patch release of `==X.Y`, and 0.25 for others.
-
-    A target with other versions of the packages is nearer than one without these packages, but not
-    as near as one with half of them in allowed versions.
-    """
+    """Return 1 for an allowed version, 0.75 for a patch release of `==X.Y`, and 0.25 for others."""
     if SpecifierSet(spec).contains(version, prereleases=True):
         return 1.0
     patch = spec.startswith("==") and version.startswith(f"{spec.removeprefix('==')}.")
@@ -77,7 +71,10 @@ def _version_score(spec: str, version: str) -> float:
 
 
 def similar_target_lines(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
-    """Describe the target on `arch` that is most similar to `name`. Empty if there is none."""
+    """Return a description of the target on `arch` that is most similar to `name`.
+
+    The result is empty if no target is similar.
+    """
     target = matrix.targets[name]
     requests = {
         package: requirement.spec for package, requirement in matrix.requirements_of(target).items()
@@ -88,7 +85,7 @@ def similar_target_lines(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ..
 
 
 def describe_target(matrix: Matrix, name: str, arch: Arch) -> str:
-    """Describe the target `name` in one line: CUDA release and pins."""
+    """Return a line about the target `name`, with its CUDA release and its pins."""
     target = matrix.targets[name]
     pins = [f"{package} {version}" for package, version in target.pins.items()]
     more = [f"{len(pins) - SHOWN_PINS} more"] if len(pins) > SHOWN_PINS else []

@@ -21,8 +21,8 @@ class ProblemNotes:
     """The problems of a file.
 
     `place_of` returns the line and column of the value at a path or, with True, of the key.
-    `refused` contains the paths of values that do not match their types; `()` is the whole file.
-    Mismatches are already reported, so no other problem is recorded at or below these paths.
+    `refused` contains the paths of values that do not match their types, where `()` is the whole
+    file. No other problem is recorded at or below these paths.
     """
 
     def __init__(self, file: str, place_of: PlaceLookup | None = None) -> None:
@@ -69,7 +69,10 @@ class ProblemNotes:
     def check_choice(
         self, path: ValuePath, name: str, names: Iterable[str], what: str, *, of: ValuePath = ()
     ) -> None:
-        """Record a problem if `name` is not in `names`: names of kind `what`, defined at `of`."""
+        """Record a problem if `name` is not one of `names`.
+
+        `what` is the kind of the names, which are defined at `of`.
+        """
         choices = list(names)
         if name not in choices:
             expected = f"one of {', '.join(choices)}" if choices else f"{what}, but none is defined"

@@ -30,7 +30,7 @@ OWN_PROJECT = (
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with a `matrix.yaml`. `writable` is false for the catalogue.
+    """A folder with a `matrix.yaml`. The catalogue is a project that is not `writable`.
 
     `staged` replaces `folder` for locks that must not take effect yet.
     """
@@ -46,7 +46,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> Path:
-        """The folder of all files except the matrix: `.imgbuild` if it exists, else the root."""
+        """The folder of all files except the matrix: `.imgbuild` if it exists, or the root."""
         return self.staged or _folder(self.root)
 
     @property
@@ -56,38 +56,38 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work(self) -> Path:
-        """The folder for outputs: the matrix's folder, or for the catalogue, the current one."""
+        """The folder for outputs: the matrix's folder or, for the catalogue, the current folder."""
         return self.root if self.writable else Path.cwd()
 
     @property
     def outputs(self) -> Path:
-        """The folder that contains the folder `build`."""
+        """The parent folder of the folder `build`."""
         return _folder(self.work)
 
     def output(self, target: str) -> Path:
-        """Return the default layout folder of `target`. Raises InputError like `output_path`."""
+        """Return the default layout folder of `target`. Raises the same errors as `output_path`."""
         return self.output_path(f"build/{target}")
 
     def output_path(self, name: str) -> Path:
         """Return the path `name` in the folder for outputs, or in `.imgbuild` there if it exists.
 
         Raises InputError if the path contains a link, because a link in a checkout could redirect a
-        build to another folder. Links are followed only in a path that the user specifies with
+        build to another folder. Links are followed only in paths that the user specifies with
         `--output`.
         """
         return require_below(self.work, self.outputs / name)
 
     @property
     def is_half_updated(self) -> bool:
-        """Whether an update was interrupted while it wrote files."""
+        """Return whether an update was interrupted while it wrote files."""
         return (self.folder / UPDATE / JOURNAL).exists()
 
     def locked_targets(self) -> tuple[str, ...]:
-        """Return the targets that have a lock."""
+        """Return the names of the targets that have a lock."""
         return tuple(sorted(path.parent.name for path in self.images.glob("*/lock.json")))
 
     def require_writable(self, command: str, *, hint: str = OWN_PROJECT) -> None:
-        """Raise InputError if `command` would write to the catalogue."""
+        """Raise InputError if the project is the catalogue, to which `command` cannot write."""
         if not self.writable:
             message = (
                 f"{command}: no {MATRIX} in {Path.cwd()} or any parent folder, and the catalogue "
@@ -97,7 +97,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _folder(root: Path) -> Path:
-    """`.imgbuild` in `root`, or `root` if it does not exist. Raises InputError if it is a link."""
+    """Return `.imgbuild` in `root`, or `root`. Raises InputError if `.imgbuild` is a link."""
     inner = root / FOLDER
     if inner.is_symlink():
         message = f"{inner} is a symbolic link, so locks and outputs would be written elsewhere"
@@ -111,9 +111,10 @@ def catalogue_project() -> Project:
 
 
 def find_project(named: Path | None) -> Project:
-    """Find the project of the matrix at `named`, by default in this folder or the nearest parent.
+    """Find the project of the matrix at `named`.
 
-    Returns the catalogue if there is no project. Raises InputError if `named` does not exist.
+    By default, the matrix in the current folder or the nearest parent is used, or else the
+    catalogue. Raises InputError if `named` does not exist.
     """
     if named is not None:
         path = named / MATRIX if named.is_dir() else named

@@ -1,7 +1,7 @@
 """Generates the JSON Schemas (2020-12) of `matrix.yaml` from the types, for editors.
 
-The schemas describe only the structure of a file. `load` also checks whether names exist and parts
-are consistent.
+The schemas describe only the structure of a file. `load` also checks that names exist and that the
+matrix is consistent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXTENSION_FILE = "extension.schema.json"
 
 
 def matrix_schema() -> dict[str, Any]:
-    """Return the schema of a matrix with bases, as JSON types. Definitions are sorted by name."""
+    """Return the schema of a matrix with bases. Definitions are sorted by name."""
     json_schema = _schema_of(Matrix, ID, "imgbuild matrix")
     # msgspec does not describe the keys of a mapping whose keys are an enumeration.
     exclude = json_schema["$defs"]["Target"]["properties"]["exclude"]

@@ -17,7 +17,7 @@ LISTED_NAMES = 8  # targets of a hint
 
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True):
-    """A selected target with its selected architectures, in the order of the matrix."""
+    """A selected target with the selected architectures, in the order of the matrix."""
 
     name: str
     target: Target
@@ -27,11 +27,11 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True):
 def select_targets(
     matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[Selected]:
-    """Select targets by `patterns`, or all with `everything`, in the order of the matrix.
+    """Select the targets that match `patterns`, or all targets with `everything`.
 
     Without `arches`, all architectures of a target are selected. Without `patterns`, the only
     target of a matrix is selected. A target that lacks one of `arches` is omitted if a wildcard
-    selected it (see `excluded_arches`).
+    selected it (see `excluded_arches`). Targets and architectures are in the order of the matrix.
 
     Raises NothingSelected if a pattern matches no target, and NoSolution if a target that is
     selected by name lacks one of `arches`.

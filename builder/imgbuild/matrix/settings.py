@@ -37,9 +37,10 @@ def check_environment(notes: ProblemNotes, path: ValuePath, names: Iterable[str]
 def environment_first(
     notes: ProblemNotes, path: ValuePath, prefix: str, variables: Mapping[str, str], *more: str
 ) -> None:
-    """Check the variables that must refer to the environment in `prefix`, if they are set.
+    """Check that PATH begins with the environment in `prefix`, and that VIRTUAL_ENV is `prefix`.
 
-    `variables` maps names to values; `more` ends the path of a value in the file.
+    Variables that are not set are not checked. `variables` maps names to values. `more` is the end
+    of the path of a value in the file.
     """
     search, venv = variables.get("PATH"), variables.get("VIRTUAL_ENV")
     if prefix and search is not None and search.split(":")[0] != f"{prefix}/bin":
@@ -69,12 +70,12 @@ def check_folder(notes: ProblemNotes, path: ValuePath, text: str) -> None:
 
 
 def is_outside(source: str) -> bool:
-    """Whether a path, relative to the folder of a matrix, is outside of this folder."""
+    """Return whether `source` is outside of the folder of the matrix, to which it is relative."""
     return source.startswith("/") or posixpath.normpath(source).split("/")[0] == ".."
 
 
 def check_place(notes: ProblemNotes, path: ValuePath, text: str) -> None:
-    """Record a problem if an added layer at a path in the image would damage existing files."""
+    """Record a problem if an added file at a path in the image would damage existing files."""
     for taken in RESERVED_FOLDERS:
         if text == taken or text.startswith(f"{taken}/"):
             near = f"/usr{text}" if taken.startswith(("/bin", "/sbin", "/lib")) else None
@@ -84,7 +85,7 @@ def check_place(notes: ProblemNotes, path: ValuePath, text: str) -> None:
 
 
 def check_relative(notes: ProblemNotes, path: ValuePath, text: str) -> None:
-    """Check a pattern of paths in a package."""
+    """Check that `text` is a pattern for relative paths in a package."""
     if text.startswith(("/", "..")) or text != posixpath.normpath(text):
         expected = "a path below the prefix, without a leading /, . or .."
         normal = posixpath.normpath(text).lstrip("/")

@@ -30,8 +30,8 @@ class RefusedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A version of a package that a row cannot use, and the conditions of the refusal.
 
     `row` is the hash of the row without versions, or "" for a manual entry, which always applies.
-    `has` maps the packages in the reasons to the row's versions, and `newest` maps them to the
-    newest usable versions. `files` is the hash of the file names of the version.
+    `has` maps the packages in the reasons to the row's versions, and `newest` maps them to their
+    newest usable versions. `files` is the hash of the version's file names.
     """
 
     package: ShortText
@@ -62,7 +62,7 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     refused: dict[Name, tuple[RefusedVersion, ...]] = {}
 
     def origin_of_row(self, name: str) -> str:
-        """Return the original row that `name` was derived from, or `name` if it was not derived."""
+        """Return the original row from which `name` was derived, or `name`."""
         passed = {name}
         while (row := self.rows.get(name)) is not None and row.of not in passed:
             name = row.of
@@ -89,7 +89,7 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(self, refused=self._all_refusals(origin, items))
 
     def add_row(self, name: str, row: DerivedRow, current: Mapping[str, str]) -> TriedUpdates:
-        """Return a copy with `row`, without refusals of versions older than the row's."""
+        """Return a copy with `row`, without refusals of versions older than those of the row."""
         origin = self.origin_of_row(row.of)
         items = {
             key: item
@@ -102,7 +102,7 @@ class TriedUpdates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def _all_refusals(
         self, origin: str, items: Mapping[tuple[str, str], RefusedVersion]
     ) -> dict[str, tuple[RefusedVersion, ...]]:
-        """Return the sorted refusals of all rows. `items` replaces the refusals of `origin`."""
+        """Return all sorted refusals by row. `items` replaces the refusals of `origin`."""
         ordered = tuple(items[key] for key in sorted(items, key=_key))
         refused = {**self.refused, origin: ordered}
         return {name: each for name, each in sorted(refused.items()) if each}
@@ -114,7 +114,7 @@ def updates_path(images: Path) -> Path:
 
 
 def read_updates(images: Path) -> TriedUpdates:
-    """Read the file. Raises InputError if it is damaged or a link."""
+    """Read `updates.json` in `images`. Raises InputError if the file is damaged or a link."""
     path = updates_path(images)
     if not path.exists() and not path.is_symlink():
         return TriedUpdates()
@@ -122,7 +122,10 @@ def read_updates(images: Path) -> TriedUpdates:
 
 
 def write_updates(images: Path, updates: TriedUpdates, below: Path) -> None:
-    """Write the file with an atomic rename. Links between `below` and the file are not followed."""
+    """Replace `updates.json` in `images` atomically.
+
+    Links between `below` and the file are not followed.
+    """
     codec.write_document(updates_path(images), updates, below=below)
 
 

@@ -40,7 +40,7 @@ KINDS = {
 
 
 class YamlDocument(msgspec.Struct, frozen=True):
-    """A file as nodes. `root` is None if the file is empty or unreadable.
+    """A file as a tree of nodes. `root` is None if the file is empty or unreadable.
 
     `text` is empty if the file is not UTF-8.
     """
@@ -51,9 +51,10 @@ class YamlDocument(msgspec.Struct, frozen=True):
     text: str = ""
 
     def place(self, path: ValuePath, key: bool) -> tuple[int, int] | None:
-        """Return line and column, from 1, of the value at `path` or of its key. None if missing.
+        """Return the line and column, from 1, of the value at `path` or, with `key`, of its key.
 
-        List items have no key, so their position is always the position of the value.
+        Returns None if the value is missing. List items have no key, so the value's position is
+        returned.
         """
         node, name = self.root, self.root
         for part in path:
@@ -69,7 +70,7 @@ class YamlDocument(msgspec.Struct, frozen=True):
 
 
 def read_content(path: Path) -> bytes:
-    """Read the file at `path`, up to one byte more than `parse_yaml` accepts.
+    """Read the file at `path`, but at most one byte more than `parse_yaml` accepts.
 
     Raises IntegrityError for a pipe, a device or a folder, and OSError if the file cannot be
     opened.
@@ -198,15 +199,13 @@ class _StrictComposer(Composer):
 
 
 class _StrictLoader(_StrictComposer, yaml.SafeLoader):
-    """Parses YAML in Python, and reports the cause and position of errors."""
-
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.problems = []
 
 
 def _read_by_libyaml(text: str) -> yaml.Node | None:
-    """Parse `text` as `_StrictLoader` does, but with libyaml, which is ten times as fast.
+    """Parse `text` like `_StrictLoader`, but with libyaml, which is ten times as fast.
 
     Returns None if PyYAML was built without libyaml, if the text has a problem, or if the results
     of the two parsers could differ.

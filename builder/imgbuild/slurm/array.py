@@ -40,7 +40,7 @@ class ArrayTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobArray(msgspec.Struct, frozen=True, kw_only=True):
-    """An array. Task `n` is tasks[n]. `job` is "" before sbatch returns the job ID."""
+    """A job array. Task `n` is `tasks[n]`. `job` is "" until sbatch returns the job ID."""
 
     verb: str
     name: str
@@ -64,7 +64,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def array(self) -> str:
-        """The numbers of the tasks, in the format of `sbatch --array`."""
+        """The task numbers, in the format of `sbatch --array`."""
         most = f"%{self.throttle}" if self.throttle else ""
         return f"0-{len(self.tasks) - 1}{most}"
 
@@ -78,9 +78,10 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a task. `state` is the state in Slurm, or COMPLETED if the command ended.
+    """The end of a task.
 
-    `status` is the exit status of the command, or None if it did not end. `answer` is its stdout.
+    `state` is the Slurm state, or COMPLETED if the command ended. `status` is the exit status of
+    the command, or None if it did not end. `answer` is the command's stdout.
     """
 
     target: str
@@ -114,7 +115,7 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task: an order, and the index in the order."""
+    """A task, identified by a job array and an index in its tasks."""
 
     order: JobArray
     number: int
@@ -126,7 +127,7 @@ class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, int]:
-        """The task in the format of Slurm's commands."""
+        """The job ID and the task number."""
         return self.order.job, self.number
 
 
@@ -142,9 +143,9 @@ def submit_array(
     throttle: int = 0,
     reporter: Reporter = SILENT_REPORTER,
 ) -> list[ArrayTask]:
-    """Submit `tasks` as an array. The order is a new folder in `top`.
+    """Submit `tasks` as a job array. Its files are in a new folder below `top`.
 
-    Folder names sort by time. The array has a unique name in Slurm that begins with `name`.
+    Folder names sort by time. The array's unique name in Slurm begins with `name`.
     """
     mark = secrets.token_hex(4)
     folder = top / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%f}-{mark}"
@@ -184,11 +185,11 @@ def existing_tasks(
     tasks: Iterable[ArrayTarget],
     options: tuple[str, ...] | None = None,
 ) -> list[ArrayTask]:
-    """Find the tasks in the newest orders with this verb, command and digest.
+    """Find the tasks in the newest arrays with the same verb, command and digest.
 
-    With `options`, the options of sbatch must be equal, because a test result from one partition is
-    not valid for another partition. If imgbuild was killed, an order has no job ID, and its job is
-    found by name.
+    With `options`, the options of sbatch must be the same, because a test result from one partition
+    is not valid for another partition. If imgbuild was killed, an array has no job ID, and its job
+    is found by name.
     """
     requested = set(tasks)
     latest: dict[ArrayTarget, ArrayTask] = {}
@@ -207,7 +208,7 @@ def existing_tasks(
 
 
 def split_ended(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]:
-    """Split tasks into the ends of passed tasks and the queued or running tasks.
+    """Return the ends of passed tasks, and the tasks that are queued or running.
 
     A task in the state COMPLETING that has not written its end will never write it.
     """
@@ -225,10 +226,10 @@ def split_ended(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[Arra
 def follow_tasks(
     followed: Sequence[ArrayTask], reporter: Reporter = SILENT_REPORTER, *, leave: bool = False
 ) -> list[TaskEnd]:
-    """Wait for the end of each task, and report changes.
+    """Wait for the end of each task, and report changes of states.
 
-    Raises Interrupted on Ctrl-C, which cancels the tasks unless `leave` is set, and on EndSignal,
-    which does not cancel tasks.
+    Raises Interrupted on Ctrl-C, which cancels the tasks unless `leave` is set, and EndSignal on
+    other signals, which do not cancel tasks.
     """
     try:
         return _follow_until_ended(followed, reporter)
@@ -270,7 +271,6 @@ def _follow_until_ended(followed: Sequence[ArrayTask], reporter: Reporter) -> li
 def _task_end(
     task: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
 ) -> TaskEnd | None:
-    """Return the end of `task`, or None if it is not finished. Changes are reported."""
     state = read_state(task)
     if state is not None and state.state == "done":
         end = task_end(task, "COMPLETED", state)
@@ -294,9 +294,9 @@ def _task_end(
 
 
 def read_state(task: ArrayTask) -> TaskState | None:
-    """Read the state that the task wrote, or None.
+    """Read the state that the task wrote. Returns None if the task has not written a state.
 
-    The folder is listed, because NFS clients cache the absence of a single file for some time.
+    The folder is listed, because NFS clients cache the absence of a file for some time.
     """
     path = task.order.place / f"{task.target}.state.json"
     if path.name not in {each.name for each in task.order.place.glob("*.json")}:
@@ -305,7 +305,7 @@ def read_state(task: ArrayTask) -> TaskState | None:
 
 
 def task_end(task: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
-    """Return the end of `task`, with log and output."""
+    """Return the end of `task`, with its log and output."""
     place = task.order.place / f"{task.number}.log"
     answer = task.order.place / f"{task.target}.answer.json"
     log = (

@@ -73,7 +73,7 @@ def poll_states(
 ) -> Iterator[dict[tuple[str, int], str]]:
     """Yield the states of `tasks()` repeatedly, with growing pauses.
 
-    If Slurm does not respond, reports a warning, and after ten minutes raises WorkFailed.
+    If Slurm does not respond, a warning is reported. After ten minutes, WorkFailed is raised.
     """
     pause, silent = FIRST_PAUSE, 0.0
     while True:
@@ -93,7 +93,7 @@ def poll_states(
 
 
 def query_states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """Return the states of `tasks`, without tasks that Slurm no longer lists.
+    """Return the states of the `tasks` that Slurm still lists.
 
     squeue lists queued and recently ended tasks. sacct lists other tasks if the site has
     accounting.
@@ -122,7 +122,6 @@ def query_states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]
 
 
 def _accounted_states(job: str) -> dict[tuple[str, int], str]:
-    """Return the states listed by sacct. Empty without sacct or accounting."""
     try:
         program = process.find_program("sacct", remedy=REMEDY)
     except ToolMissing:

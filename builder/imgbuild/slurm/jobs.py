@@ -66,7 +66,10 @@ class ScriptKind(enum.StrEnum):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources of a job. "" and 0 mean the site's default. `more` contains sbatch options."""
+    """The resources of a job. "" and 0 stand for the site's default.
+
+    `more` contains additional options of sbatch.
+    """
 
     nodes: int = 1
     gpus: int = 0  # of each node
@@ -94,7 +97,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """Options for running the image with Apptainer and a SIF file, or with pyxis.
 
-    `binds` contains SOURCE[:PLACE[:ro]]. `words` contains additional options for Apptainer.
+    `binds` contains SOURCE[:PLACE[:ro]]. `words` contains additional options of Apptainer.
     """
 
     image: str
@@ -111,7 +114,7 @@ class EnvVariable(msgspec.Struct, frozen=True):
 
 
 class JobScript(msgspec.Struct, frozen=True, kw_only=True):
-    """The values for the templates."""
+    """The values that the templates of job scripts use."""
 
     target: str
     digest: Digest
@@ -134,7 +137,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """A description of the script."""
+        """A description of the script in a few words."""
         nodes = self.allocation.nodes
         several = f"{nodes} nodes" if nodes > 1 else "one node"
         return {
@@ -148,17 +151,17 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The names of variables that `--env` sets or passes."""
+        """The names of the variables that `--env` sets or passes."""
         return (*(item.name for item in self.environment), *self.passed)
 
     @property
     def prefix(self) -> str:
-        """The prefix of the names of `--env` variables outside of the image."""
+        """The prefix of `--env` variables on the host: Apptainer's, or one for the script."""
         return SET_PREFIX if self.container.pyxis else "APPTAINERENV_"
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """The variables that Apptainer sets in the image, except for variables of `--env`."""
+        """The NAME=VALUE settings for Apptainer's containers, without variables of `--env`."""
         values = {"PYTHONNOUSERSITE": "1", "TMPDIR": "/tmp"}  # noqa: S108  # the image's
         values |= {"LIBRARY_PATH": "/.singularity.d/libs"} if self.allocation.gpus else {}
         return tuple(f"{name}={value}" for name, value in values.items() if name not in self.given)
@@ -170,7 +173,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound(self) -> tuple[str, ...]:
-        """The folders of `--stage` and `--bind` in the image."""
+        """The paths in the image at which `--stage` and `--bind` mount folders."""
         places = [(bind.split(":") * 2)[1] for bind in self.container.binds]
         return (*self.stage, *places)
 
@@ -181,17 +184,17 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wait(self) -> int:
-        """The time limit for starting the server or Ray, in seconds."""
+        """The time limit, in seconds, for the start of the server or Ray."""
         return SERVER_WAIT if self.job is ScriptKind.TRL_SERVER else RAY_WAIT
 
     @property
     def warning(self) -> int:
-        """The time before the end of the job at which Slurm signals the script, in seconds."""
+        """The time, in seconds, from Slurm's signal to the script until the end of the job."""
         return CHECK_WARNING if self.job is ScriptKind.CHECK else WARNING
 
     @property
     def launched(self) -> tuple[str, ...]:
-        """The command to pass to accelerate or torchrun, which start a Python script or --module.
+        """The arguments for accelerate or torchrun, which start a Python script or --module.
 
         torchrun starts other programs with --no-python.
         """
@@ -220,9 +223,8 @@ def create_job_script(
 ) -> JobScript:
     """Create the script for `job` in the image of `lock`.
 
-    A check has a default time limit unless `allocation` has one.
-
-    Raises InputError with all problems.
+    If `allocation` has no time limit, a check has a default time limit. Raises InputError with all
+    problems.
     """
     if job is ScriptKind.CHECK and not allocation.time:
         allocation = msgspec.structs.replace(allocation, time=CHECK_TIME)
@@ -238,7 +240,7 @@ def create_job_script(
         folders=path_variables.image_folders(f"{k}={v}" for k, v in lock.settings.env.items()),
         **more,  # type: ignore[arg-type]  # fields of JobScript, checked by its callers' types
     )
-    wrong = [*_fitting_problems(job_script, lock), *_places(job_script)]
+    wrong = [*_fitting_problems(job_script, lock), *_place_problems(job_script)]
     if wrong:
         raise InputError("\n".join(wrong), hint="for the options, run: imgbuild slurm --help")
     return job_script
@@ -253,7 +255,7 @@ def job_text(job_script: JobScript, images: Path | None) -> str:
 
 
 def missing_gpus_warning(allocation: Allocation) -> str:
-    """Return a warning if the request has no `--gpus`, so that no GPU is available in the image."""
+    """Return a warning if no GPU is available in the image because `--gpus` is missing."""
     named = [word for word in allocation.more if SITE_GPUS.fullmatch(word)]
     if named:
         return (
@@ -267,7 +269,7 @@ def missing_gpus_warning(allocation: Allocation) -> str:
 
 
 def unmounted_paths(job: JobScript, here: Path) -> list[str]:
-    """Warnings about values of `--env` that are paths outside of the mounted folders.
+    """Return warnings about `--env` values that are paths outside of the mounted folders.
 
     `here` is the folder in which the script is submitted.
     """
@@ -277,7 +279,7 @@ def unmounted_paths(job: JobScript, here: Path) -> list[str]:
 
 
 def parse_variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:
-    """Split values of `--env` into variables to set (NAME=VALUE) and names to pass (NAME)."""
+    """Split `--env` values into variables to set (NAME=VALUE) and names to pass (NAME)."""
     pairs = [word.partition("=") for word in words]
     wrong = [name for name, _, _ in pairs if not re.fullmatch(VARIABLE, name, re.ASCII)]
     if wrong:
@@ -298,7 +300,6 @@ def parse_variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tupl
 
 
 def _fitting_problems(job_script: JobScript, lock: Lock) -> list[str]:
-    """Problems with the request or the image that prevent the job."""
     job, allocation = job_script.job, job_script.allocation
     versions = [resolution.versions for resolution in lock.arch.values()]
     needed = {
@@ -357,12 +358,11 @@ def _fitting_problems(job_script: JobScript, lock: Lock) -> list[str]:
 
 
 def _is_program(word: str) -> bool:
-    """Whether the first word of a command is a program, not a Python script or an option."""
     return not word.startswith("-") and not word.endswith(".py")
 
 
 def _starts_python_otherwise(job_script: JobScript, starter: str) -> bool:
-    """Whether the command starts `starter`, or Python with an option such as -u."""
+    """Return whether the command starts `starter`, or Python with an option such as -u."""
     command, words = job_script.command, job_script.launched
     if job_script.job is ScriptKind.TORCHRUN and command[:1] == (starter,):
         return True
@@ -371,8 +371,7 @@ def _starts_python_otherwise(job_script: JobScript, starter: str) -> bool:
     return not words or (words[0] != "--module" and words[0].startswith("-"))
 
 
-def _places(job_script: JobScript) -> list[str]:
-    """Errors in values for Slurm or for the container runtime."""
+def _place_problems(job_script: JobScript) -> list[str]:
     wrong = allocation_problems(job_script.allocation, log=job_script.job is ScriptKind.CHECK)
     # enroot also splits a list of mounts at white space.
     sign = r"[^,:\s\0]" if job_script.container.pyxis else r"[^,:\n\0]"
@@ -396,7 +395,7 @@ def _places(job_script: JobScript) -> list[str]:
 
 
 def allocation_problems(allocation: Allocation, *, log: bool) -> list[str]:
-    """Errors in values for sbatch. With `log`, the path of the job's log is fixed."""
+    """Return errors in values for sbatch. With `log`, the path of the job's log is fixed."""
     forms = {
         "--time": (allocation.time, TIME, "minutes, H:MM:SS or D-HH"),
         "--mem": (allocation.memory, MEMORY, "a number with K, M, G or T"),
@@ -416,7 +415,7 @@ def allocation_problems(allocation: Allocation, *, log: bool) -> list[str]:
             if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
         ]
         + [
-            f"--sbatch {word!r}: the script sets this option"
+            f"--sbatch {word!r}: the job script sets this option"
             for word in allocation.more
             if re.fullmatch(f"({OUR_OPTIONS}{f'|{LOGS}' if log else ''})(=.*)?", word)
         ]
@@ -431,7 +430,7 @@ class HostOnly(msgspec.Struct, frozen=True):
 
 
 class JobPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """The table for a job script.
+    """The table of path variables for a job script.
 
     `mounted` contains items KIND:NAME, where KIND is folder, file or new. `families` contains
     patterns of other passed variables. `named` lists path variables passed by `--env`.
@@ -449,7 +448,7 @@ class JobPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_paths(values: Collection[str], passed: Collection[str]) -> JobPaths:
-    """The table for a script in which `--env` sets `values` and passes the variables `passed`."""
+    """Return the path variables for a script that sets `values` and passes the names `passed`."""
     mounted = []
     left_out = []
     for row in path_variables.path_variable_table():

@@ -25,15 +25,15 @@ def format_count(number: int, noun: str, plural: str = "") -> str:
 
 
 def join_first(texts: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Join the first `most` texts, and append the number of others ("a, b and 3 more")."""
+    """Join the first `most` texts and append the number of the others: "a, b and 3 more"."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
 
 
 def wrap_paragraph(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    """Wrap `text` at `width` columns. The first line begins with `first`, others with `others`.
+    """Return `text` as lines of at most `width` columns, without breaking long words.
 
-    Words are not broken.
+    `first` is the prefix of the first line, and `others` the prefix of all other lines.
     """
     return textwrap.wrap(
         text,

@@ -1,4 +1,4 @@
-"""Reads untrusted files and responses, and converts all failures to errors with the source.
+"""Reads untrusted files and responses, and converts every failure to an error with the source.
 
 Files from indexes, registries and users can contain anything. Parsers report the errors that they
 detect. This module converts all other exceptions, including exceptions from libraries.
@@ -31,10 +31,10 @@ SHOWN_CHARACTERS = 200  # characters of another error's text
 
 @contextlib.contextmanager
 def convert_read_errors(place: object, *, hint: str = REMEDY) -> Iterator[None]:
-    """Raise any failure as IntegrityError with `place` and `hint`.
+    """Convert exceptions in the block to IntegrityError, with `place` in the message.
 
-    Not converted are errors of imgbuild, signals, and errors of the operating system, such as a
-    full disk. EINVAL is converted, because invalid offsets in the input cause it.
+    Errors of imgbuild, signals, and errors of the operating system, such as a full disk, are raised
+    unchanged. EINVAL is converted, because invalid offsets in a file cause it.
     """
     try:
         yield
@@ -52,7 +52,10 @@ def convert_read_errors(place: object, *, hint: str = REMEDY) -> Iterator[None]:
 def reads_untrusted(
     parameter: str, *, hint: str = REMEDY
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function that reads its argument `parameter` with `convert_read_errors`."""
+    """Return a decorator that applies `convert_read_errors`.
+
+    The argument `parameter` of the decorated function is the place in messages.
+    """
 
     def _decorate_reader(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -70,10 +73,10 @@ def reads_untrusted(
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """Open the file at `path`. Links are followed. Can be used for `open(opener=…)`.
+    """Open the regular file at `path`, following links. Can be the `opener` of `open`.
 
-    Raises IntegrityError for a pipe, a device or a folder, without blocking. Raises OSError if it
-    cannot be opened.
+    Raises IntegrityError, without blocking, for a pipe, a device or a folder. Raises OSError if the
+    file cannot be opened.
     """
     try:
         return regular_file(Path(path), flags, links=True)
@@ -84,13 +87,13 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 
 class LimitedStream:
-    """A stream of decompressed data that raises an error after `limit` bytes."""
+    """Limits a stream of decompressed data to `limit` bytes."""
 
     def __init__(self, source: IO[bytes], limit: int) -> None:
         self._source, self._left, self._limit = source, limit, limit
 
     def read(self, size: int) -> bytes:
-        """Read the next `size` bytes. Raises ValueError if the limit is exceeded."""
+        """Read up to `size` bytes. Raises ValueError if the limit is exceeded."""
         data = self._source.read(size)
         self._left -= len(data)
         if self._left < 0:
@@ -102,7 +105,7 @@ class LimitedStream:
 def read_regular_file(path: Path, limit: int = LIMIT) -> bytes:
     """Return the bytes of the regular file at `path`.
 
-    Raises IntegrityError if it exceeds `limit` bytes.
+    Raises IntegrityError if the file has more than `limit` bytes.
     """
     with open(path, "rb", opener=open_regular) as file:
         data = file.read(limit + 1)
@@ -113,11 +116,11 @@ def read_regular_file(path: Path, limit: int = LIMIT) -> bytes:
 
 
 def copy_regular(source: Path, target: Path, *, limit: int, hint: str = REMEDY) -> None:
-    """Copy the untrusted file `source` to the new file `target`.
+    """Copy the untrusted regular file `source` to the new file `target`.
 
-    The folders of the path are not checked. Raises IntegrityError unless `source` is a regular file
-    of at most `limit` bytes that is not a link and has no other hard links. Raises OSError if the
-    file cannot be opened.
+    Links are followed only in the parent folders of `source`. Raises IntegrityError if `source` has
+    more than `limit` bytes or other hard links, or is not a regular file. Raises OSError if it
+    cannot be opened.
     """
     try:
         descriptor = regular_file(source)
@@ -126,7 +129,7 @@ def copy_regular(source: Path, target: Path, *, limit: int, hint: str = REMEDY) 
         raise IntegrityError(message, hint=hint) from error
     if os.fstat(descriptor).st_nlink != 1:
         os.close(descriptor)
-        message = f"{source.name} is not a regular file without other hard links"
+        message = f"{source.name} has other hard links"
         raise IntegrityError(message, hint=hint)
     left = limit
     with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:

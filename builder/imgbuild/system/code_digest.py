@@ -1,4 +1,4 @@
-"""Computes the digest of the source of modules and of all modules that they import.
+"""Computes a digest of the source of modules and of all modules that they import.
 
 The digest is part of the keys of cached results, so that results become invalid when the code
 changes.
@@ -29,12 +29,11 @@ _DATA = (re.compile(r'"data/([\w./-]+)"'), re.compile(r'files\.data\(\s*"([\w./-
 
 @lru_cache
 def code_digest(*modules: str, alone: str | None = None) -> str:
-    """Return the digest of `modules` (full names), as 64 hexadecimal digits.
+    """Return the SHA-256 (in hex) of the source of `modules` and of all modules that they import.
 
-    The digest covers the source of `modules` and of all modules that they import, including imports
-    in functions and for types. It also covers the data files that these modules use, and the
-    version of Python, which determines the syntax. Only the source of the module `alone` is
-    covered, not the modules and data files that it uses.
+    Imports in functions and for types are included. The digest also covers the data files that
+    these modules use, and the version of Python, which determines the syntax. The module `alone` is
+    covered without its imports and data files. All module names are full names.
     """
     return digest_of_copy(resources.files(PACKAGE), modules, sys.version_info[:2], alone=alone)
 
@@ -42,9 +41,9 @@ def code_digest(*modules: str, alone: str | None = None) -> str:
 def digest_of_copy(
     root: Traversable, modules: Iterable[str], python: tuple[int, ...], *, alone: str | None = None
 ) -> str:
-    """The `code_digest` of a copy of the package in the folder `root`, for Python `python`."""
+    """Return the `code_digest` for a copy of the package in the folder `root` and for `python`."""
     files = source_closure(root, modules)
-    path = _file(root, alone) if alone is not None else None
+    path = _module_path(root, alone) if alone is not None else None
     if path is not None:
         files[path] = root.joinpath(path).read_bytes()
     digest = hashlib.sha256(f"{python[0]}.{python[1]}\0".encode())
@@ -54,18 +53,18 @@ def digest_of_copy(
 
 
 def source_closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes]:
-    """The content of `modules` and of all files on which they depend, by path below `root`."""
+    """Return the contents of `modules` and of their dependencies, by path below `root`."""
     contents: dict[str, bytes] = {}
     waiting = list(modules)
     seen = set(waiting)
     while waiting:
-        path = _file(root, waiting.pop())
+        path = _module_path(root, waiting.pop())
         if path is None:  # a name in a module, not a module
             continue
         contents[path] = root.joinpath(path).read_bytes()
         data, imported = _references(contents[path])
         for path in data:
-            contents.update(_data(root, path))
+            contents.update(_data_files(root, path))
         new = {name for name in imported if name not in seen}
         seen |= new
         waiting += new
@@ -74,25 +73,23 @@ def source_closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes
 
 @lru_cache(maxsize=1024)  # the closures of one command have most modules in common
 def _references(source: bytes) -> tuple[list[str], frozenset[str]]:
-    """The data files, data folders and modules of the package that a module's source references."""
+    """Return the data paths and the imported names in the source of a module."""
     text = source.decode()
     data = [f"data/{path}" for pattern in _DATA for path in pattern.findall(text)]
     return data, frozenset(_imported_names(text))
 
 
-def _data(root: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the data file at `path`, or all files of the folder at `path`."""
+def _data_files(root: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
     place = root.joinpath(path)
     if not place.is_dir():
         yield path, place.read_bytes()
         return
     for item in place.iterdir():
         if item.name != "__pycache__":
-            yield from _data(root, f"{path}/{item.name}")
+            yield from _data_files(root, f"{path}/{item.name}")
 
 
 def _imported_names(source: str) -> Iterator[str]:
-    """Yield the modules, and names in modules, that `source` imports, in dotted form."""
     for parent, names, plain in _IMPORT.findall(source):
         if plain:
             yield plain
@@ -102,8 +99,7 @@ def _imported_names(source: str) -> Iterator[str]:
         yield from (f"{parent}.{name.split()[0]}" for name in listed if name.split())
 
 
-def _file(root: Traversable, module: str) -> str | None:
-    """Return the path of a module below `root`, or None if it does not exist."""
+def _module_path(root: Traversable, module: str) -> str | None:
     path = "/".join(module.split(".")[1:])
     choices = (f"{path}.py", f"{path}/__init__.py") if path else ("__init__.py",)
     return next((name for name in choices if root.joinpath(name).is_file()), None)

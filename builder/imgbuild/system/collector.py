@@ -8,24 +8,23 @@ from collections.abc import Iterator
 
 
 class _ProcessState:
-    """If `ends` is set, this process ends after one command, and the system frees the memory."""
+    """`ends` is set if this process ends after one command and need not free memory."""
 
     ends = False
 
 
 def process_ends() -> None:
-    """Allow `pause_collector(freeze=True)` to freeze objects."""
+    """Declare that this process ends after one command, so that objects can be frozen."""
     _ProcessState.ends = True
 
 
 @contextlib.contextmanager
 def pause_collector(*, freeze: bool = False) -> Iterator[None]:
-    """Run the block without Python's cyclic garbage collector, and restore its previous state.
+    """Disable Python's cyclic garbage collector in the block, and then restore its state.
 
-    If `freeze` is set, later collections skip the objects that exist at the end of the block,
-    because a collection of millions of objects takes seconds. All objects of the process are
-    frozen, so cycles, and open files in cycles, are not collected. `freeze` has no effect unless
-    `process_ends` was called.
+    With `freeze`, later collections skip all objects that exist at the end of the block, which
+    saves seconds for millions of objects. Cycles, and open files in cycles, are then never
+    collected. `freeze` has no effect unless `process_ends` was called.
     """
     collecting = gc.isenabled()
     gc.disable()

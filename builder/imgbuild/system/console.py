@@ -85,7 +85,10 @@ class ConsoleBar:
 
 
 class Console:
-    """The output of imgbuild. `verbosity` is -1 (quiet), 0, or 1 (commands and cache hits)."""
+    """Writes results to stdout and messages to stderr.
+
+    `verbosity` is -1 (quiet), 0, or 1 (with commands and cache hits).
+    """
 
     def __init__(self) -> None:
         self.verbosity = 0
@@ -106,7 +109,7 @@ class Console:
     def data(self, text: str) -> None:
         """Write `text` and a newline to stdout.
 
-        Control characters are escaped on a terminal, but not in a pipe or file.
+        Control characters are escaped only if stdout is a terminal.
         """
         if sys.stdout.isatty():
             text = escape_control(text)
@@ -114,7 +117,7 @@ class Console:
         sys.stdout.flush()
 
     def print_styled(self, lines: Iterable[Sequence[tuple[str, str]]]) -> None:
-        """Write lines of a result to a terminal. Each line is a sequence of texts with rich styles.
+        """Write lines to a terminal. Each line is a sequence of pairs of a text and a rich style.
 
         Control characters are escaped. Without colours (NO_COLOR, TERM=dumb), the output is the
         same as that of `data`.
@@ -154,7 +157,6 @@ class Console:
         self._terminal.print(f"[{style}]{label}[/] {fitted}")
 
     def _message(self, text: str, *, style: str | None = None) -> None:
-        """Print a line to stderr."""
         if _is_plain():
             sys.stderr.write(f"{escape_control(text).expandtabs()}\n")
             sys.stderr.flush()
@@ -162,7 +164,6 @@ class Console:
             self._terminal.print(self._fit_text(text), style=style)
 
     def _fit_text(self, text: str, *, taken: int = 0) -> str:
-        """Convert `text` for rich, and wrap it if stderr is a terminal."""
         shown = escape_control(text)
         if self._terminal.file.isatty():
             shown = wrap_text(shown, self._terminal.width, taken=taken)
@@ -178,7 +179,7 @@ class Console:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether progress can be shown: messages are enabled and go to a terminal."""
+        """Whether messages are enabled and stderr is a terminal, so that progress can be shown."""
         return self.verbosity >= 0 and not _is_plain() and self._terminal.is_terminal
 
     @contextlib.contextmanager
@@ -197,7 +198,7 @@ class Console:
             with _nested_bar(self._progress, unit, title, total, done) as bar:
                 yield bar
             return
-        with _line(self._terminal) as progress:
+        with _progress_columns(self._terminal) as progress:
             self._progress = progress
             try:
                 with _nested_bar(progress, unit, title, total, done) as bar:
@@ -207,7 +208,7 @@ class Console:
 
 
 def _is_plain() -> bool:
-    """Whether stderr is not a terminal, and no variable of rich forces a terminal."""
+    """Return whether stderr is not a terminal and no variable of rich forces terminal output."""
     named = os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1"
     return not (named or sys.stderr.isatty())
 
@@ -216,7 +217,6 @@ def _is_plain() -> bool:
 def _nested_bar(
     progress: Progress, unit: str, title: str, total: int | None, done: int
 ) -> Iterator[ConsoleBar]:
-    """Show a nested bar instead of the bar of `progress` until the nested bar ends."""
     hidden = [task.id for task in progress.tasks if task.visible]
     for task in hidden:
         progress.update(task, visible=False)
@@ -230,8 +230,7 @@ def _nested_bar(
             progress.update(task, visible=True)
 
 
-def _line(terminal: Rich) -> Progress:
-    """Return the columns of a progress bar: title, bar, amount, and elapsed and remaining time."""
+def _progress_columns(terminal: Rich) -> Progress:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.table import Column
     from rich.text import Text

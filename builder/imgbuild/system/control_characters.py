@@ -19,7 +19,7 @@ _HIDDEN = re.compile(rf"(?![\t\n])[{CONTROLS}{FORMATS}]")
 
 
 def escape_control(text: str) -> str:
-    """Make control and format characters in `text`, except tab and newline, visible escapes.
+    """Replace control and format characters in `text`, except tab and newline, with escapes.
 
     Otherwise, text from servers and files could control the terminal or mislead readers.
     """
@@ -34,7 +34,7 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 def ascii_controls(document: str) -> str:
-    """Replace control and format characters in the strings of a JSON document by JSON escapes."""
+    """Replace control and format characters in the strings of a JSON document with JSON escapes."""
     return _HIDDEN.sub(
         lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), document
     )

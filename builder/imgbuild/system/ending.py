@@ -1,4 +1,4 @@
-"""Raises an exception on SIGTERM and SIGHUP, as on Ctrl-C, so that work is cleaned up."""
+"""Raises an exception on SIGTERM and SIGHUP, so that clean-up code runs as on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNAL_STATUS = (
 
 
 class EndSignal(KeyboardInterrupt):
-    """A signal, by its number, that another program sent to end this process."""
+    """Raised for a signal that another program sent to end this process."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -24,7 +24,7 @@ _received_signals: list[int] = []
 
 
 def received_signal() -> int | None:
-    """Return the number of the first signal raised as `EndSignal`."""
+    """Return the number of the first signal raised as `EndSignal`, or None."""
     return _received_signals[0] if _received_signals else None
 
 

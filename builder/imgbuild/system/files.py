@@ -1,6 +1,7 @@
 """Writes, moves, locks and removes files, and adds hints to errors of the operating system.
 
-A lock ends when its process ends. Files are complete or missing, even if the process is killed.
+A lock is released when its process ends. Written files are complete or missing, even if the process
+is killed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LOCKLESS_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 def data(name: str) -> Path:
-    """The path of `name` in the package's folder `data`. imgbuild is always installed unpacked."""
+    """Return the path of `name` in the package's folder `data`, which is always unpacked."""
     return Path(str(resources.files("imgbuild").joinpath("data", name)))
 
 
@@ -57,11 +58,10 @@ def expand_home(path: str | Path) -> Path:
 
 
 def xdg_folder(variable: str, default: str) -> Path:
-    """Return the XDG folder in $`variable`, or `default` in the home folder.
+    """Return the folder in the environment variable `variable`, or `default` in the home folder.
 
-    Raises InputError if there is no home folder.
-
-    Relative paths in the variable are ignored, as the XDG specification requires.
+    Relative paths in the variable are ignored, as the XDG specification requires. Raises InputError
+    if there is no home folder.
     """
     named = os.environ.get(variable, "")
     return Path(named) if named.startswith("/") else home_folder() / default
@@ -91,9 +91,9 @@ def convert_os_error(error: OSError, place: Path, *, hint: str | None = None) ->
 
 
 def free_bytes(place: Path) -> int | None:
-    """The free bytes on the file system of `place`, or None if unknown. `place` can be missing.
+    """Return the free bytes on the file system of `place`, or None if they are unknown.
 
-    For root, reserved blocks are included. Some file systems do not report sizes.
+    `place` can be missing. For root, reserved blocks are included.
     """
     for folder in (place.absolute(), *place.absolute().parents):
         with contextlib.suppress(OSError):
@@ -121,7 +121,7 @@ def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_full_disk(place: Path) -> Iterator[None]:
-    """Add the path `place` to disk-full errors without a path, as from writes to open files."""
+    """Add the path `place` to disk-full errors that have no path, such as those of open files."""
     try:
         yield
     except OSError as error:
@@ -131,10 +131,10 @@ def name_full_disk(place: Path) -> Iterator[None]:
 
 
 def require_writable(paths: Iterable[Path], *, hint: str) -> None:
-    """Check that `paths` are writable before long work.
+    """Raise an error before long work if one of `paths` is not writable.
 
-    Raises InputError if a path is not writable, and WorkFailed if the file system is full. A path
-    is an existing folder, or a file or folder to create or replace.
+    A path is an existing folder, or a file or folder to create or replace. Raises InputError if a
+    path is not writable, and WorkFailed if the file system is full.
     """
     for path in paths:
         folder = path.absolute()
@@ -156,7 +156,7 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
 
 
 def is_own(folder: Path, *, hint: str) -> bool:
-    """Whether no other user can change the content of `folder`. True if it is missing.
+    """Return whether `folder` is missing or only the current user can change its content.
 
     Raises InputError with `hint` if another user owns the folder, or if the path is not a folder.
     """
@@ -171,7 +171,7 @@ def is_own(folder: Path, *, hint: str) -> bool:
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """Whether `path` still refers to the open file, which could have been removed or replaced."""
+    """Return whether `path` still refers to the open file, and was not removed or replaced."""
     try:
         named = path.lstat()
     except FileNotFoundError:
@@ -206,11 +206,11 @@ def _lock_file(path: Path) -> int:
 
 @contextlib.contextmanager
 def lock_file(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Wait for the lock of the file at `path`, and hold it. The file is never removed.
+    """Wait for the lock of the file at `path`, and hold it in the block.
 
-    Each call opens a new descriptor, because threads and forked processes must not share one.
+    The file is not removed.
     """
-    descriptor = _lock_file(path)
+    descriptor = _lock_file(path)  # threads and forked processes must not share a descriptor
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
@@ -230,9 +230,8 @@ def sync_path(path: Path) -> None:
 def move_file(source: Path, destination: Path) -> None:
     """Rename the complete file `source` to `destination` atomically, and make it read-only.
 
-    The file is read-only because layouts contain hard links to it, and a write would damage the
-    cache. Content and name are flushed to disk, so that a power failure cannot leave a file without
-    its content.
+    The file is read-only because layouts contain hard links to it. Content and name are flushed to
+    disk.
     """
     source.chmod(0o444)
     sync_path(source)

@@ -67,7 +67,8 @@ class OpenFolder:
     def open(cls, path: Path, *, make: bool = False) -> Self:
         """Open the folder at `path`, which the user specifies. Links are followed.
 
-        With `make`, the folder and its parents are created. Raises OSError if missing.
+        With `make`, the folder and its parents are created. Otherwise, OSError is raised if it is
+        missing.
         """
         if make:
             path.mkdir(parents=True, exist_ok=True)
@@ -95,7 +96,10 @@ class OpenFolder:
         return OpenFolder(place, descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
-        """The status of `name`, without following links. None if `name` or a parent is missing."""
+        """Return the status of `name` without following links.
+
+        Returns None if `name` or a parent is missing.
+        """
         try:
             with self._open_parent(name) as (above, last):
                 return _status(last, above.descriptor)
@@ -103,14 +107,17 @@ class OpenFolder:
             return None
 
     def require_file(self, name: str) -> os.stat_result | None:
-        """The status of `name`, as in `status`. Raises InputError if it is not a regular file."""
+        """Return the same as `status`. Raises InputError if `name` is not a regular file."""
         status = self.status(name)
         if status is not None and not stat.S_ISREG(status.st_mode):
             raise _refusal(self.path / name, status, "a file")
         return status
 
     def file(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-        """Open the regular file `name`. Raises OSError if it cannot be opened."""
+        """Open the regular file `name`. Returns the descriptor.
+
+        Raises OSError if the file cannot be opened.
+        """
         with self._open_parent(name) as (above, last):
             return regular_file(self.path / name, flags, mode, name=last, above=above.descriptor)
 
@@ -120,10 +127,10 @@ class OpenFolder:
             return file.read()
 
     def write(self, name: str, data: bytes) -> bool:
-        """Write `data` to the file `name`. Returns False if this user's file already has `data`.
+        """Write `data` to the file `name`, and create missing parent folders.
 
-        Parent folders are created. The content is flushed before a rename, so that the file is
-        complete or missing.
+        Returns False if the current user's file `name` already contains `data`. The file is
+        complete or missing, even after a power failure.
         """
         status = self.require_file(name)
         if status is not None and status.st_uid == os.geteuid() and status.st_size == len(data):
@@ -140,9 +147,8 @@ class OpenFolder:
     def replace_file(self, name: str) -> Iterator[BinaryIO]:
         """Open a new file that is renamed to `name` at the end, or removed after an error.
 
-        The attribute `name` of the file object is its temporary random path. The file is locked, so
-        that the next writer of `name` can detect and remove files of killed writers. If there are
-        several writers, the last rename takes effect.
+        The attribute `name` of the file object is the random temporary path. If several processes
+        write `name`, the last rename takes effect.
         """
         with self._open_parent(name, make=True) as (above, last):
             above.require_file(last)
@@ -151,7 +157,7 @@ class OpenFolder:
                 temporary = f".{last}.{secrets.token_hex(8)}.tmp"
                 file = above.new_file(temporary)
                 status = os.fstat(file.fileno())
-                locked = True  # as far as the file system has locks
+                locked = True  # so that the next writer removes only files of killed processes
                 with contextlib.suppress(OSError):
                     locked = try_lock(file.fileno())
                 if locked:
@@ -185,9 +191,9 @@ class OpenFolder:
         os.replace(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def rename_folder(self, name: str, other: str) -> None:
-        """Rename the folder `name` to `other`, which must be missing or an empty folder.
+        """Rename the folder `name` to `other`.
 
-        Raises OSError if `other` is not empty.
+        Raises OSError unless `other` is missing or an empty folder.
         """
         os.rename(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
@@ -220,7 +226,7 @@ class OpenFolder:
     def file_paths(self, levels: int = LEVELS) -> Iterator[str]:
         """Yield the paths of all regular files below this folder.
 
-        Raises InputError if there is a link, or if folders are nested deeper than `levels`.
+        Raises InputError for a link, pipe or device, or if folders are nested deeper than `levels`.
         """
         if not levels:
             message = f"{self.path} is nested deeper than {LEVELS} folders"
@@ -238,7 +244,7 @@ class OpenFolder:
                 raise _refusal(self.path / name, status, "a file")
 
     def remove_leftovers(self, name: str) -> None:
-        """Remove temporary files for `name` of killed processes, which are not locked."""
+        """Remove the unlocked temporary files that killed processes left for `name`."""
         pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp")
         for leftover in filter(pattern.fullmatch, self.names()):
             with (
@@ -250,7 +256,7 @@ class OpenFolder:
 
     @contextlib.contextmanager
     def _open_parent(self, name: str, *, make: bool = False) -> Iterator[tuple[OpenFolder, str]]:
-        """Open the parent folder of `name`. Returns the folder and the last component of `name`."""
+        """Yield the parent folder of `name` and the last component of `name`."""
         *folders, last = self._parts(name)
         if not folders:
             yield self, last
@@ -277,10 +283,10 @@ def regular_file(
     above: int | None = None,
     links: bool = False,
 ) -> int:
-    """Open the regular file at `path`, or `name` in the folder `above`.
+    """Open the regular file at `path`, or `name` in the folder with the descriptor `above`.
 
-    Links are followed only if `links` is set. Raises InputError for a link, pipe, device or folder,
-    without blocking, and OSError if the file cannot be opened.
+    Returns the descriptor. Links are followed only if `links` is set. Raises InputError for a link,
+    pipe, device or folder, without blocking, and OSError if the file cannot be opened.
     """
     name = os.fspath(path) if name is None else name
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
@@ -301,10 +307,10 @@ def regular_file(
 def remove_folder(place: str | Path, above: int | None = None) -> None:
     """Remove the folder at `place`, relative to the descriptor `above`, with its content.
 
-    Only one descriptor is open at a time, because a tree can be deeper than the longest path or the
-    limit of open files. Read-only folders are made writable. The first OSError is raised after all
-    other entries are removed. If `place` is a link, it is not removed, and OSError is raised.
+    Read-only folders are made writable. The first OSError is raised after all other entries are
+    removed. If `place` is a link, it is not removed, and OSError is raised.
     """
+    # Only one descriptor is open: a tree can be deeper than the limit of open files.
     errors: list[OSError] = []
     descriptor = _open_writable(place, above)
     try:
@@ -341,7 +347,6 @@ def remove_folder(place: str | Path, above: int | None = None) -> None:
 
 
 def _open_writable(name: str | Path, above: int | None) -> int:
-    """Open the folder `name`, and make it writable so that files can be removed."""
     try:
         descriptor = os.open(name, _FOLDER, dir_fd=above)
     except PermissionError:
@@ -382,9 +387,9 @@ def _collect_error(
 
 
 def require_below(top: Path, path: Path) -> Path:
-    """Return the default output location `path` below `top`. The location can be missing.
+    """Return `path`, a default output location below `top`. The location can be missing.
 
-    Raises InputError if the path is a link or contains a link.
+    Raises InputError if `path`, or a folder between `top` and `path`, is a link.
     """
     try:
         with contextlib.suppress(FileNotFoundError), OpenFolder.open(top) as folder:
@@ -398,7 +403,7 @@ def require_below(top: Path, path: Path) -> Path:
 
 
 def make_private(top: Path, *names: str, make: bool = True) -> bool:
-    """Restrict write access to `top`, and to the nested folders `names` below it, to this user.
+    """Make `top`, and the nested folders `names` below it, writable only by the current user.
 
     Returns False if a mode had to be changed. With `make`, missing folders are created. Otherwise,
     FileNotFoundError is raised. Raises InputError if a folder belongs to another user or, below
@@ -415,7 +420,7 @@ def make_private(top: Path, *names: str, make: bool = True) -> bool:
 
 
 def is_shared(path: Path) -> bool:
-    """Whether `path` is a folder with mode 1777 that all users share, such as /tmp.
+    """Return whether `path` is a folder with mode 1777 that all users share, such as /tmp.
 
     The owner must be this user or root, because the owner can rename all entries.
     """
@@ -428,7 +433,7 @@ def is_shared(path: Path) -> bool:
 
 
 def make_own(top: Path, name: str) -> Path:
-    """Open this user's folder `name` in the shared folder `top`, and create it if missing."""
+    """Return this user's folder `name` in the shared folder `top`. A missing folder is created."""
     with OpenFolder.open(top) as shared, shared.folder(name, make=True, mode=0o755) as folder:
         _is_made_private(folder)
         return folder.path
@@ -455,7 +460,7 @@ def _is_made_private(folder: OpenFolder) -> bool:
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Whether no other user can have changed the regular file with `status`."""
+    """Return whether a file with `status` is regular and only this user can have changed it."""
     exclusive = status.st_uid == os.geteuid() and not status.st_mode & OTHERS_WRITE
     return exclusive and stat.S_ISREG(status.st_mode)
 
@@ -489,7 +494,6 @@ def _status(name: str, above: int | None) -> os.stat_result | None:
 
 
 def _refusal(path: Path, status: os.stat_result | None, expected: str) -> InputError:
-    """Return the error to raise for an entry of the wrong type at `path`."""
     kind = 0 if status is None else stat.S_IFMT(status.st_mode)
     message = f"cannot use {path}: it is {_KINDS.get(kind, 'something else')}, not {expected}"
     return InputError(message, hint=LINK_REMEDY if kind == stat.S_IFLNK else REMEDY)

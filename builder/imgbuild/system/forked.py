@@ -1,4 +1,4 @@
-"""Runs a function in a forked copy of this process, which contains all objects."""
+"""Runs a function in a fork of this process, which has a copy of all objects."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ def processor_count() -> int:
 
 
 def copy_limit() -> int:
-    """The number of processes that can compute in parallel, or 1 if this process cannot be forked.
+    """Return how many forked processes can compute in parallel, or 1 if forks are unsafe.
 
-    A forked process has only the thread that calls fork, and locks of other threads remain locked.
+    If this process has several threads, forks are unsafe, because locks of other threads would
+    remain locked.
     """
     return processor_count() if threading.active_count() == 1 else 1
 
 
 class ForkedCall:
-    """A copy of this process that computes `function()` and prints nothing."""
+    """A forked process that computes `function()` and prints nothing."""
 
     def __init__(self, function: Callable[[], bytes]) -> None:
         self._reading, writing = os.pipe()
@@ -52,7 +53,6 @@ class ForkedCall:
 
 
 def _compute_and_exit(function: Callable[[], bytes], writing: int) -> None:
-    """Write the result, and end this process without the exit handlers of the original."""
     status = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -27,7 +27,8 @@ def run_git(
 ) -> process.ProcessResult:
     """Run a git command in `folder`. The exit status is not checked.
 
-    Raises ToolMissing if git is not installed, and WorkFailed after LIMIT seconds.
+    Raises ToolMissing if git is not installed, and WorkFailed if it runs longer than `LIMIT`
+    seconds.
     """
     program = process.find_program("git", remedy="install git")
     full = [program, "-c", "core.fsmonitor=false", command, *OPTIONS.get(command, ()), *words]

@@ -64,9 +64,10 @@ class TreeEntry(msgspec.Struct, frozen=True):
 
 
 def remote_refs(url: str, *patterns: str) -> dict[str, str]:
-    """The object ID of each ref of the repository at `url`, or of refs that match `patterns`.
+    """Return the object IDs of the refs of the repository at `url`, by name.
 
-    Raises FetchFailed if the server does not respond.
+    With `patterns`, only matching refs are returned. Raises FetchFailed if the server does not
+    respond.
     """
     words = (*SETTINGS, "ls-remote", "--quiet", "--", url, *patterns)
     done = _run_git(words, env=_transport(url))
@@ -77,7 +78,7 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
 
 
 def resolve_commit(url: str, revision: str, folder: Path) -> str:
-    """The commit of a branch, tag or short hash. By default, it is the default branch's commit.
+    """Return the commit of a branch, tag or short hash. "" is the default branch.
 
     To find a short hash, the repository is fetched into the new folder `folder`. Raises InputError
     if the repository has no such revision, and FetchFailed if the server does not respond.
@@ -110,7 +111,10 @@ def resolve_commit(url: str, revision: str, folder: Path) -> str:
 
 
 def _patterns(revision: str) -> tuple[str, ...]:
-    """The refs that a revision can match, by priority. The commit of a tag precedes the tag."""
+    """Return the refs that a revision can match, by priority.
+
+    The commit of an annotated tag precedes the tag object.
+    """
     if not revision:
         return ("HEAD",)
     if revision.startswith("refs/"):
@@ -123,7 +127,7 @@ def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
     """Write the files of a commit, as stored in git's objects, to the new folder `place`.
 
     The repository is fetched into the new folder `folder`. Submodules, and files larger than
-    LARGEST, are omitted. Raises FetchFailed if the commit cannot be fetched or written.
+    `LARGEST`, are omitted. Raises FetchFailed if the commit cannot be fetched or written.
     """
     folder.mkdir(parents=True)
     repository = FetchedRepository(folder, sha256=len(commit) == 64)
@@ -165,16 +169,22 @@ class GitObjects:
         self._words: tuple[str, ...] = ("--git-dir", str(folder), *READING_SETTINGS)
 
     def has(self, commit: str) -> bool:
-        """Whether the object `commit` exists."""
+        """Return whether the object `commit` exists."""
         return self._run_git("cat-file", "-e", commit).status == 0
 
     def resolve_object(self, name: str) -> str | None:
-        """The object ID of a revision ("REV^{commit}", "COMMIT:folder"), or None if missing."""
+        """Return the object ID of `name` ("REV^{commit}", "COMMIT:folder").
+
+        Returns None if the object is missing.
+        """
         done = self._run_git("rev-parse", "--verify", "--quiet", "--end-of-options", name)
         return done.stdout.strip() if done.status == 0 else None
 
     def nearest_tag(self, commit: str) -> tuple[str, int] | None:
-        """Return the nearest tag of `commit` with a digit, and the number of commits since then."""
+        """Return the nearest tag in the history of `commit`, and the number of commits after it.
+
+        Only tags with a digit are considered. Returns None if there is none.
+        """
         pattern = ("--tags", "--long", "--abbrev=40", "--match", "*[0-9]*")
         done = self._run_git("describe", *pattern, commit)
         parts = done.stdout.strip().rsplit("-", 2)
@@ -273,7 +283,10 @@ class ObjectReader:
         self._answers = answers
 
     def read_pieces(self, name: str) -> Iterator[bytes]:
-        """Yield the content of an object. It must be read to its end before the next object."""
+        """Yield the content of an object in pieces.
+
+        All pieces must be read before the next object.
+        """
         self._requests.write(f"{name}\n".encode())
         self._requests.flush()
         head = self._answers.readline().split()

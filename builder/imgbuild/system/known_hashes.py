@@ -54,15 +54,16 @@ class KnownHashes:
         self._lock = threading.Lock()
 
     def matches(self, path: Path, sha256: Sha256) -> bool:
-        """Whether the file at `path` has the hash `sha256`. It is hashed if no record matches.
+        """Return whether the file at `path` has the hash `sha256`.
 
-        Raises OSError if it cannot be opened, and IntegrityError if it is not a regular file.
+        The file is hashed if no record matches. Raises OSError if it cannot be opened, and
+        IntegrityError if it is not a regular file.
         """
         with open(path, "rb", opener=open_regular) as file:
             return self.matches_file(file, sha256)
 
     def matches_file(self, file: BufferedReader, sha256: Sha256) -> bool:
-        """Like `matches`, for an open file at its beginning.
+        """Return whether an open file, at its beginning, has the hash `sha256`.
 
         If the times of the file change during the read, it is read again, because another process
         may have used it. Returns False if the times change each time.
@@ -85,8 +86,7 @@ class KnownHashes:
     def record_hash(self, path: Path, sha256: Sha256, seen: os.stat_result | None = None) -> None:
         """Record that the file at `path`, which no other process changes, has the hash `sha256`.
 
-        If `seen` is set, the hash is recorded only if the file still has this status, because the
-        file may have been replaced.
+        If `seen` is set, the hash is recorded only if the file still has this status.
         """
         with contextlib.suppress(OSError):
             before = path.stat()
@@ -103,10 +103,9 @@ class KnownHashes:
 
     @contextlib.contextmanager
     def relinking(self, file: Path | int) -> Iterator[None]:
-        """Keep the record of a file, or open file, while its links change in the `with` block.
+        """Keep the record of a path or descriptor while the links to the file change in the block.
 
-        If other users can change the file, the record is not kept: they could change the content
-        and reset the mtime, and the ctime changes anyway.
+        The record is dropped if other users can change the file.
         """
         try:
             descriptor = (
@@ -177,8 +176,8 @@ class KnownHashes:
     ) -> list[tuple[str, ...]]:
         """Run `statements` in one transaction.
 
-        Returns the rows of the last statement, or an empty list on failure. A missing database is
-        created only if `make` is true.
+        Returns the rows of the last statement, or an empty list on failure. With `make`, a missing
+        database is created.
         """
         place = None if self._folder is None else self._folder / NAME
         if place is None or not _is_safe(place.parent, make=make):
@@ -220,7 +219,10 @@ def _open_database(folder: Path | None, _: int) -> KnownHashes:
 
 
 def state_folder() -> Path | None:
-    """$XDG_STATE_HOME/imgbuild or ~/.local/state/imgbuild, or None without a home folder."""
+    """Return $XDG_STATE_HOME/imgbuild or ~/.local/state/imgbuild.
+
+    Returns None if there is no home folder.
+    """
     try:
         return xdg_folder("XDG_STATE_HOME", ".local/state") / "imgbuild"
     except ImgbuildError:
@@ -228,7 +230,10 @@ def state_folder() -> Path | None:
 
 
 def _is_safe(folder: Path, *, make: bool) -> bool:
-    """Whether `folder` exists (or was created) and no other user can enter it."""
+    """Return whether `folder` exists and no other user can enter it.
+
+    With `make`, a missing folder is created.
+    """
     try:
         if make and not folder.exists():
             above = next(each for each in folder.parents if each.exists())
@@ -245,7 +250,7 @@ def _is_safe(folder: Path, *, make: bool) -> bool:
 
 
 def _is_recorded(status: os.stat_result) -> bool:
-    """Whether a record saves time, and no other user can change the file without a trace."""
+    """Return whether the file is large enough for a record and no other user can change it."""
     return status.st_size > SMALL_FILE and is_private(status)
 
 
@@ -254,7 +259,7 @@ def _file(status: os.stat_result) -> str:
 
 
 def _content(status: os.stat_result) -> tuple[int, int]:
-    """Return the parts of a status that a change of content, but not of links, changes."""
+    """Return the fields that a change of the content, but not of links, changes."""
     return status.st_size, status.st_mtime_ns
 
 

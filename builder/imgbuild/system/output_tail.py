@@ -14,7 +14,7 @@ DRAIN_SECONDS = 1.0  # seconds in which a process that outlives the command may 
 
 
 class OutputTail:
-    """The last bytes that were written. Empty if stderr is a terminal."""
+    """The last bytes of the recorded output. Empty if stderr is a terminal."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -25,7 +25,7 @@ class OutputTail:
         del self._bytes[:-TAIL_BYTES]
 
     def text(self) -> str:
-        """Return the bytes as text."""
+        """Return the bytes as text, with invalid bytes replaced."""
         return self._bytes.decode(errors="replace")
 
 
@@ -70,7 +70,6 @@ def _are_same() -> bool:
 
 
 def _copy_pipe(reading: int, target: int, tail: OutputTail) -> None:
-    """Copy until the last writer closes the pipe, or until `target` has no reader."""
     with contextlib.suppress(OSError):
         while data := os.read(reading, CHUNK):
             tail.add(data)

@@ -18,12 +18,11 @@ from imgbuild.values import Sha256
 def place_file(
     folder: OpenFolder, name: str, source: Path, sha256: Sha256, reporter: Reporter, *, prefix: str
 ) -> None:
-    """Link or copy `source` as `name` in `folder`.
+    """Check the hash of `source`, and link or copy the file to `name` in `folder`.
 
-    The file is opened only once, so that the linked or copied file is the one that was hashed. It
-    is copied if it is on another file system, or if another user owns it or can write to it,
-    because this user could change a linked file later. The temporary name begins with `prefix`.
-    Raises IntegrityError unless the hash of `source` is `sha256`.
+    The file is copied if it is on another file system, or if another user owns it or can write to
+    it and could change a linked file later. The temporary name begins with `prefix`. Raises
+    IntegrityError unless the hash of `source` is `sha256`.
     """
     temporary = f"{prefix}{secrets.token_hex(16)}"
     hashes = known_hashes.user_known_hashes()
@@ -51,7 +50,7 @@ def place_file(
 
 
 def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
-    """Link the open file as `name`. Returns the reason if this fails, else ""."""
+    """Link the open file as `name`. Returns the reason for a failure, or ""."""
     try:
         folder.create_link(descriptor, name)
     except OSError as error:  # another file system, no support for links, or too many links
@@ -60,5 +59,5 @@ def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
 
 
 def _damage_error(source: Path) -> IntegrityError:
-    message = f"{source} is damaged: its digest differs"
+    message = f"{source} is damaged: the content does not match its digest"
     return IntegrityError(message, hint="remove the file, and build the image again")

@@ -53,10 +53,6 @@ def find_program(program: str, *, remedy: str) -> str:
 
 
 def _resolve_program(command: Sequence[str]) -> list[str]:
-    """`command` with the path of its program.
-
-    Raises ToolMissing if the program is not installed.
-    """
     return [find_program(command[0], remedy=f"install {command[0]}"), *command[1:]]
 
 
@@ -66,7 +62,7 @@ def warn_user(text: str) -> None:
 
 
 def shell_command(command: Sequence[str]) -> str:
-    """Quote `command` for a shell."""
+    """Return `command` as a command line for a shell."""
     return shlex.join(command)
 
 
@@ -83,8 +79,8 @@ def run_command(
     """Run `command` and wait for its end.
 
     `env` is added to this process's environment, and the open `descriptors` are inherited. Raises
-    WorkFailed if it runs longer than `limit` seconds or, with `check`, if its status is not 0; the
-    error has the end of stderr.
+    WorkFailed if the command runs longer than `limit` seconds. With `check`, WorkFailed with the
+    end of stderr is raised if the exit status is not 0.
     """
     console.detail(f"$ {shell_command(command)}")
     started = time.monotonic()
@@ -121,11 +117,10 @@ def run_in_foreground(
 ) -> int:
     """Run `command` with this process's terminal and streams. Returns the status as in a shell.
 
-    `env` is added to this process's environment, and the open `descriptors` are inherited. The
-    command handles interrupts: this process waits for the command, and forwards SIGINT and SIGTERM,
-    unless the terminal has sent SIGINT to both processes. On the second signal, the command `end`
-    is run, or with `kill`, SIGKILL is sent to a command that ignores other signals. `meanwhile` is
-    called while the command runs.
+    `env` is added to this process's environment, and the open `descriptors` are inherited. SIGINT
+    and SIGTERM are forwarded to the command, except for a SIGINT that the terminal has sent to both
+    processes. With `kill`, SIGKILL is sent instead. On the second signal, the command `end` is run.
+    `meanwhile` is called while the command runs.
     """
     console.detail(f"$ {shell_command(command)}")
     started: list[subprocess.Popen[bytes]] = []
@@ -207,7 +202,6 @@ def feed_command(
 
 
 def _write_stdin(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
-    """Write `chunks` to the stdin of `process` until the process stops reading, and close it."""
     if process.stdin is None:
         return
     try:
@@ -253,9 +247,10 @@ def follow_output(
 
 
 def start_piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start `command` with pipes as stdin and stdout. The caller closes the pipes and waits.
+    """Start `command` with pipes as stdin and stdout.
 
-    The command is in a separate process group, so that Ctrl-C in a terminal does not end it.
+    The caller must close the pipes and wait for the process. The command has a separate process
+    group, so that Ctrl-C in a terminal does not end it.
     """
     console.detail(f"$ {shell_command(command)}")
     return subprocess.Popen(
@@ -271,7 +266,7 @@ def start_piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
 def _handle_signals(
     signs: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
 ) -> Iterator[None]:
-    """Call `handler` on each of the signals `signs`. Does nothing outside the main thread."""
+    """Call `handler` on `signs` in the block. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -45,17 +45,20 @@ def find_on_path(program: str, *, path: str | None = None) -> str | None:
 
 
 def find_program(program: str) -> str | None:
-    """Find a program like `find_on_path`, but also in the folders for system programs."""
+    """Find a program on PATH or in the folders for system programs."""
     return find_on_path(program) or find_on_path(program, path=SYSTEM_PATH)
 
 
 def python_command() -> list[str]:
-    """The start of a command line for this Python. Nothing is imported from the current folder."""
+    """Return the start of a command line for this Python.
+
+    Nothing is imported from the current folder.
+    """
     return [sys.executable, "-P"]
 
 
 def program_environment(program: str, added: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment in which to start `program`: this process's environment and `added`.
+    """Return this process's environment and `added`, changed to run `program` safely.
 
     Relative and empty entries are omitted from lists of folders. Programs that read git
     repositories do not run commands in a repository's configuration, and use a transport only if
@@ -80,7 +83,7 @@ def _absolute_folders(folders: str, separator: str) -> str:
 
 
 def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """`GIT_SETTINGS` as variables. They take precedence over the settings in `env`."""
+    """Return `GIT_SETTINGS` as environment variables, which override the git settings in `env`."""
     count = env.get("GIT_CONFIG_COUNT", "")
     first = int(count) if count.isdecimal() else 0
     settings = {"GIT_CONFIG_COUNT": str(first + len(GIT_SETTINGS))}

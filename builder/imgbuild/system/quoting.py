@@ -38,7 +38,7 @@ class QuotedText(str):
 
 
 def is_plain(text: str) -> bool:
-    """Whether `text` has no special character of any language that this module supports."""
+    """Return whether `text` has no special character in any language that this module supports."""
     return _PLAIN.fullmatch(text) is not None
 
 
@@ -67,7 +67,7 @@ def quote_words(texts: Iterable[str], *, lines: bool = False) -> QuotedText:
 
 
 def quote_patterns(texts: Iterable[str]) -> QuotedText:
-    """Convert names of variables, or prefixes with `*`, to patterns of a shell's "case"."""
+    """Convert variable names, and prefixes that end in `*`, to patterns of a shell's "case"."""
     names = list(texts)
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", name):
@@ -77,13 +77,13 @@ def quote_patterns(texts: Iterable[str]) -> QuotedText:
 
 
 def for_double_quotes(text: str) -> str:
-    """Escape `text` for double quotes of a shell. Raises InputError for control characters."""
+    """Escape `text` for double quotes in a shell. Raises InputError for control characters."""
     _refuse_characters(text, _CONTROL)
     return re.sub(r'[\\"$`]', r"\\\g<0>", text)
 
 
 def comment_line(text: str) -> QuotedText:
-    """Escape `text` for the rest of a comment line: one line without control characters."""
+    """Escape `text` as the end of a comment line. Control characters are replaced."""
     return QuotedText(escape_control(" ".join(text.split())))
 
 
@@ -139,12 +139,12 @@ def requirement_line(
 
 
 def markdown_cell(text: str) -> QuotedText:
-    """Escape `text` for a cell of a Markdown table or for a line of Markdown."""
+    """Escape `text` for Markdown, also in a table cell."""
     return QuotedText(_MARKDOWN.sub(_reference, comment_line(text)))
 
 
 def code_span(text: str) -> QuotedText:
-    """Format `text` as a code span that can be in a cell of a Markdown table."""
+    """Format `text` as a Markdown code span that is also valid in a table cell."""
     shown = comment_line(text).replace("|", "\\|")
     longest = max(map(len, re.findall("`+", shown)), default=0)
     fence, pad = "`" * (longest + 1), " " * bool(longest)

@@ -30,7 +30,10 @@ def parse_requirement(requirement_string: str) -> Requirement:
 
 @functools.lru_cache(maxsize=20_000)  # the same METADATA is read for each target and each lookup
 def valid_requirement(line: str) -> Requirement | None:
-    """Parse a requirement. Returns None if it is invalid. The result must not be changed."""
+    """Parse a requirement. Returns None if it is invalid.
+
+    The returned object is shared and must not be changed.
+    """
     try:
         return parse_requirement(line)
     except InvalidRequirement:
@@ -40,12 +43,15 @@ def valid_requirement(line: str) -> Requirement | None:
 def marker_applies(
     marker: Marker | None, markers: Mapping[str, str], extras: Iterable[str] = ("",)
 ) -> bool:
-    """Whether a marker is true on a machine with `markers`, for at least one of `extras`."""
+    """Return whether a marker is true on a machine with `markers`, for at least one of `extras`."""
     return marker is None or any(marker.evaluate({**markers, "extra": each}) for each in extras)
 
 
 def is_within(version: str | None, spec: str | SpecifierSet) -> bool:
-    """Whether `version` matches `spec`. Pre-releases are allowed. False if either is invalid."""
+    """Return whether `version` matches `spec`, including pre-releases.
+
+    Returns False if either is invalid.
+    """
     try:
         specifiers = SpecifierSet(spec) if isinstance(spec, str) else spec
         return specifiers.contains(Version(version or ""), prereleases=True)

@@ -36,11 +36,11 @@ class SentTerminal:
 
 
 def _connect_terminal(master: int) -> None:
-    """Copy between this process's terminal (stdin and stdout) and the terminal of `master`.
+    """Connect stdin and stdout to the terminal of `master` until no process has it open.
 
-    The copy ends, and `master` is closed, when no process has the other terminal open. Until then,
-    this process's terminal is in raw mode, so that keys such as Ctrl-C and Ctrl-Z reach the
-    programs in the other terminal. Both terminals have the same size.
+    Meanwhile, this process's terminal is in raw mode, so that keys such as Ctrl-C and Ctrl-Z reach
+    the programs in the other terminal. Both terminals have the same size. `master` is closed at the
+    end.
     """
     stdin, stdout = sys.stdin.fileno(), sys.stdout.fileno()
     before = termios.tcgetattr(stdin)
@@ -85,7 +85,7 @@ def _copy_streams(stdin: int, stdout: int, master: int) -> None:
 
 
 def _read_terminal(descriptor: int) -> bytes:
-    """Read the next bytes. Empty if the terminal was closed, or no process has it open."""
+    """Read the next bytes. Returns b"" if no process has the terminal open."""
     try:
         return os.read(descriptor, CHUNK)
     except OSError:

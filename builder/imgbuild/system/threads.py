@@ -22,13 +22,13 @@ class StoppedThread(ControlSignal):
 
 
 class StopFlag:
-    """A flag that ends work early. Long work calls `check` between its parts."""
+    """Tells threads to stop. Long-running functions call `check` repeatedly."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def __call__(self) -> bool:
-        """Whether the work must stop."""
+        """Return whether the work must stop."""
         return self._event.is_set()
 
     def set(self) -> None:
@@ -84,8 +84,6 @@ def run_for_each(
 
 
 class _ThreadPool(Generic[T, R]):
-    """The remaining items and the results so far."""
-
     def __init__(self, items: Sequence[T], work: Callable[[T, StopFlag], R]) -> None:
         self._left = list(enumerate(items))[::-1]
         self._work = work
@@ -95,7 +93,6 @@ class _ThreadPool(Generic[T, R]):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Process items until none is left or the work must stop."""
         while not self.stop():
             with self._lock:
                 if not self._left:

@@ -10,7 +10,10 @@ from imgbuild.system import process, programs
 
 @functools.cache
 def uv_path() -> str:
-    """The path of uv in this Python's environment. Raises ToolMissing if it is not installed."""
+    """Return the path of uv in this Python's environment.
+
+    Raises ToolMissing if uv is not installed.
+    """
     try:
         from uv import find_uv_bin
     except ImportError as error:

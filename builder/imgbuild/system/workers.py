@@ -37,7 +37,7 @@ DEATH_REMEDY = (
 
 
 class WorkerPool:
-    """Up to `count` processes. A process is started when a call finds no idle process.
+    """Runs calls in up to `count` processes, which are started when needed.
 
     `advance` is called with the amounts that functions pass to `report_progress`, by one thread at
     a time.
@@ -52,7 +52,10 @@ class WorkerPool:
         self._all: list[_WorkerProcess] = []
 
     def submit_call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Call a module's `function` in a process. Raises WorkFailed if the process ends early."""
+        """Call a module's `function` in a worker process.
+
+        The future raises WorkFailed if the process ends early.
+        """
         return self._threads.submit(self._run_call, function, args, kwargs)
 
     def close(self) -> None:
@@ -76,7 +79,7 @@ class WorkerPool:
     def _run_call(self, function: Callable[..., R], args: Any, kwargs: Any) -> R:
         with self._lock:
             if self._stopped:
-                message = "the work was stopped"
+                message = "the worker processes were stopped"
                 raise WorkFailed(message, hint="run the same command again")
             if self._idle:
                 worker = self._idle.pop()
@@ -97,7 +100,7 @@ class WorkerPool:
 
 
 class _WorkerProcess:
-    """A worker process. It ends when its stdin is closed, for example because this process ends."""
+    """A process that ends when its stdin is closed, for example because this process ends."""
 
     def __init__(self) -> None:
         folder = str(Path(imgbuild.__file__).parent.parent)
@@ -125,7 +128,6 @@ class _WorkerProcess:
             raise WorkFailed(message, hint=DEATH_REMEDY) from error
 
     def kill(self) -> None:
-        """Kill the process."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -135,7 +137,7 @@ class _WorkerProcess:
 
 
 class _ProgressSender:
-    """Sends progress to the parent process. Amounts are added up and sent at intervals."""
+    """Sends accumulated progress to the parent process at intervals."""
 
     def __init__(self, write: Callable[[str, object], None]) -> None:
         self._write = write
@@ -158,7 +160,7 @@ _progress: _ProgressSender | None = None
 
 
 def report_progress(amount: int) -> None:
-    """Report progress from a function that runs in a worker."""
+    """Report `amount` of progress from a function that runs in a worker process."""
     if _progress is not None:
         _progress.add(amount)
 

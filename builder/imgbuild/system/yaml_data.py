@@ -1,4 +1,4 @@
-"""Reads the YAML files in the package's folder `data`, and documents of users, with libyaml."""
+"""Parses the YAML files in the package's folder `data`, and files of users, with libyaml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load_yaml_data(path: Path, kind: type[T]) -> T:
-    """Read the file at `path`, which `files.data` returned, as a value of type `kind`."""
+    """Read the YAML file at `path` as a value of type `kind`. `path` is from `files.data`."""
     document = yaml.load(path.read_bytes(), Loader=_LOADER)  # noqa: S506 - a safe loader
     return msgspec.convert(document, kind)
 
@@ -26,7 +26,7 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 class _BoundedComposer(Composer):
-    """Composes nodes in Python, because the composer in C ends the process at a certain depth."""
+    """Composes nodes in Python with a depth limit, because libyaml's composer crashes."""
 
     _levels = 0
 

@@ -155,7 +155,7 @@ def test_invalid_keys_in_a_lock_are_refused(path: tuple[str | int, ...], key: st
         (
             ("project", "sources", "demo"),
             "git+https://me:word@git.example/demo@" + ZERO,
-            "user name or password",
+            "username or password",
         ),
         (
             ("project", "sources", "demo"),

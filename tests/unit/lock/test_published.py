@@ -383,7 +383,7 @@ def test_url_with_credentials_is_refused_without_showing_it(
     with pytest.raises(InputError) as caught:
         extended.read_extended(extended.create_repository(tmp_path, extended.MATRIX + more))
     [problem] = caught.value.problems
-    assert (problem.path, problem.message) == (place, "the URL contains a user name or password")
+    assert (problem.path, problem.message) == (place, "the URL contains a username or password")
     assert "hunter2" not in str(problem)
 
 

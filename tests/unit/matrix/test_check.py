@@ -50,12 +50,12 @@ SHARED = {
     "a secret in a url": (
         "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'",
         "url: §'https://me:hunter2@example.org/whl'",
-        ("indexes.torch.url", "user name or password", None, "netrc or keyring", None),
+        ("indexes.torch.url", "username or password", None, "netrc or keyring", None),
     ),
     "a secret in a mirror": (
         "packages: [python3, g++]",
         "packages: [python3, g++]\n    mirrors: [§'https://me:hunter2@example.org/debian']",
-        ("bases.debian-12.mirrors[0]", "user name or password", None, "netrc or keyring", None),
+        ("bases.debian-12.mirrors[0]", "username or password", None, "netrc or keyring", None),
     ),
     "a Debian package twice": (
         "packages: [python3, g++]",
@@ -70,7 +70,7 @@ SHARED = {
         ),
         (
             "bases.debian-12.python.archives.x86_64",
-            "user name or password",
+            "username or password",
             None,
             "netrc or keyring",
             None,

@@ -85,7 +85,7 @@ def test_security_archive_url_with_credentials_is_refused() -> None:
     text = VALID_MATRIX.replace("g++]", f"g++]\n    security: ['{address}']")
     (problem,) = find_problems(text)
     assert problem.path == "bases.debian-12.security[0]"
-    assert problem.message == "the URL contains a user name or password"
+    assert problem.message == "the URL contains a username or password"
     assert "hunter2" not in str(problem)
 
 

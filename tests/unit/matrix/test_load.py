@@ -176,7 +176,7 @@ SCALARS = {
     "a number in another base": (
         "own_from: 5000000",
         "own_from: §0x10",
-        ("layers.own_from", "not a whole number", "0x10", "minimum size in bytes", None),
+        ("layers.own_from", "not a whole number", "0x10", "minimum size, in bytes", None),
     ),
     "a number too small": (
         "own_from: 5000000",

@@ -92,7 +92,7 @@ def test_smoke_test_result_applies_only_to_the_same_partition(command, tmp_path,
 def test_array_option_for_sbatch_is_refused(command):
     done = command("build", TARGET, "--on", "slurm", "--sbatch=--array=0")
     assert done.status == 2
-    assert "--sbatch '--array=0': the script sets this option" in done.stderr
+    assert "--sbatch '--array=0': the job script sets this option" in done.stderr
 
 
 def test_array_job_without_a_recorded_number_is_found_by_name(tmp_path, monkeypatch):

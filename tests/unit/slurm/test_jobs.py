@@ -267,17 +267,17 @@ def test_driver_is_not_requested_without_gpus():
         (
             ScriptKind.RAY,
             {"allocation": with_(more=("--job-name=x",))},
-            "the script sets this option",
+            "the job script sets this option",
         ),
         (
             ScriptKind.RAY,
             {"allocation": with_(more=("-N2",))},
-            "--sbatch '-N2': the script sets this option",
+            "--sbatch '-N2': the job script sets this option",
         ),
         (
             ScriptKind.CHECK,
             {("allocation"): with_(more=("--output=x",))},
-            "the script sets this option",
+            "the job script sets this option",
         ),
         (ScriptKind.RAY, {"stage": ("models",)}, "--stage 'models': expected an absolute path"),
         (

@@ -237,7 +237,7 @@ def test_results_of_environment_or_unknown_sif_are_refused(
     for words in (("--case", "nccl"), ("--model", str(sample.folder))):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
-        assert "--record requires a whole tier" in " ".join(done.stderr.split())
+        assert "--record requires all cases of a tier" in " ".join(done.stderr.split())
     done = imgbuild("smoke", TARGET, "--case", "nccl")
     assert done.status == 2
     assert "--case nccl requires --tier" in " ".join(done.stderr.split())

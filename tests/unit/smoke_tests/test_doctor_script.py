@@ -203,15 +203,15 @@ def test_missing_gpu_driver_is_reported(doctor, monkeypatch):
 
 
 def test_model_cache_on_a_network_disk_is_reported(doctor, monkeypatch):
-    monkeypatch.setattr(doctor, "_disk", lambda _: "nfs4")
+    monkeypatch.setattr(doctor, "_file_system_type", lambda _: "nfs4")
     severity, text = worst(doctor.model_disk())
     assert severity == "warning"
     assert "imgbuild slurm --stage" in text
 
 
 def test_disk_type_is_read_from_the_innermost_mount(doctor):
-    assert doctor._disk("/proc/self") == "proc"
-    assert doctor._disk("/") != ""
+    assert doctor._file_system_type("/proc/self") == "proc"
+    assert doctor._file_system_type("/") != ""
 
 
 def test_missing_network_is_reported(doctor, monkeypatch):
@@ -230,7 +230,7 @@ def test_failing_check_does_not_stop_other_checks(doctor, monkeypatch, capsys):
     def broken(*_: object) -> None:
         raise OSError("no mounts here")
 
-    monkeypatch.setattr(doctor, "_disk", broken)
+    monkeypatch.setattr(doctor, "_file_system_type", broken)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     status = doctor.main(["--json"])
     document = json.loads(capsys.readouterr().out)

@@ -17,7 +17,7 @@ COMMIT = "abcdef0123456789abcdef0123456789abcdef01"
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("git+https://me:word@a.example/x", "the URL contains a user name or password"),
+        ("git+https://me:word@a.example/x", "the URL contains a username or password"),
         ("git+ftp://a.example/x", "git+ftp is not the URL of a repository"),
         ("https://a.example/x-1-py3-none-any.whl", "not the URL of a git repository"),
     ],

@@ -246,7 +246,7 @@ def test_file_with_a_wrong_hash_is_not_placed_in_the_folder(source):
         source.chmod(0o644)
         source.write_bytes(b"E" * len(DATA))
         source.chmod(mode)
-        with pytest.raises(IntegrityError, match="its digest differs"):
+        with pytest.raises(IntegrityError, match="the content does not match its digest"):
             placed(source)
         assert not list(source.with_name("out").iterdir())
 
