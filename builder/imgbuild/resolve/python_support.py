@@ -26,12 +26,11 @@ OTHER_PYTHON_REMEDY = f"a base can use another Python from a standalone build: {
 
 
 def bases_text(pythons: Collection[str]) -> str:
-    """Return a sentence that lists the bases' Python releases, and how to get another one."""
+    """Return a sentence that lists the Python releases of the bases and how to get another one."""
     return f"the bases have Python {_join_releases(pythons)}; {OTHER_PYTHON_REMEDY}"
 
 
 def _join_releases(pythons: Collection[str]) -> str:
-    """Return the releases as a list, such as "3.10, 3.11 or 3.12"."""
     *first, last = sorted(set(pythons), key=Version)
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -87,7 +86,7 @@ def refuse_unsupported_python(query: ArchQuery) -> None:
 def _package_support(
     package: str, catalogue: FileCatalogue, release_catalogue: ReleaseCatalogue
 ) -> Iterator[str]:
-    """Yield a sentence on the versions of `package` that support the Python, and missing names."""
+    """Yield sentences on the Pythons that `package` supports, and on missing names."""
     python = catalogue.rules.tags.python
     files = [offer.wheel for offer in catalogue.offered_files(package)]
     versions = [file.version for file in files if file.version and not file.version.is_prerelease]

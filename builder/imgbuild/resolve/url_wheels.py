@@ -18,7 +18,7 @@ TORCH_OF_LOCAL = re.compile(r"torch\.?(\d+\.\d+)")
 
 
 def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[UnmetDemand]:
-    """Return the wheels required by URL that are not for the Python or architecture of `tags`."""
+    """Return the wheels required by URL that do not fit the Python or architecture of `tags`."""
     return [
         UnmetDemand(
             package=demand.package,
@@ -38,7 +38,7 @@ def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[Unme
 def most_compatible(
     facts: Sequence[LockedFacts], demands: DemandsFor, tags: Callable[[str], WheelTags]
 ) -> list[LockedFacts]:
-    """Return the targets whose Python and torch are compatible with most wheels required by URL."""
+    """Return the targets whose Python and torch fit most of the wheels required by URL."""
     numbers = {
         each.target: sum(_mismatches(demand, each, tags(each.python)) for demand in named)
         for each in facts
@@ -61,9 +61,6 @@ def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: WheelTags) -> i
 
 
 def _file(demand: PackageDemand) -> str:
-    """Return the file name of a wheel that is required by URL or path.
-
-    Return "" for another demand.
-    """
+    """Return the file name of a wheel required by URL or path, or ""."""
     name = addresses.file_name(demand.source) if demand.installed else ""
     return name if name.endswith(".whl") else ""
