@@ -466,7 +466,7 @@ def test_filter_without_a_match_links_to_the_reasons_for_the_conflict(
     assert link[0].endswith("together.html#versions=flash-attn%2C+vllm%3E%3D0.8")
     assert link[1]
     open_form(window, site, "requirements.html", requirements="flash-attn\nvllm")
-    assert "flash-attn: it is published as source" in window.texts("#answer")[0]
+    assert "flash-attn: it is published only as source" in window.texts("#answer")[0]
 
 
 def test_version_outside_the_range_of_an_extra_is_not_a_conflict(
