@@ -1,7 +1,8 @@
-"""Resolves, audits and learns constraints, until an audit has no findings.
+"""Resolves, audits and learns constraints, until an audit has no errors.
 
 No wheel is downloaded completely: the audit reads Python code and METADATA with range requests.
-Each constraint is written to constraints.yaml immediately, so an interrupted run can be resumed.
+Each constraint is written to constraints.yaml immediately, so that an interrupted run can be
+resumed.
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ SHOWN_ERRORS = 8
 
 
 class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
-    """The resolution and report of each architecture, learned constraints, and number of rounds.
+    """The resolution and the audit of each architecture, and the learned constraints.
 
-    `sources` are the locked sources of packages that are not from an index.
+    `rounds` is the number of resolutions. `sources` are the locked sources of packages that are not
+    from an index.
     """
 
     resolutions: Mapping[Arch, Resolution]
@@ -83,7 +85,7 @@ class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditedArch(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for an architecture, and all constraints that are known afterwards."""
+    """The result on one architecture. `known` are all constraints that are known afterwards."""
 
     resolution: Resolution
     report: Report
@@ -128,7 +130,7 @@ def resolve_audited(
 
 
 def _violates_learned(audited: AuditedArch, recorded: Sequence[Constraint]) -> bool:
-    """Whether a resolution violates constraints that were learned on another architecture."""
+    """Return whether a resolution violates constraints that another architecture learned."""
     return bool(constraints.violated_constraints(recorded, audited.resolution.versions))
 
 
@@ -191,7 +193,7 @@ def resolve_audited_arch(
 
 
 def _relax_unused(report: Report, learned: Iterable[Constraint]) -> Report:
-    """Turn errors of `report` into warnings if their code has never run."""
+    """Convert errors in code that has never run to warnings."""
     entries = tuple(learned)
     findings = sort_findings(relax_learned_finding(finding, entries) for finding in report.findings)
     return msgspec.structs.replace(report, findings=tuple(findings))
@@ -238,10 +240,7 @@ def _audited_arch(
 def _clean_report(
     prepared: PreparedTarget, resolution: Resolution, terms: AuditTerms
 ) -> Report | None:
-    """Return the report of an earlier audit of the same packages.
-
-    Return None if there is no such report without errors.
-    """
+    """Return the report of an earlier audit of the same packages, or None if it had errors."""
     key = _key(prepared, resolution, terms)
     return read_fact(prepared.problem.context.store, CLEAN_FACT, key, Report)
 
@@ -308,7 +307,7 @@ def audit_resolution(
     *,
     published: Collection[str] = (),
 ) -> Report:
-    """Return the errors on the main path, from code, METADATA and older releases of the packages.
+    """Audit code on the main path, METADATA and older releases of the packages.
 
     `published` are packages whose locked versions were audited together. If the other packages
     cannot affect that audit, only the code that they run is audited. The report then contains no
@@ -343,10 +342,7 @@ def audit_resolution(
 
 
 def _ranges(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddresses:
-    """Return the sources of the published wheels in a resolution.
-
-    Indexes are queried on demand.
-    """
+    """Return the sources of the published wheels, for which indexes are queried on demand."""
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     built = {item.wheel.sha256 for item in resolution.built}
 
@@ -448,7 +444,7 @@ def nothing_learned_error(
 def add_constraints(
     images: Path, learned: Iterable[Constraint], store: Store
 ) -> tuple[Constraint, ...]:
-    """Write `learned` to the file, and return all its entries.
+    """Write `learned` to constraints.yaml, and return all constraints in the file.
 
     Concurrent processes can call this function safely.
     """

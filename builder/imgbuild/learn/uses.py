@@ -23,9 +23,9 @@ def same_use(
 ) -> Callable[[PackageRelease], bool]:
     """Return a function that checks whether a release uses the same item in the same file.
 
-    A file that was moved is found by its name. A use under further conditions, such as on the
-    version of the other package, is not the same. A use in a function is not the same as a use at
-    import. The function always returns False for evidence that cannot be checked in one file.
+    A moved file is recognized by its name. A use under additional conditions, such as on the
+    version of the other package, or in a function instead of at import, is not the same. The
+    function always returns False for evidence that cannot be checked in one file.
     """
     if evidence.relation not in (*NAMED_TESTS, ConflictRelation.PACKAGE, ConflictRelation.WINDOW):
         return lambda _: False
@@ -74,7 +74,7 @@ def _modules_of_evidence(
 
 
 def runs_on_import(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> bool:
-    """Whether the use in the evidence runs at import of its module. True if it is not found."""
+    """Return whether the use in the evidence runs at import of its module, or is not found."""
     modules = _modules_of_evidence(release_catalogue, evidence)
     uses = _uses_of_evidence(modules, evidence, _shapes(modules, evidence))
     return not uses or any(_runs_on_import(facts, use) for facts, use in uses)
@@ -87,20 +87,13 @@ def _runs_on_import(facts: ModuleFacts, use: ItemUse) -> bool:
 def _uses_of_evidence(
     modules: Iterable[ModuleFacts], evidence: Evidence, shapes: Iterable[CallShape]
 ) -> tuple[tuple[ModuleFacts, ItemUse], ...]:
-    """Return the use in the evidence, with its module.
-
-    If the line is not found, all uses are returned.
-    """
+    """Return the use in the evidence and its module, or all uses if the line is not found."""
     uses = [(facts, use) for facts in modules for use in _uses(facts, evidence, shapes)]
     at_line = [(facts, use) for facts, use in uses if use.line == evidence.line]
     return tuple(at_line or uses)
 
 
 def _shapes(modules: Iterable[ModuleFacts], evidence: Evidence) -> tuple[CallShape, ...]:
-    """Return the arguments of the calls in the evidence.
-
-    The result is empty if the calls are not found.
-    """
     return tuple(
         _shape(call)
         for facts in modules
@@ -115,7 +108,7 @@ def _shape(call: Call) -> CallShape:
 
 
 def _calls(call: Call, subject: str) -> bool:
-    """Whether a call matches the last component of the subject."""
+    """Return whether a call matches the last component of the subject."""
     callee = subject.partition("(")[0]
     return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
 
@@ -158,7 +151,7 @@ def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Iterable[CallShape]) -
 
 
 def _imports(line: Import, module: str) -> bool:
-    """Whether an import loads a module or one of its submodules."""
+    """Return whether an import loads a module or one of its submodules."""
     below = line.module == module or line.module.startswith(f"{module}.")
     return below or f"{line.module}.{line.name}" == module
 

@@ -35,7 +35,10 @@ def matrix_from_locks(
     default_index: str,
     mirrors: tuple[str, ...],
 ) -> Matrix:
-    """Create a matrix from `locks` (by target name), with the image settings of the first lock."""
+    """Create a matrix from `locks`, which maps target names to locks.
+
+    Image settings are those of the first lock.
+    """
     first = next(iter(locks.values()))
     bases: dict[str, Base] = {}
     targets: dict[str, Target] = {}
@@ -75,7 +78,10 @@ def locked_versions(lock: Lock) -> dict[str, str]:
 
 
 def base_from_lock(lock: Lock, mirrors: tuple[str, ...]) -> Base:
-    """The base of `lock`. `mirrors` are used in addition to the Debian archives of the machine."""
+    """Return the base of `lock`.
+
+    `mirrors` are used in addition to the Debian archives of the machine.
+    """
     base = lock.base
     if base.kind == "debian":
         return DebianBase(

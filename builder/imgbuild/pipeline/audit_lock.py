@@ -1,7 +1,7 @@
 """Audits a lock, and caches the report.
 
-The facts of a wheel are cached under the hash of the wheel, and a report under a hash of all its
-inputs. A second audit therefore reads no wheels and downloads nothing.
+Facts about a wheel are cached under its hash, and a report under a hash of all its inputs. A second
+audit therefore reads no wheels and downloads nothing.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def audit_target(
     drop: bool = False,
     again: bool = False,
 ) -> Report:
-    """Audit the lock of target `name` with the waivers of the matrix.
+    """Audit the lock of target `name`, with the waivers in the matrix.
 
     If `drop` is set, downloaded wheels are removed from the cache after the audit. If `again` is
     set, a cached report is ignored. Raises LockStale if the target has no lock.
@@ -97,7 +97,8 @@ def audit_lock(
 ) -> Report:
     """Audit `lock` on `arch`.
 
-    Raises LockStale if the lock does not cover `arch`, and FetchFailed if a file is not available.
+    Raises LockStale if the lock does not include `arch`, and FetchFailed if a file is not
+    available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
@@ -126,7 +127,7 @@ def audit_lock(
 def audit_terms(
     lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()
 ) -> AuditTerms:
-    """Return the inputs of an audit other than packages: CUDA release, GPUs and waivers."""
+    """Return the inputs of an audit other than packages, such as CUDA release and waivers."""
     target = matrix.targets.get(lock.target)
     row = published.project_row(matrix, lock.target)
     required = row.requirements if row is not None else ProjectRequirements()
@@ -147,13 +148,11 @@ def audit_terms(
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """Return the symbolic links of an image: path → target."""
+    """Map each symbolic link of an image to its target."""
     return lock.settings.links | (lock.extends.links if lock.extends is not None else {})
 
 
 class _LockAudit:
-    """An audit of a lock on one architecture."""
-
     def __init__(self, lock: Lock, arch: Arch, inputs: Inputs, *, drop: bool) -> None:
         self._lock = lock
         self._arch = arch
@@ -225,11 +224,11 @@ class _LockAudit:
         return _check_removed_attributes
 
     def _place(self, wheel: Wheel) -> Path | str:
-        """Return the location of a wheel: a path in the cache, else a URL for range requests."""
+        """Return the path of a cached wheel, or the URL for range requests."""
         return self._store.file(wheel.sha256) or f"{LOCKED_PREFIX}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
-        """Read shared objects that were not read before. Downloads their wheels."""
+        """Read shared objects that were not read before, and download their wheels."""
         unread = [
             wheel
             for wheel in self._wheels.values()
@@ -250,14 +249,14 @@ class _LockAudit:
         return [*links, *debs, *libraries_loaded_first(self._interpreter(), self._lock.base.python)]
 
     def _interpreter(self) -> Sequence[ElfFacts]:
-        """Return the files of the standalone Python. Empty if Python is from Debian."""
+        """Return the shared objects of the standalone Python, or () if Python is from Debian."""
         archive = self._resolution.python
         if not archive:
             return []
         return read_standalone(archive, self._lock.base.python, self._file, self._store)
 
     def _file(self, item: Wheel | Deb | PythonArchive) -> Path:
-        """Return the path of the file of `item`. Fetches all files of the type if it is missing."""
+        """Return the path of `item`. If it is missing, fetch all files of its type."""
         with self._turn:
             rest = self._resolution.debs if isinstance(item, Deb) else (item,)
             return self._supply.path(item, rest)
@@ -276,25 +275,25 @@ class LockFiles:
         self.used_up: set[Sha256] = set()
 
     def is_built(self, wheel: Wheel) -> bool:
-        """Whether `wheel` is built from an sdist because no index has a wheel."""
+        """Return whether `wheel` is built from an sdist because no index has a wheel."""
         return wheel.sha256 in self._built
 
     def path(self, item: LockedFile, rest: Iterable[LockedFile] = ()) -> Path:
-        """Return the path of the file of `item`. Fetches `item` and `rest` if it is missing."""
+        """Return the path of `item`. If it is missing, fetch `item` and `rest`."""
         store = self._inputs.store
         path = store.file(item.sha256)
         if path is None:
             self.fetch_missing((item, *rest))
             path = store.file(item.sha256)
         if path is None:
-            message = f"{item.file} is not in {store.root} after it was fetched"
+            message = f"{item.file} was fetched, but is missing from {store.root}"
             raise FetchFailed(
                 message, hint="make sure that no other program removes files from the cache"
             )
         return path
 
     def fetch_missing(self, items: Iterable[LockedFile]) -> set[Sha256]:
-        """Fetch and build missing `items`. Returns the hashes of fetched files."""
+        """Fetch or build missing `items`, and return the hashes of fetched files."""
         missing = self._missing_hashes(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(missing)
         self.used_up |= self._missing_hashes(located.ingredients)
@@ -306,7 +305,7 @@ class LockFiles:
 
 
 class LockedRanges(ResolvedAddresses):
-    """A `RangeClient` for locked wheels. Their URLs are looked up on the first read.
+    """A `RangeClient` for locked wheels, whose URLs are looked up on the first read.
 
     Wheels that must be built from an sdist are built on the first read. URLs of wheels that are not
     locked are used unchanged.
@@ -359,7 +358,7 @@ def removed_attributes_check(
     """Create a check that finds removed class attributes by comparing releases of packages.
 
     Indexes are opened, and requests are sent, only if an attribute may have been removed.
-    `published` has the same meaning as in `removed_attributes.check_removed_attributes`.
+    `published` is as in `removed_attributes.check_removed_attributes`.
     """
 
     def _releases() -> ReleaseCatalogue:

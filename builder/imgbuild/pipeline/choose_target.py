@@ -54,7 +54,7 @@ PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` l
 class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
     """The number of pinned packages with a wheel for a Python version, and packages without one.
 
-    `unlocked` lists the targets with this Python version if none of these targets is locked.
+    If no target with this Python version is locked, `unlocked` lists these targets.
     """
 
     python: str
@@ -64,12 +64,12 @@ class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The target for a project, ordered alternatives, and packages to exclude or build.
+    """The target for a project, alternatives in order, and packages to exclude or build.
 
-    `excluded` maps packages to reasons, and `sdists` packages to build from an sdist. `missed` are
-    messages about packages that the user excluded but the project needs. `relaxed` maps packages to
-    the selected version. `indexes` are the indexes of the project's files that are used. `as_of` is
-    None if the cut-off date of the target is late enough.
+    `excluded` and `sdists` map packages to reasons. `missed` are messages about packages that the
+    user excluded but the project needs. `relaxed` maps packages to the selected version. `indexes`
+    are the indexes of the project's files that are used. `as_of` is None if the cut-off date of the
+    target is late enough.
     """
 
     candidates: tuple[TargetCandidate, ...]
@@ -137,7 +137,7 @@ class TargetChooser:
         return self._demands[python]
 
     def _metadata(self, demand: PackageDemand, python: str) -> bytes:
-        """METADATA of the wheel that satisfies a requirement. Empty if no wheel does."""
+        """Return METADATA of the wheel that meets `demand`, or b"" if no wheel does."""
         pages, tags = self.pages, self._tags(python)
         wheel = pages.pinned_wheel(demand, tags) if demand.pin else pages.newest_wheel(demand, tags)
         return pages.metadata(wheel) if wheel is not None else b""
@@ -146,10 +146,10 @@ class TargetChooser:
         return next((d for d in self.demands(facts.python) if d.package == "torch"), None)
 
     def _torch(self, facts: LockedFacts) -> tuple[str, str]:
-        """Choose the torch version and CUDA release of the image, from the project or from `facts`.
+        """Return the torch version and CUDA release of the image, from the project or from `facts`.
 
-        The newest build for the CUDA release of the target, or for a release in the project's
-        files, is preferred among the versions that the project accepts.
+        Among the versions that the project accepts, the newest build for the CUDA release of the
+        target, or for a release in the project's files, is preferred.
         """
         has = facts.versions.get("torch", "")
         demand = self._torch_demand(facts)
@@ -168,7 +168,7 @@ class TargetChooser:
         return build.version.public, build.cuda or facts.cuda
 
     def cuda(self) -> tuple[str, ...]:
-        """Return the CUDA releases implied by the project's files."""
+        """Return the CUDA releases in the project's files."""
         python = next(iter(self._matrix.bases.values())).python
         return cuda_named(self._declared, self._tags(python).markers)
 
@@ -239,7 +239,7 @@ class TargetChooser:
     def _find_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[UnmetDemand]:
-        """Find all reasons why no image can be based on `chosen`."""
+        """Return all reasons why no image can be based on `chosen`."""
         pages, tags = self.pages, self._tags(facts.python)
         required = self._missing_pins(facts, asked)
         blocked = [
@@ -288,7 +288,6 @@ class TargetChooser:
         return facts
 
     def _read_indexes(self, published: Collection[str], folder: Path) -> None:
-        """Look up packages in the indexes declared in the project's files."""
         if not self._declared.indexes:
             return
         tags = self._tags(next(iter(self._matrix.bases.values())).python)
@@ -305,7 +304,7 @@ class TargetChooser:
         self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)
 
     def _other_cuda(self, chosen: TargetCandidate, facts: LockedFacts) -> str:
-        """Return the CUDA release that the project's files imply, if the target has another one.
+        """Return the CUDA release in the project's files, or "" if it is the target's.
 
         If the files pin torch, the CUDA release of this build is used, unless the files require a
         different major version of CUDA. Releases of container images are ignored if torch has no
@@ -332,7 +331,7 @@ class TargetChooser:
         ]
 
     def _is_built(self, cuda: str, facts: LockedFacts) -> bool:
-        """Whether the index has a torch build for this CUDA release."""
+        """Return whether the index has a torch build for this CUDA release."""
         if cuda != facts.cuda and facts.python not in self._cuda_of:
             self._cuda_of[facts.python] = engine_torch.releases(
                 self.pages, self._tags(facts.python)
@@ -393,7 +392,7 @@ class TargetChooser:
     def _conflicts(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> Sequence[TargetChange]:
-        """Find conflicts of the target's versions with requirements of packages it lacks."""
+        """Return the target's packages that contradict the requirements of packages it lacks."""
         changes: dict[str, TargetChange] = {}
         overrides = self._overridden_packages()
         for demand, requirements in self._missing_pins(facts, asked):
@@ -469,7 +468,7 @@ class TargetChooser:
         )
 
     def _missed(self, facts: LockedFacts, folder: Path) -> tuple[str, ...]:
-        """Messages about packages that the user excluded but the project or its packages need."""
+        """Return messages about excluded packages that the project or its packages need."""
         imports = source_packages.package_imports(folder, self._request.exclude)
         needed = {
             name: [*map(str, sites), *self._requiring(facts, name)]

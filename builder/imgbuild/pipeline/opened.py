@@ -1,4 +1,4 @@
-"""Finds the project of a command, and prints a message if it is the catalogue of imgbuild."""
+"""Finds the project of a command, and prints a message if the catalogue is used instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imgbuild.system.console import console
 
 
 def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
-    """Find the project of `matrix` as `find_project` does, or use the catalogue.
+    """Find the project of `matrix` as `find_project` does, or return the catalogue.
 
     The catalogue is used if `matrix` is not a file, the project has none of the targets `names` (or
     patterns), and the catalogue has all of these targets. With -v, the folder of the catalogue is
@@ -51,7 +51,7 @@ def matrix_targets(project: Project) -> list[str]:
 
 
 def report_templates(project: Project) -> None:
-    """Print the templates of the project that replace templates of imgbuild."""
+    """Print the project's templates that replace templates of imgbuild."""
     names = templates.project_templates(project.images)
     if names:
         folder = project.images / templates.FOLDER

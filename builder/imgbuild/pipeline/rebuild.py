@@ -29,7 +29,7 @@ from imgbuild.values import Arch, Digest, native_arch
 
 
 class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of a rebuild: a lock, the architectures, and the location of the lock.
+    """The lock for a rebuild, its architectures, and its location.
 
     Wheel folders in the lock are relative to `folder`.
     """

@@ -114,7 +114,7 @@ def lock_all(
 def _report_failures(
     session: Session, name: str, inputs: Inputs, failed: dict[str, ImgbuildError], *, single: bool
 ) -> Iterator[None]:
-    """Report an error of target `name`, and record the error in `failed`.
+    """Report an error of target `name`, and record it in `failed`.
 
     If `single` is set, the error is raised instead.
     """

@@ -47,7 +47,7 @@ def build_with_project(
     """
     for item in selected:
         if published.project_row(session.matrix, item.name) is None:
-            message = f"--with-project: {item.name} is not the row of a project"
+            message = f"--with-project: {item.name} is not a row of a project"
             hint = (
                 "run the command in the folder of a project; to create a project, run: imgbuild "
                 "init"
@@ -109,7 +109,7 @@ def _add_project_layer(
 def _layer(
     committed: CommittedFolder, workdir: str, store: Store, *, report: bool
 ) -> tuple[LayerRecord, Path]:
-    """Create a layer with the committed files below `workdir`, and store the blob of the layer."""
+    """Create a layer with the committed files below `workdir`, and store its blob."""
     if workdir in ("", "/"):
         message = f"--with-project: the image has no working folder (its WorkingDir is {workdir!r})"
         raise InputError(

@@ -46,7 +46,7 @@ def place_row(
 ) -> tuple[Constraint, ...]:
     """Write the row `tried`, described by `derived_row`, from the scratch folder into the project.
 
-    Returns the learned constraints that were not written, because a lock of the project violates
+    Return the learned constraints that were not written because a lock of the project violates
     them.
     """
     row = tried.row
@@ -75,7 +75,7 @@ def place_row(
 def _merge_scratch(
     project: Project, scratch: Project, tried: TriedRow, inputs: Inputs
 ) -> tuple[Constraint, ...]:
-    """Add the records and constraints of the scratch folder to the project."""
+    """Add the records and constraints in the scratch folder to the project."""
     learned, left_out = _learned_constraints(project, scratch, tried)
     if learned:
         add_constraints(project.images, learned, inputs.store)

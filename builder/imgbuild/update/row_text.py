@@ -56,7 +56,7 @@ def _require_same(before: Matrix, row: MatrixRow, data: bytes, file: str) -> Non
 
 
 def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
-    """Return the start and the end offset of the block `name` in a section."""
+    """Return the start and end offsets of the block `name` in a section."""
     start = re.search(rf"^{section}:[ ]*(#.*)?\n", text, re.MULTILINE)
     stop = re.search(r"^\S(?<!#)", text[start.end() :], re.MULTILINE) if start else None
     end = start.end() + stop.start() if start and stop else len(text)
@@ -198,7 +198,7 @@ def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
 def new_row_name(
     origin: str, former: Target, source: Target, row: MatrixRow, taken: Container[str]
 ) -> str:
-    """Choose a name for a new row, such as cu130-trl1.16.0 for a row that is based on cu130-trl.
+    """Return an unused name for a new row, such as cu130-trl1.16.0 for a row based on cu130-trl.
 
     `source` is the name of the row to update, and `former` is the row. `origin` is the name of the
     original row from which `former` was derived. The version of the package at the end of `origin`
@@ -224,5 +224,5 @@ def new_row_name(
 
 
 def _name_part(version: str) -> str:
-    """Convert a version for use in a name, which cannot contain `+` or `!`."""
+    """Remove characters that a name cannot contain, such as `+` and `!`."""
     return re.sub(r"[^a-z0-9.]+", ".", version.lower())

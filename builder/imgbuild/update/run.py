@@ -43,9 +43,10 @@ TRIAL = "update-trial"  # the name of a row during its trials
 
 
 class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for an update: packages (default: all pins), cool-down, and others.
+    """The options of an update.
 
-    `advisories` finds releases to which the cool-down does not apply.
+    `packages` are updated, by default all pins. `advisories` finds releases to which the cool-down
+    does not apply.
     """
 
     packages: tuple[str, ...] = ()
@@ -57,7 +58,7 @@ class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
 class PinMove(msgspec.Struct, frozen=True, kw_only=True):
     """A changed pin of a new row.
 
-    `fixes` are fixed advisories, which made the version exempt from the cool-down.
+    `fixes` are fixed advisories, because of which the version is exempt from the cool-down.
     """
 
     package: str
@@ -67,9 +68,10 @@ class PinMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowCandidates(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions to try for a row. `source` is the newest row that was created from `origin`.
+    """The versions to try for a row.
 
-    `snapshot` is a newer base, which all trials use.
+    `source` is the newest row that was created from `origin`. `snapshot` is a newer base, which all
+    trials use.
     """
 
     origin: str
@@ -81,7 +83,7 @@ class RowCandidates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for a row. `row` is the name of the new row, or "" if no row was written.
+    """The result of an update of a row. `row` is the name of the new row, or "".
 
     `refused` are versions that this run rejected. `kept` are versions whose rejection by an earlier
     run is still valid. `waiting` maps packages to versions in the cool-down. `unwritten` are
@@ -154,7 +156,7 @@ def _candidates(
 
 
 def _newer_base_parts(snapshot: BaseSnapshot | None) -> list[tuple[str, str, str]]:
-    """Return the changed parts of a newer base: axis, old version and new version of each."""
+    """Return axis, old version and new version of each changed part of a newer base."""
     parts = []
     if snapshot is not None and snapshot.after:
         parts.append((BASE, snapshot.before, snapshot.after))
@@ -264,7 +266,7 @@ class RowUpdater:
         )
 
     def _newest_in_row(self, package: str) -> str | None:
-        """Return the newest version of a package past the cool-down. None for a part of a base."""
+        """Return a package's newest version past the cool-down, or None for a part of a base."""
         if package in BASE_PARTS:
             return None
         if package not in self._newest:
@@ -416,7 +418,7 @@ def update_rows(
     inputs: Inputs,
     options: UpdateSettings,
 ) -> tuple[list[RowUpdate], dict[str, ImgbuildError]]:
-    """Update each row. Returns the errors of rows that could not be tried, by name.
+    """Update each row, and return the errors of rows that could not be tried, by name.
 
     `matrix_of` reads the current matrix, because each update can add a row.
     """

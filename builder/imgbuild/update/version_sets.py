@@ -37,7 +37,7 @@ NOT_LISTED = frozenset((URL, GIT, PROJECT))  # "indexes" of which no page lists 
 
 
 class LockedElsewhere(msgspec.Struct, frozen=True, kw_only=True):
-    """A published target that an extension could extend instead, with its versions."""
+    """The versions of a published target that an extension could extend instead."""
 
     target: str
     versions: Mapping[str, str]
@@ -105,7 +105,7 @@ def _indexes_without_times(addresses: Mapping[str, IndexAddress]) -> dict[str, I
 def _reason_to_keep(
     package: str, version: str, target: str, others: Sequence[LockedElsewhere]
 ) -> str:
-    """Explain why `extends` keeps a package, and list other targets with newer versions."""
+    """Return why `extends` keeps a package, and other targets with newer versions."""
     newer = [
         (Version(has), other.target)
         for other in others
