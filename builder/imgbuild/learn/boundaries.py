@@ -148,8 +148,8 @@ class ReleaseCatalogue:
         if release.file.sha256 is None or release.file.size is None:
             if http is None:
                 message = (
-                    f"{release.file.name}: the index {index} has no hash of this file, and downloads"
-                    " are not allowed"
+                    f"{release.file.name}: the index {index} has no hash of this file, and"
+                    " downloads are not allowed"
                 )
                 raise FetchFailed(message, hint="run once without --offline")
             return lock_wheel(package, str(release.version), index, release.file, http)

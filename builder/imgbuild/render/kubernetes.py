@@ -85,8 +85,8 @@ def jobset_manifest(container: ContainerSettings, comment: str) -> str:
 def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
     """Return the manifest of a RayJob that runs the command on a Ray cluster of all nodes.
 
-    Raises InputError if Ray in the image cannot accept jobs, or if a shell would change the
-    command.
+    Raises InputError if the image lacks packages with which Ray accepts jobs, or if a shell would
+    change the command.
     """
     if not container.ray:
         message = (
@@ -94,7 +94,7 @@ def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
             f" (ray, {', '.join(RAY_JOBS)}), which Ray needs to accept jobs"
         )
         raise InputError(
-            message, hint="add the packages with imgbuild add, in an image that extends this target"
+            message, hint="add the packages to an image that extends this target (imgbuild add)"
         )
     _require_command(container, "kuberay")
     cluster: dict[str, Any] = {
@@ -129,9 +129,8 @@ def rayjob_entrypoint(words: tuple[str, ...]) -> str:
     """Format a command as the entry point of a RayJob.
 
     The operator inserts the text into a bash command that runs `ray job submit`. The Ray server
-    joins the words with spaces and passes the result to sh.
-
-    Raises InputError for a word that would be changed.
+    joins the words with spaces and passes the result to sh. Raises InputError for a word that would
+    be changed.
     """
     wrong = [word for word in words if not _WORD.fullmatch(word)]
     if words and (words[0] in _RESERVED_WORDS or "=" in words[0]):
@@ -209,7 +208,7 @@ def _ray_template(container: ContainerSettings, name: str) -> dict[str, Any]:
 
 
 def _variables(container: ContainerSettings) -> list[dict[str, Any]]:
-    """Variables with values, and optional variables from the secret."""
+    """Return variables with values, and optional variables from the secret."""
     plain: list[dict[str, Any]] = [
         {"name": name, "value": _escape_text(value)} for name, value in container.env.items()
     ]
@@ -237,7 +236,7 @@ def _limits(container: ContainerSettings) -> dict[str, Any]:
 
 
 def _gpus(container: ContainerSettings) -> int:
-    """Return the number of GPUs per node (default: 1)."""
+    """Return the number of GPUs per node, by default 1."""
     if container.gpus is True:
         message = "--gpus all is not supported, because Kubernetes requires a number"
         raise InputError(message, hint="specify a number per node, such as --gpus 8")
@@ -245,7 +244,6 @@ def _gpus(container: ContainerSettings) -> int:
 
 
 def _escape_text(text: str) -> str:
-    """Escape `text` for places where Kubernetes replaces $(NAME)."""
     return text.replace("$", "$$")
 
 

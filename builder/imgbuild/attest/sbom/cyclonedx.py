@@ -1,8 +1,7 @@
 """Writes SBOMs as CycloneDX 1.6 in JSON.
 
 The bytes depend only on the `Sbom`: the serial number is derived from the content, and the time is
-the date of the lock. No library is used, because digests would change with its version. Tests
-validate the documents against the published schema.
+the date of the lock. No library is used, because digests would change with its version.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ REQUIREMENT_DEPTH = 4  # copyright files that refer to another, one after the ot
 
 
 class ComponentKind(enum.StrEnum):
-    """The kind of a component."""
+    """The kind of a component in an SBOM."""
 
     IMAGE = "image"
     SYSTEM = "system"  # the distribution that debs are of
@@ -56,11 +56,12 @@ OUTSIDE_KINDS = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
-    """A component. `id` is unique in the SBOM. `layer` is the layer that contains the component.
+    """A component of an image.
 
-    `index` is empty for packages from the default index. `source` is the Debian source package, or
-    the URL of a package that is not from an index. `cpe` (CPE 2.3) identifies components without a
-    package URL for scanners.
+    `id` is unique in the SBOM, and `layer` is the layer that contains the component. `index` is
+    empty for packages from the default index. `source` is the Debian source package, or the URL of
+    a package that is not from an index. `cpe` (CPE 2.3) identifies components without a package URL
+    for scanners.
     """
 
     id: str
@@ -80,8 +81,8 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     """The components of one image.
 
-    `needs` maps IDs to the IDs of dependencies. `build_inputs` maps the IDs of wheels to the IDs of
-    their build inputs.
+    `needs` maps IDs of components to IDs of their dependencies, and `build_inputs` the IDs of
+    wheels to IDs of their build inputs.
     """
 
     target: str
@@ -138,7 +139,7 @@ def create_sbom(
 def _places(
     layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> dict[Sha256, LayerDigests]:
-    """Return the layer of each wheel, Debian package, archive and added file, by sha256."""
+    """Map the sha256 of each wheel, Debian package, archive and added file to its layer."""
     places: dict[Sha256, LayerDigests] = {}
     for layer in layers:
         place = target_digests[layer.id]
@@ -172,14 +173,12 @@ def _added_components(
 
 
 def _cpython_cpe(version: str) -> str:
-    """Return the CPE of CPython `version`. Pre-releases such as rc1 are the update component."""
+    """Return the CPE of CPython `version`. A pre-release such as rc1 is the update component."""
     release = Version(version).base_version
     return CPYTHON_CPE.format(release, version.removeprefix(release) or "*")
 
 
 class _ComponentFactory:
-    """Creates the components of an image from the lock and `sbom_packages`."""
-
     def __init__(
         self,
         lock: Lock,
@@ -210,7 +209,7 @@ class _ComponentFactory:
             )
 
     def base(self) -> Iterator[Component]:
-        """Yield the base image from a registry; its contents are unknown."""
+        """Yield the base image from a registry, whose contents are unknown."""
         manifest = self._resolution.base_manifest
         if manifest is None:
             return
@@ -298,14 +297,14 @@ class _ComponentFactory:
         yield from components.values()
 
     def sdists_and_tools(self) -> dict[str, tuple[str, ...]]:
-        """Return the sdist and build tools by wheel that was built from source."""
+        """Map each wheel that was built from source to its sdist and build tools."""
         return {
             f"wheel/{built.package}": (f"sdist/{built.package}", *_tools(built))
             for built in self._resolution.built
         }
 
     def dependency_edges(self) -> dict[str, tuple[str, ...]]:
-        """Return the dependencies of each component, which can be empty."""
+        """Map each component to its dependencies."""
         base = self._lock.base
         tags = WheelTags(python=base.python, glibc=base.glibc, arch=self._arch)
         wheels = needs.wheel_dependencies(
@@ -325,7 +324,7 @@ class _ComponentFactory:
     def root_components(
         self, inside: list[str], edges: Mapping[str, tuple[str, ...]]
     ) -> tuple[str, ...]:
-        """Return the direct dependencies: requested packages, and packages without dependents."""
+        """Return the requested packages and the packages without dependents."""
         lock = self._lock
         added = lock.extends.packages if lock.extends else ()
         packages = (*lock.base.packages, *(lock.base.tools or ()), *added)

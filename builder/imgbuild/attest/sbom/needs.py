@@ -1,4 +1,4 @@
-"""Computes dependencies between packages of an image, for SBOMs, `imgbuild why` and `tree`.
+"""Computes dependencies between packages of an image.
 
 Requirements that are not installed are omitted, because the audit reports them.
 """
@@ -18,7 +18,7 @@ from imgbuild.values import normalize_package
 class AppliedRequirement(msgspec.Struct, frozen=True):
     """An applicable requirement of `package`.
 
-    `extra` is the extra of `package` that declares the requirement, if any.
+    `extra` is the extra of `package` that declares the requirement, or "".
     """
 
     package: str

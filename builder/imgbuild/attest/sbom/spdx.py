@@ -145,6 +145,6 @@ def _license_comment(places: Sequence[str]) -> str:
 
 
 def _id(name: str) -> str:
-    """Return a unique identifier of a part, which consists of letters, digits, dots and hyphens."""
+    """Return a unique identifier of a component, made of letters, digits, dots and hyphens."""
     plain = re.sub(r"[^A-Za-z0-9.-]", lambda match: f".{ord(match[0]):02x}.", name)
     return f"SPDXRef-{plain.replace('.2f.', '-')}"
