@@ -217,7 +217,6 @@ def _refuse_unplaced(lock: Lock, sources: BundleSources, place: str) -> None:
 
 
 def _added_contents(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:
-    """Return the files in `data` that `lock` adds."""
     added_files = {}
     for file in lock.extends.files.values() if lock.extends is not None else ():
         name = f"{FILES}{file.sha256}"

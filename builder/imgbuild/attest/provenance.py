@@ -79,7 +79,7 @@ def build_details(
         lock=sha256(lock.read_bytes()),
         matrix=sha256(project.matrix.read_bytes()),
         builder=builder_id(environment),
-        invocation=_invocation(environment),
+        invocation=_github_run_url(environment),
         commit=_commit(
             project, (lock, image_digests.digests_path(project.images, target)), environment
         ),
@@ -89,7 +89,7 @@ def build_details(
 def lock_build_details(lock: Sha256) -> BuildDetails:
     """Return the build details of a lock without a project. `lock` is its sha256."""
     return BuildDetails(
-        lock=lock, builder=builder_id(os.environ), invocation=_invocation(os.environ)
+        lock=lock, builder=builder_id(os.environ), invocation=_github_run_url(os.environ)
     )
 
 
@@ -138,7 +138,7 @@ def create_statement(
                     },
                     "resolvedDependencies": [
                         *_project_dependencies(circumstances),
-                        *_inputs(lock, target_digests, tuple(manifests)),
+                        *_distinct_inputs(lock, target_digests, tuple(manifests)),
                     ],
                 },
                 "runDetails": run_details,
@@ -181,10 +181,9 @@ def _project_dependencies(circumstances: BuildDetails) -> Iterator[dict[str, Any
         yield {"name": "repository", **place, "digest": {"gitCommit": commit.id}}
 
 
-def _inputs(
+def _distinct_inputs(
     lock: Lock, target_digests: TargetDigests, arches: Sequence[Arch]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the distinct input files by purl and sha256."""
     seen: set[Sha256] = set()
     for arch in arches:
         sbom: Sbom = document.create_sbom(lock, target_digests, arch, SbomPackages())
@@ -200,15 +199,13 @@ def _inputs(
 
 
 def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
-    """Yield the wheels that a build creates from sdists."""
     builds = {built.wheel.sha256: built for arch in arches for built in lock.arch[arch].built}
     for key, built in sorted(builds.items()):
         name = purl.pypi_purl(built.package, built.version, built.wheel.file)
         yield {"name": built.wheel.file, "uri": name, "digest": {"sha256": key}}
 
 
-def _invocation(environ: Mapping[str, str]) -> str:
-    """Return the URL of this GitHub run, or "" outside of GitHub."""
+def _github_run_url(environ: Mapping[str, str]) -> str:
     repository, number = environ.get("GITHUB_REPOSITORY"), environ.get("GITHUB_RUN_ID")
     if environ.get("GITHUB_ACTIONS") != "true" or not repository or not number:
         return ""

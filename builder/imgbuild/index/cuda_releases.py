@@ -155,7 +155,6 @@ def _nearest_patch(
 
 
 def _has_component(cuda_release: CudaRelease, requirement: Requirement) -> bool:
-    """Return whether the release has a version of the component that the requirement allows."""
     listed = normalize_package(requirement.name) in cuda_release.components
     return listed and _conflicts(requirement, cuda_release) is None
 

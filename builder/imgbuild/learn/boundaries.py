@@ -142,7 +142,7 @@ class ReleaseCatalogue:
         Raises FetchFailed if the index provides no hash of the wheel and downloads are not allowed.
         """
         if is_sdist(release.file):
-            return self._code_wheel(package, release)
+            return self._store_sdist_code(package, release)
         index = self.catalogue.indexes.place(package).name
         http = self.library.http
         if release.file.sha256 is None or release.file.size is None:
@@ -162,8 +162,7 @@ class ReleaseCatalogue:
             sha256=release.file.sha256,
         )
 
-    def _code_wheel(self, package: str, release: PackageRelease) -> Wheel:
-        """Store the code of an sdist as a wheel."""
+    def _store_sdist_code(self, package: str, release: PackageRelease) -> Wheel:
         file, http, store = release.file, self.library.http, self.store
         digest = file.sha256 or ""
         with store.scratch() as folder:

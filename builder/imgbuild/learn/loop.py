@@ -130,7 +130,6 @@ def resolve_audited(
 
 
 def _violates_learned(audited: AuditedArch, recorded: Sequence[Constraint]) -> bool:
-    """Return whether a resolution violates constraints that another architecture learned."""
     return bool(constraints.violated_constraints(recorded, audited.resolution.versions))
 
 
@@ -149,10 +148,12 @@ def resolve_audited_arch(
             resolution = solve.lock_answer(prepared, chosen)
         terms = audit_terms(prepared, resolution, recorded)
         if (report := _clean_report(prepared, resolution, terms)) is not None:
-            _report(prepared, chosen, resolution, excluded)
+            _report_choices(prepared, chosen, resolution, excluded)
             return _audited_arch(prepared, resolution, report, recorded, rounds)
         # One library for each round: its data is then kept only on disk.
-        with Library(context.store, BlockCache(_ranges(prepared, resolution))) as library:
+        with Library(
+            context.store, BlockCache(_published_sources(prepared, resolution))
+        ) as library:
             release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
             with (
                 context.reporter.step(f"auditing (pass {rounds})"),
@@ -165,12 +166,12 @@ def resolve_audited_arch(
                     published=_published_packages(prepared),
                 )
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
-            _refuse_gpus(name, arch, errors)
+            _refuse_unsupported_gpus(name, arch, errors)
             if not errors:
                 context.store.put_fact(
                     CLEAN_FACT, _key(prepared, resolution, terms), pack_value(report)
                 )
-                _report(prepared, chosen, resolution, excluded)
+                _report_choices(prepared, chosen, resolution, excluded)
                 return _audited_arch(prepared, resolution, report, recorded, rounds)
             number = format_count(len(errors), "error")
             with context.reporter.step(f"learning from {number} (pass {rounds})"):
@@ -184,7 +185,7 @@ def resolve_audited_arch(
                 context.store.put_fact(
                     CLEAN_FACT, _key(prepared, resolution, terms), pack_value(report)
                 )
-                _report(prepared, chosen, resolution, excluded)
+                _report_choices(prepared, chosen, resolution, excluded)
                 return _audited_arch(prepared, resolution, report, now, rounds)
         if now == recorded:
             kept = kept_releases.keep_releases_command(prepared, resolution.versions)
@@ -199,13 +200,12 @@ def _relax_unused(report: Report, learned: Iterable[Constraint]) -> Report:
     return msgspec.structs.replace(report, findings=tuple(findings))
 
 
-def _report(
+def _report_choices(
     prepared: PreparedTarget,
     chosen: Sequence[uv.ChosenPackage],
     resolution: Resolution,
     excluded: Iterable[str],
 ) -> None:
-    """Report excluded and old versions, and frameworks of another release than in `like`."""
     for warning in excluded:
         prepared.problem.context.reporter.warn(warning)
     solve.report_age(prepared, tuple(chosen))
@@ -341,8 +341,7 @@ def audit_resolution(
     return msgspec.structs.replace(report, findings=findings)
 
 
-def _ranges(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddresses:
-    """Return the sources of the published wheels, for which indexes are queried on demand."""
+def _published_sources(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddresses:
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     built = {item.wheel.sha256 for item in resolution.built}
 
@@ -410,8 +409,7 @@ def learn_all(
     return constraints.merge_constraints((), learned)
 
 
-def _refuse_gpus(name: str, arch: Arch, errors: Iterable[Finding]) -> None:
-    """Raise AuditFailed if a package does not support a GPU that the target requires."""
+def _refuse_unsupported_gpus(name: str, arch: Arch, errors: Iterable[Finding]) -> None:
     unsupported = [error for error in errors if unsupported_gpus(error)]
     if unsupported:
         lines = "\n  ".join(f"{error.message} ({error.where})" for error in unsupported)

@@ -219,7 +219,6 @@ def _refusals(
 
 
 def _refused_updates(images: Path) -> Iterator[RecordedRefusal]:
-    """Yield the versions that `imgbuild update` refused. Raises InputError for a damaged file."""
     for row, refused in tried_updates.read_updates(images).refused.items():
         for item in refused:
             yield RecordedRefusal(

@@ -151,7 +151,6 @@ def _resolve_read(
 
 
 def _defines_attribute(package_set: PackageSet, package: str, name: str) -> bool:
-    """Return whether any class of the package, including subclasses, defines this name."""
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
     return any(
         defines_name(package_set.wheels[package].text(root).source, name) for root in sorted(roots)

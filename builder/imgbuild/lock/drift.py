@@ -70,7 +70,6 @@ def _common_prefix(text: str, other: str) -> int:
 
 
 def _cut_text(text: str, start: int) -> str:
-    """Shorten a long `text` to the characters around `start`."""
     if len(text) <= WIDTH:
         return text
     first = max(0, min(start - CONTEXT_BEFORE, len(text) - WIDTH))

@@ -239,7 +239,7 @@ def matrix_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     target = matrix.targets[lock.target]
     return (
         *lock_differences(lock, expected, target.arch),
-        *_other_python(lock, matrix.bases[target.base]),
+        *_python_differences(lock, matrix.bases[target.base]),
     )
 
 
@@ -294,8 +294,7 @@ def _unsatisfied_requirements(expected: Lock, resolution: Resolution) -> list[st
     return texts
 
 
-def _other_python(lock: Lock, base: Base) -> Iterator[str]:
-    """Yield the differences between the locked Python archives and the matrix."""
+def _python_differences(lock: Lock, base: Base) -> Iterator[str]:
     standalone = base.standalone_python if isinstance(base, DebianBase) else None
     sha256 = standalone.sha256 if standalone is not None else {}
     for arch, resolution in lock.arch.items():
@@ -379,8 +378,6 @@ def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
 
 
 class _LockedPackage(msgspec.Struct, frozen=True):
-    """The fields that wheels from indexes and wheels built from sdists have in common."""
-
     package: Package
     version: LockedVersion
 
@@ -391,8 +388,6 @@ class _LockedPackages(msgspec.Struct, frozen=True):
 
 
 class _LockedVersions(msgspec.Struct, frozen=True):
-    """The fields of a lock that `locked_versions` reads."""
-
     format: int
     target: str = ""
     arch: dict[Arch, _LockedPackages] = {}

@@ -48,7 +48,7 @@ def matrix_from_locks(
         if bases.setdefault(base_name, base) != base:  # two publishers, one name
             base_name = f"{base_name} of {lock.target}"
             bases[base_name] = base
-        targets[name] = _target(lock, base_name)
+        targets[name] = _pinned_target(lock, base_name)
         built = (item for resolution in lock.arch.values() for item in resolution.built)
         sdists |= {item.package: Sdist(reason=_reason(lock), env=item.env) for item in built}
     return Matrix(
@@ -120,8 +120,7 @@ def _image(lock: Lock) -> Image:
     )
 
 
-def _target(lock: Lock, base: str) -> Target:
-    """Return the target of `lock`, with all versions pinned."""
+def _pinned_target(lock: Lock, base: str) -> Target:
     return Target(
         summary=lock.target,
         base=base,

@@ -125,7 +125,6 @@ def editable_packages(
 
 
 def _setup_hash(folder: Path) -> Sha256 | None:
-    """Return the hash of setup.py in `folder`, or None if there is no such file."""
     path = folder / "setup.py"
     return sha256(boundary.read_regular_file(path)) if path.is_file() else None
 

@@ -285,7 +285,6 @@ def read_published_target(folder: Path, name: str, image: str = "") -> Published
 
 
 def _check_published(notes: ProblemNotes, value: Extensions, extended: PublishedTarget) -> None:
-    """Report missing indexes, and a digest that differs from the published target's digest."""
     here = ("published", extended.name)
     default = default_index_name(extended.lock)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
@@ -302,7 +301,6 @@ def _check_published(notes: ProblemNotes, value: Extensions, extended: Published
 def _check_row(
     notes: ProblemNotes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
 ) -> None:
-    """Report requirements of a row that the published target does not satisfy."""
     lock = extended.lock
     for number, arch in enumerate(row.arch):
         notes.check_choice(
@@ -366,7 +364,6 @@ def _check_sources(
 
 
 def _protected_paths(lock: Lock) -> tuple[str, ...]:
-    """Return paths that files and links of a row must not replace, and their parent folders."""
     settings = lock.settings
     image_paths = (
         settings.prefix,

@@ -389,7 +389,6 @@ def _projects() -> list[Project]:
 
 
 def _others_key() -> str:
-    """Return a cache key that changes with the locks of `other_sets`."""
     locks = [
         path.read_bytes()
         for project in _projects()

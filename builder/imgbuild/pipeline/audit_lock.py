@@ -148,7 +148,6 @@ def audit_terms(
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """Map each symbolic link of an image to its target."""
     return lock.settings.links | (lock.extends.links if lock.extends is not None else {})
 
 
@@ -165,7 +164,6 @@ class _LockAudit:
         self._turn = threading.Lock()  # threads read the base
 
     def run(self, terms: AuditTerms, checks: Sequence[str]) -> Report:
-        """Fetch missing files, read all files and run the checks."""
         try:
             return self._judge_files(terms, checks)
         finally:
@@ -187,7 +185,7 @@ class _LockAudit:
                 python=base.python,
                 arch=self._arch,
                 glibc=base.glibc,
-                locate=self._place,
+                locate=self._path_or_url,
                 omit=omitted_paths(self._lock.drop, self._wheels.values()),
             )
             return judge.audit_package_set(
@@ -202,7 +200,6 @@ class _LockAudit:
     def _removed_attributes(
         self, package_set: PackageSet, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
-        """Run `removed_attributes_check`, and add the name of the target to download errors."""
         http, pins = self._inputs.context.http, self._resolution.versions
         extends = self._lock.extends
         added = extends.arch[self._arch].wheels if extends is not None else ()
@@ -223,16 +220,14 @@ class _LockAudit:
 
         return _check_removed_attributes
 
-    def _place(self, wheel: Wheel) -> Path | str:
-        """Return the path of a cached wheel, or the URL for range requests."""
+    def _path_or_url(self, wheel: Wheel) -> Path | str:
         return self._store.file(wheel.sha256) or f"{LOCKED_PREFIX}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
-        """Read shared objects that were not read before, and download their wheels."""
         unread = [
             wheel
             for wheel in self._wheels.values()
-            if library.wheel(wheel, self._place(wheel)).stored_elf_facts() is None
+            if library.wheel(wheel, self._path_or_url(wheel)).stored_elf_facts() is None
         ]
         for batch in split_into_batches(unread, lambda wheel: wheel.size, bounded=self._drop):
             fetched = self._supply.fetch_missing(batch)
@@ -314,7 +309,7 @@ class LockedRanges(ResolvedAddresses):
     def __init__(
         self, lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, supply: LockFiles
     ) -> None:
-        super().__init__(inputs.context.http, self._place)
+        super().__init__(inputs.context.http, self._path_or_url)
         self._lock = lock
         self._wheels = wheels
         self._inputs = inputs
@@ -327,7 +322,7 @@ class LockedRanges(ResolvedAddresses):
         with self._opening:
             return self._sources.indexes
 
-    def _place(self, sha256: Sha256) -> str:
+    def _path_or_url(self, sha256: Sha256) -> str:
         wheel = self._wheels[sha256]
         if self._supply.is_built(wheel) or wheel.index == PROJECT:
             return self._supply.path(wheel).as_uri()

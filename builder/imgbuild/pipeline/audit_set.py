@@ -187,7 +187,6 @@ def _cached_report(
 
 
 def _path(pin: Pin) -> Path | None:
-    """Return the path of a pin's local wheel, or None."""
     parts = urlsplit(pin.url)
     path = Path(unquote(parts.path))
     return path if parts.scheme == "file" and path.suffix == ".whl" and path.is_file() else None

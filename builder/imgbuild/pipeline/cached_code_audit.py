@@ -137,7 +137,6 @@ def warn_of_code_errors(session: Session, name: str, arch: Arch, took: float) ->
 
 
 def _print_errors(name: str, errors: Sequence[CodeFinding]) -> None:
-    """Warn about a limited number of `errors`, most frequent first. Each text is printed once."""
     places: dict[str, list[CodeFinding]] = {}
     for finding in errors:
         text = ": ".join(filter(None, (finding.message, finding.remedy)))

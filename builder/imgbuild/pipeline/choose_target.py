@@ -239,7 +239,6 @@ class TargetChooser:
     def _find_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[UnmetDemand]:
-        """Return all reasons why no image can be based on `chosen`."""
         pages, tags = self.pages, self._tags(facts.python)
         required = self._missing_pins(facts, asked)
         blocked = [
@@ -322,7 +321,6 @@ class TargetChooser:
         return cuda if cuda != chosen.cuda else ""
 
     def _usable_cuda(self, facts: LockedFacts) -> list[str]:
-        """Return the CUDA releases in the files, oldest first, without those that torch lacks."""
         required = required_cuda(self._declared)
         return [
             release
@@ -331,7 +329,6 @@ class TargetChooser:
         ]
 
     def _is_built(self, cuda: str, facts: LockedFacts) -> bool:
-        """Return whether the index has a torch build for this CUDA release."""
         if cuda != facts.cuda and facts.python not in self._cuda_of:
             self._cuda_of[facts.python] = engine_torch.releases(
                 self.pages, self._tags(facts.python)
@@ -341,7 +338,6 @@ class TargetChooser:
     def _missing_toolkit_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts
     ) -> list[UnmetDemand]:
-        """Return the project's torch or CUDA requirement if no image can have this CUDA release."""
         built, named = self._torch(facts)[1], self._other_cuda(chosen, facts)
         if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
             return []
@@ -356,14 +352,12 @@ class TargetChooser:
         return {r.package for r in self._declared.requirements if r.kind == "override"}
 
     def _excluded_packages(self) -> dict[str, str]:
-        """Return packages that the user excluded, or that exist only as CUDA source code."""
         named = sorted(self._request.exclude)
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
         }
 
     def _open_demands(self, facts: LockedFacts) -> list[PackageDemand]:
-        """Return the requirements that a target does not satisfy, up to the limit of lookups."""
         demands_left = [
             each for each in self.demands(facts.python) if not _is_satisfied(each, facts)
         ]
@@ -372,7 +366,6 @@ class TargetChooser:
     def _read_pages(
         self, order: Sequence[TargetCandidate], facts: Mapping[str, LockedFacts]
     ) -> None:
-        """Fetch index pages of the nearest target's unsatisfied requirements, and of other pins."""
         nearest = facts[order[0].target]
         names = {
             demand.package
@@ -392,7 +385,6 @@ class TargetChooser:
     def _conflicts(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> Sequence[TargetChange]:
-        """Return the target's packages that contradict the requirements of packages it lacks."""
         changes: dict[str, TargetChange] = {}
         overrides = self._overridden_packages()
         for demand, requirements in self._missing_pins(facts, asked):
@@ -414,7 +406,6 @@ class TargetChooser:
     def _missing_pins(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[tuple[PackageDemand, list[Requirement]]]:
-        """Return a limited number of pins that the target lacks, with their requirements."""
         tags = self._tags(facts.python)
         pins = [
             demand
@@ -434,7 +425,6 @@ class TargetChooser:
         ]
 
     def _add_suggestion(self, obstacle: UnmetDemand) -> UnmetDemand:
-        """Add a similar name from the catalogue to `obstacle` if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
             reason = f"{obstacle.reason}, because it is a nightly build; require the wheel by URL"
             return msgspec.structs.replace(obstacle, reason=reason)
@@ -446,7 +436,6 @@ class TargetChooser:
     def _source_packages(
         self, blocked: Sequence[UnmetDemand], facts: LockedFacts, folder: Path
     ) -> tuple[list[BuildAdvice], dict[str, str]]:
-        """Split packages published only as sdists: those with CUDA code, and buildable ones."""
         cuda, sdists = source_packages.split_obstacles(blocked, self.pages)
         torch, release = self._torch(facts)
         needs = WheelNeeds(
@@ -460,7 +449,6 @@ class TargetChooser:
         return source_packages.advise_on_builds(cuda, needs, folder, requiring), sdists
 
     def _requiring(self, facts: LockedFacts, package: str) -> list[str]:
-        """Return the requirements that a target does not satisfy and that depend on `package`."""
         demands_left = (d for d in self.demands(facts.python) if d.package not in facts.versions)
         added = sorted(demands_left, key=lambda each: _weight(each.package))
         return source_packages.demands_requiring(
@@ -468,7 +456,6 @@ class TargetChooser:
         )
 
     def _missed(self, facts: LockedFacts, folder: Path) -> tuple[str, ...]:
-        """Return messages about excluded packages that the project or its packages need."""
         imports = source_packages.package_imports(folder, self._request.exclude)
         needed = {
             name: [*map(str, sites), *self._requiring(facts, name)]
@@ -502,7 +489,6 @@ class TargetChooser:
         return latest if latest > datetime.date.fromisoformat(facts.as_of) else None
 
     def _wheel_counts(self) -> tuple[WheelCount, ...]:
-        """Count the pinned packages that have wheels, for the Python version of each base."""
         locked = set(self._project.locked_targets())
         targets: dict[str, list[str]] = {}
         for name, target in self._matrix.targets.items():

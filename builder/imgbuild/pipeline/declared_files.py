@@ -124,7 +124,7 @@ def _read_files(
         files = () if place_.is_dir() else (place_.name,)
     declared = read.read_declared(top, files, extras=extras, groups=groups, names=names)
     if outside:
-        declared = _drop_folder_indexes(declared)
+        declared = _drop_outside_indexes(declared)
     copies = [(top / file, f"{COPIES}/{top.name}/{file}") for file in declared.files]
     return ReadFiles(
         declared=declared,
@@ -156,8 +156,7 @@ def require_read(declared: Declarations) -> None:
     raise InputError(message, problems=problems, hint=hint)
 
 
-def _drop_folder_indexes(declared: Declarations) -> Declarations:
-    """Omit indexes that are folders outside of the project."""
+def _drop_outside_indexes(declared: Declarations) -> Declarations:
     folders = [each for each in declared.indexes if each.url.startswith("file:")]
     notes = [
         NotRead(place=each.place, text=each.url, reason="a folder of another project")
@@ -225,7 +224,6 @@ def listed_files(files: ReadFiles) -> tuple[str, ...]:
 
 
 def _read_alone(files: ReadFiles, file: str) -> Declarations | None:
-    """Return None if `file` is unreadable."""
     try:
         return read.read_declared(
             files.folder, (file,), extras=files.extras, groups=files.groups, names=files.names
@@ -324,7 +322,6 @@ def find_indexes(
 
 
 def _unread_entry_text(items: Sequence[NotRead]) -> str:
-    """Format the lines of a file that were not read for the same reason."""
     first, last = items[0], items[-1]
     lines = f"-{last.place.line}" if last.place.line > first.place.line else ""
     texts = list(dict.fromkeys(each.text for each in items if each.text != each.place.file))

@@ -43,7 +43,7 @@ def plan_downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> D
         added = lock.extends.files.values() if lock.extends is not None else ()
         for file in added:  # the user's files next to the matrix
             lock_inputs.pop(file.sha256, None)
-        layers = [layer for layer in _layers(project, lock, inputs) if layer.id not in seen]
+        layers = [layer for layer in _unread_layers(project, lock, inputs) if layer.id not in seen]
         seen.update(layer.id for layer in layers)
         # Facts read from a complete file for an earlier lock are cached, so that only layers reread
         # it.
@@ -91,8 +91,7 @@ def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[L
     return unknown, rest
 
 
-def _layers(project: Project, lock: Lock, inputs: Inputs) -> list[Layer]:
-    """Return the layers of `lock` whose inputs must be read."""
+def _unread_layers(project: Project, lock: Lock, inputs: Inputs) -> list[Layer]:
     unknown, rest = layers_to_read(project, lock, inputs)
     return [*unknown, *rest, *folders.find_unread_layers(lock, inputs.store)]
 

@@ -172,7 +172,6 @@ def omit_unsupported_gpus(lock: Lock, reports: Iterable[Report]) -> Lock:
 
 
 def _without_gpus(report: Report, omitted: Collection[str]) -> Floors | None:
-    """Return the requirements on the host without those for the `omitted` GPUs."""
     if report.floors is None:
         return None
     return msgspec.structs.replace(
@@ -316,7 +315,6 @@ def _lock_layers(
 
 
 def _save_records(project: Project, added: RecordedLayers, inputs: Inputs) -> RecordedLayers:
-    """Add records to the project's files. Other processes may add records at the same time."""
     with inputs.store.hold_lock(f"records-{sha256(str(project.images).encode())}"):
         before = records.read_records(project.images)
         merged = records.merge_records(before, [added])

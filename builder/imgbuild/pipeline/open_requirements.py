@@ -137,7 +137,6 @@ def solve_pins(
 def _pins_by_url(
     items: Sequence[PackageDemand],
 ) -> tuple[dict[str, Pin], tuple[UncheckedPart, ...]]:
-    """Split URL requirements into pins of wheels, and requirements whose version is unknown."""
     pins, unread = {}, []
     for item in items:
         version = addresses.wheel_version(item.source)

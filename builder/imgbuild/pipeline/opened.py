@@ -25,12 +25,11 @@ def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
     if matrix is None and names and opened_project.writable:
         opened_project = _project_with_targets(opened_project, names)
     if not opened_project.writable:
-        _report(opened_project.root)
+        _report_catalogue_once(opened_project.root)
     return opened_project
 
 
 def _project_with_targets(project: Project, names: Sequence[str]) -> Project:
-    """Return the catalogue if `project` has none of `names` and the catalogue has all of them."""
     catalogue = project_paths.catalogue_project()
     offered = catalogue.locked_targets()
     if not all(fnmatch.filter(offered, name) for name in names):
@@ -59,6 +58,5 @@ def report_templates(project: Project) -> None:
 
 
 @functools.cache
-def _report(folder: Path) -> None:
-    """Print the folder of the catalogue, once per process."""
+def _report_catalogue_once(folder: Path) -> None:
     console.detail(f"using targets of the catalogue of imgbuild {__version__} in {folder}")

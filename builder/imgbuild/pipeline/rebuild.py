@@ -110,7 +110,6 @@ def rebuild_image(
 
 
 def _published_origin(reference: ImageReference, client: RegistryClient) -> RebuildOrigin:
-    """Read the lock attached to a published image, and check that it belongs to the image."""
     descriptor = client.resolve(reference)
     if descriptor is None:
         message = f"{reference}: no such image"

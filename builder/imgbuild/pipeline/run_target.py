@@ -160,7 +160,7 @@ def run_target(
     """
     store = Store.open(reporter=console)
     if through == "apptainer":
-        image = _sif(session, target, arch)
+        image = _current_sif(session, target, arch)
         if kernel_cache:
             request = _mount_kernel_cache(target, arch, request, store, make=True)
         _report_ignored(request, through)
@@ -279,8 +279,7 @@ def _sif_path(target: RunTarget) -> Path:
     return target.place.with_name(f"{target.place.name}.sif").absolute()
 
 
-def _sif(session: Session, target: RunTarget, arch: Arch) -> Path:
-    """Return the SIF file next to the layout, and create it if it is missing or outdated."""
+def _current_sif(session: Session, target: RunTarget, arch: Arch) -> Path:
     from imgbuild.sif import convert, files
 
     source, path = build_if_missing(session, target, arch), _sif_path(target)

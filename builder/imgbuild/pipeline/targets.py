@@ -140,7 +140,6 @@ def _explain_failures(session: Session, name: str, inputs: Inputs) -> Iterator[N
 
 
 def _explain_error(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
-    """Add a minimal conflict and suggestions to `error`, if any are found."""
     from imgbuild.resolve import explain
 
     recorded = published.known_constraints(session.matrix, session.project.images)
@@ -259,7 +258,6 @@ def _refuse_impossible(name: str, inputs: Inputs) -> None:
 
 
 def _unnamed_repositories(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
-    """Return messages about repositories without a package name, with lines to add to the row."""
     return [
         f"{each.place}: {address} has no package name; write {names[address]} @ …, or add to "
         f'the row: names: {{"{address}": {names[address]}}}'

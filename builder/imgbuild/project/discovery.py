@@ -120,7 +120,6 @@ def _read_consistent(reading: ProjectReading, name: str, *, lock: bool = False) 
 
 
 def _requirements(reading: ProjectReading, names: list[str]) -> None:
-    """Read requirements.txt and constraints, and record other requirements files as unread."""
     files = [name for name in names if is_requirements(name)]
     inner = [f"requirements/{name}" for name in reading.sources.names("requirements")]
     inner = [name for name in inner if name.endswith((".txt", ".in", ".pip"))]
@@ -185,7 +184,6 @@ def _dockerfiles(reading: ProjectReading, names: list[str]) -> None:
 
 
 def _files(reading: ProjectReading, folder: str, levels: int) -> Iterable[str]:
-    """List the files in a folder and in `levels` levels of subfolders."""
     for name in reading.sources.names(folder):
         path = f"{folder}/{name}"
         if reading.sources.exists(path):
@@ -239,7 +237,6 @@ def _add_base_versions(reading: ProjectReading, child: ProjectReading) -> list[D
 
 
 def _note_missing(reading: ProjectReading, child: ProjectReading, name: str) -> None:
-    """Record packages that the Dockerfile `name` installs and no other file declares."""
     by_file: dict[str, list[str]] = {}
     for each in agreement.missing_requirements(child.requirements, reading.requirements):
         if each.place.file == name:
@@ -291,7 +288,6 @@ def _note_notebook(reading: ProjectReading, child: ProjectReading, name: str) ->
 
 
 def _scripts(reading: ProjectReading, names: list[str]) -> None:
-    """Read the script or Makefile that installs packages, if no other file declares packages."""
     scripts = [name for name in names if _is_script(name)]
     scripts += [
         name for folder in SCRIPT_FOLDERS for name in _files(reading, folder, 1) if _is_script(name)

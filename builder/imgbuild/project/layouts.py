@@ -39,7 +39,6 @@ def module_roots(
 
 
 def _discovers_src(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> bool:
-    """Return whether the folder `src` exists and no packages are listed."""
     setuptools = find_table(document, "tool", "setuptools")
     named = "packages" in setuptools or "py-modules" in setuptools
     return not named and sources.is_folder(relative_path(folder, "src"))

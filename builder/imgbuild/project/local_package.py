@@ -75,7 +75,6 @@ def describe_package(reading: ProjectReading, folder: str) -> LocalPackage | Non
 
 
 def _dynamic_fields(metadata: PackageMetadata) -> tuple[str, ...]:
-    """Return the fields of a `LocalPackage` that no file declares."""
     lacking = {
         "name": not metadata.name,
         "version": metadata.version is None,

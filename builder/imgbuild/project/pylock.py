@@ -115,7 +115,6 @@ def _moment(moment: datetime.datetime) -> datetime.datetime:
 
 
 def _usual_index(packages: Iterable[Package]) -> str | None:
-    """Return the index of most packages, which is the tool's default index."""
     counts = collections.Counter(package.index for package in packages if package.index)
     return counts.most_common(1)[0][0] if counts else None
 

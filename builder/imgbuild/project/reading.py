@@ -246,7 +246,6 @@ class ProjectReading:
             self.requirements.append(added)
 
     def _strip_torch_build(self, requirement: Requirement, place: FilePlace) -> None:
-        """Record the CUDA release in a local version, and remove the local version for PyTorch."""
         clauses, changed = [], False
         wheel = addresses.wheel_version(requirement.url) if requirement.url else None
         local = wheel.local if wheel and requirement.name in releases.TORCH else None

@@ -374,7 +374,6 @@ def _strip_egg(address: str) -> str:
 
 
 def _archive_name(address: str) -> str | None:
-    """Return the package in the file name of a wheel or an sdist, or None for other files."""
     file = addresses.file_name(address)
     try:
         if file.endswith(".whl"):

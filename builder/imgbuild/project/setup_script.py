@@ -189,7 +189,6 @@ class SetupScript:
                 self.arguments[keyword.arg] = value
 
     def _expression_value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
-        """Evaluate an expression, or return None if the value is unknown."""
         value: Any = None
         match node:
             case ast.Constant(value=str() as text):
@@ -308,7 +307,6 @@ class SetupScript:
         return ScriptText(path, line)
 
     def _read_result(self, path: ScriptText, function: str) -> ScriptText | RequirementFile | None:
-        """Return the result of a function for a path, or None for the content of a missing file."""
         file = self._file_content(path.value, path.line)
         return None if function in READERS and isinstance(file, ScriptText) else file
 
@@ -353,7 +351,6 @@ class SetupScript:
         return FoundPackages(where.value if isinstance(where, ScriptText) and where.value else ".")
 
     def _function_result(self, name: str, call: ast.Call, names: dict[str, Any], depth: int) -> Any:
-        """Evaluate a function of the script. If it reads a file, return the file."""
         function = self._functions[name]
         inner = dict(names)
         parameters = [argument.arg for argument in function.args.args]

@@ -427,7 +427,6 @@ def _list(value: object) -> list[Any]:
 
 
 def _strings(reading: ProjectReading, value: object, place: FilePlace) -> list[str]:
-    """Return the strings in a list, and record a problem for each other item."""
     texts = []
     for item in _list(value):
         if isinstance(item, str):

@@ -84,7 +84,6 @@ def stale_files(project: Project, target: str, expected: dict[str, bytes]) -> li
 
 
 def _present_files(folder: OpenFolder) -> set[str]:
-    """Return the paths of rendered files. Raises InputError for links, pipes and devices."""
     present = {DOCKERFILE} if folder.require_file(DOCKERFILE) is not None else set()
     for top in PLACES:
         if folder.status(top) is not None:
@@ -94,7 +93,6 @@ def _present_files(folder: OpenFolder) -> set[str]:
 
 
 def _copied_names(text: bytes) -> set[str]:
-    """Return the files that the Dockerfile `text` copies from its folder, and the Dockerfile."""
     named = {DOCKERFILE}
     for top, quoted in _COPY_SOURCE.findall(text.decode("utf-8", "replace")):
         tops = PLACES[1:] if "TARGETARCH" in top else (top,)

@@ -165,7 +165,6 @@ def _refuse_others(folder: Path) -> None:
 
 
 def _is_wheel(path: Path) -> bool:
-    """Return whether `path` has the name of a complete or incomplete wheel."""
     named = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
     return named and stat.S_ISREG(path.lstat().st_mode)
 
@@ -181,7 +180,6 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
 
 
 def _is_copy(path: Path, source: Path, key: Sha256) -> bool:
-    """Return whether `path` is a valid copy of `source`, which is on another disk."""
     seen, other = path.lstat(), source.stat()
     if path.is_symlink() or seen.st_dev == other.st_dev:
         return False

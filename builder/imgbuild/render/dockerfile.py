@@ -333,7 +333,7 @@ def omitted_files(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str)
     site = f"lib/python{python}/site-packages/"
     return OmittedFiles(
         requirement=f"{wheel.package}=={wheel.version}",
-        record=f"{site}{_info(wheel.file)}/RECORD",
+        record=f"{site}{_metadata_folder(wheel.file)}/RECORD",
         paths=paths,
         rows=tuple(_row(pattern, site) for pattern in paths),
         reasons=tuple(
@@ -344,8 +344,7 @@ def omitted_files(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str)
     )
 
 
-def _info(file: str) -> str:
-    """Return the name of the metadata folder of a wheel."""
+def _metadata_folder(file: str) -> str:
     name, version, *_ = file.split("-")
     return f"{name}-{version}.dist-info"
 

@@ -172,8 +172,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return {name: self._wrap_with_counting(function) for name, function in functions.items()}
 
     def _wrap_with_counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the filter or test `function` to count arguments and results."""
-
         @functools.wraps(function)  # with Jinja's mark of functions that get the environment
         def _call_counted(*args: Any, **kwargs: Any) -> Any:
             args = tuple([*item] if isinstance(item, Iterator) else item for item in args)
@@ -208,7 +206,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return template
 
     def _loop_items(self, items: Iterable[Any], size: int) -> list[Any]:
-        """Count the iterations of a loop whose body has `size` characters."""
         counted = []
         for item in items:
             self._count_steps(REPETITION + size)
@@ -237,7 +234,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return whole
 
     def _output_markup(self, value: Any) -> Markup:
-        """Return the output of a template for `{{ value }}`."""
         if isinstance(value, Undefined):
             value = str(value)  # empty if a condition has no else; an unknown name is an error
         if hasattr(value, "__html__"):
@@ -258,8 +254,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 def _wrap_for_plain_texts(function: Callable[..., object]) -> Callable[..., object]:
-    """Pass plain strings to `function` instead of the strings of markupsafe."""
-
     def _call_with_plain_texts(*args: Any, **kwargs: Any) -> object:
         return function(
             *map(_plain_value, args), **{name: _plain_value(arg) for name, arg in kwargs.items()}

@@ -163,7 +163,6 @@ def _environment(lock: Lock) -> dict[str, str]:
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """Map the paths of links in the environment to their targets."""
     prefix = lock.settings.prefix + "/"
     return {
         path.removeprefix(prefix): to
@@ -173,7 +172,6 @@ def _links(lock: Lock) -> dict[str, str]:
 
 
 def _relocate_value(lock: Lock, value: str) -> str:
-    """Quote a value, and replace folders of the image with folders of the script."""
     quoted = quoting.for_double_quotes(value)
     for folder, name in ((lock.settings.prefix, "$venv"), (lock.settings.cache, "$cache")):
         if quoted == folder or quoted.startswith(folder + "/"):

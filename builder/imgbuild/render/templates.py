@@ -160,7 +160,6 @@ def _read_template(top: Path, name: str) -> str | None:
 
 
 def _place(error: BaseException, name: str) -> str:
-    """Return the file and line of `error` in a template."""
     if isinstance(line := getattr(error, "lineno", None), int):  # a syntax error of Jinja
         return f"{getattr(error, 'filename', None) or name}:{line}"
     frames = [

@@ -258,7 +258,6 @@ def _container(
 
 
 def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, whole: bool) -> str:
-    """Return the command that renders a container with `options`, without --output."""
     start = options.container
     words = ["imgbuild", "render", target, "--format", options.form]
     words += [] if whole else ["--arch", arches[0]]
@@ -277,7 +276,6 @@ def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, who
 def _context(
     project: Project, matrix: Matrix, chosen: ChosenLock, options: RenderOptions
 ) -> dict[str, str]:
-    """Return the build context for `docker build`: the Dockerfile and all files that it copies."""
     lock, arches = chosen
     dockerfile = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
     files = {
@@ -327,10 +325,6 @@ def _keep_bake(
 def _bake_bytes(
     project: Project, matrix: Matrix, ready: Mapping[str, DockerfileModel], reporter: Reporter
 ) -> bytes | None:
-    """Return the bake file of all targets with a Dockerfile, or None.
-
-    `ready` maps targets to Dockerfiles that are already rendered.
-    """
     dockerfiles = []
     for name in project.locked_targets():
         try:
@@ -351,7 +345,6 @@ def _name(chosen: ChosenLock) -> str:
 
 
 def _single_arch(chosen: ChosenLock) -> Arch:
-    """Return the selected architecture. Raises InputError if several are selected."""
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]

@@ -193,7 +193,6 @@ def window_words(entry: Constraint) -> str:
 
 
 def _torch_build_demand(package: str, version: Version) -> Iterator[VersionDemand]:
-    """Yield the torch for which a wheel was compiled according to its version."""
     tag = local_version_label(str(version))
     if tag.torch:
         words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
@@ -281,7 +280,6 @@ class _ConflictSearch:
         return build.cuda is not None and self.cuda in (None, build.cuda)
 
     def minimal_conflict(self, package: str) -> RequirementConflict:
-        """Return a minimal set of demands on `package` that exclude every version, with causes."""
         demands = self.demands[package]
         # Between versions first: their conflict is more specific than one with a CUDA release.
         core = next(

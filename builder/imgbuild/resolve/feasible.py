@@ -257,7 +257,9 @@ def _obstacle(
         reason=reason,
         places=demand.places,
         version=str(newest or ""),
-        nearest=refusal.nearest_versions(_number(demand, newest), available) if available else (),
+        nearest=refusal.nearest_versions(_pin_or_newest(demand, newest), available)
+        if available
+        else (),
         conda=demand.conda and cause == "name",
     )
 
@@ -267,8 +269,7 @@ def _newest_final(versions: Sequence[Version]) -> Version | None:
     return max(final or versions, default=None)
 
 
-def _number(demand: PackageDemand, newest: Version | None) -> Version:
-    """Return the pin, or else the newest allowed version."""
+def _pin_or_newest(demand: PackageDemand, newest: Version | None) -> Version:
     if demand.pin is not None:
         return Version(demand.pin)
     bounds = [each.version.removesuffix(".*") for each in demand.versions]

@@ -239,7 +239,6 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
 
 
 def _audit_hint(demands: Sequence[VersionDemand]) -> str | None:
-    """Return a hint to audit the requested versions if all of them are exact, or else None."""
     pins = conflict.exact_requests(demands)
     if len(pins) < 2 or len(pins) < len(demands):
         return None
@@ -293,8 +292,6 @@ def _solve_query(query: ArchQuery, facts: PackageFacts) -> tuple[uv.ChosenPackag
 
 
 def _hide_before_gap(gaps: ReleaseGaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
-    """Return a function that tells whether a version precedes a gap and is not pinned."""
-
     def _is_hidden(package: str, version: Version) -> bool:
         return not same_version(version, pins.get(package)) and gaps.is_before_gap(package, version)
 

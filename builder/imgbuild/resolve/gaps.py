@@ -256,7 +256,6 @@ def _cause(
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> tuple[str, ...]:
-    """Return the reasons why the version of `top` is incompatible with others in the set."""
     package = requested.package
     others = [
         conflict.user_demand(

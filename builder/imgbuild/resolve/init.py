@@ -133,7 +133,6 @@ def copy_published_target(
 
 
 def _lock_files(place: str, target: str, http: HttpClient) -> tuple[str, dict[str, bytes]]:
-    """Return the location of both files, and their bytes by name."""
     place = str(CATALOGUE) if place == CATALOGUE_PLACE else place.rstrip("/")
     places = [place, f"{place}/{target}", f"{place}/images/{target}"]
     for each in places:

@@ -121,7 +121,7 @@ def find_project_indexes(
     contains the names of other indexes.
     """
     http = HttpClient(offline=pages.context.http.offline, attempts=ATTEMPTS)
-    names = _names(declared, taken)
+    names = _unused_names(declared, taken)
     indexes = [_ProjectIndex(each, names[each.url], folder, http) for each in declared]
     by_package = {
         each.package: each
@@ -212,8 +212,7 @@ def _newest_wheel(files: Sequence[IndexFile], tags: WheelTags) -> IndexFile | No
     return next((wheel for wheel in wheels if wheel is not None), None)
 
 
-def _names(declared: Sequence[DeclaredIndex], taken: Collection[str]) -> dict[str, str]:
-    """Map each URL to an unused name for the matrix, from the file or the host name."""
+def _unused_names(declared: Sequence[DeclaredIndex], taken: Collection[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for each in declared:
         label = each.name or urlsplit(each.url).hostname or unquote(urlsplit(each.url).path)

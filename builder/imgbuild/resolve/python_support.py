@@ -86,7 +86,6 @@ def refuse_unsupported_python(query: ArchQuery) -> None:
 def _package_support(
     package: str, catalogue: FileCatalogue, release_catalogue: ReleaseCatalogue
 ) -> Iterator[str]:
-    """Yield sentences on the Pythons that `package` supports, and on missing names."""
     python = catalogue.rules.tags.python
     files = [offer.wheel for offer in catalogue.offered_files(package)]
     versions = [file.version for file in files if file.version and not file.version.is_prerelease]
@@ -109,7 +108,6 @@ def _package_support(
 def _missing_names(
     package: str, version: Version, release_catalogue: ReleaseCatalogue
 ) -> Iterator[str]:
-    """Yield the first commonly used name that `version` lacks, and the version that added it."""
     release = release_catalogue.release(package, str(version))
     module = package.replace("-", "_")
     names = [

@@ -112,7 +112,6 @@ class _AdditionWalk:
     def _dependency_changes(
         self, demand: PackageDemand, required: Iterable[Requirement], depth: int
     ) -> list[TargetChange]:
-        """Return the changes that dependencies missing in the target require."""
         for needed in required if depth > 1 else ():
             package = normalize_package(needed.name)
             if needed.url or package in self._facts.versions:

@@ -185,7 +185,6 @@ def _parse_requested(
 
 
 def _ordered_specifier(requirement: Requirement) -> str:
-    """Return the specifier with lower bounds first."""
     return ",".join(
         sorted(map(str, requirement.specifier), key=lambda text: (text[0] != ">", text))
     )

@@ -237,7 +237,6 @@ def _extra_requirements(
 def _extra_only_requirements(
     metadata: bytes, extra: str, markers: Mapping[str, str]
 ) -> Iterable[Requirement]:
-    """Return the requirements that apply only if `extra` is requested."""
     return (
         requirement
         for requirement in cuda_releases.parse_requirements(metadata)

@@ -192,7 +192,6 @@ class SuggestionSearch:
         return None
 
     def _moved_requests(self) -> list[tuple[VersionDemand, Version]]:
-        """Return requests with their new versions, or [] if no changes help."""
         changed, moved = list(self.requests), list[tuple[VersionDemand, Version]]()
         while (now := conflict.find_conflict(self.facts, changed, None)) is not None:
             done = [requested.package for requested, _ in moved]
@@ -206,7 +205,6 @@ class SuggestionSearch:
     def _step(
         self, requests: Sequence[VersionDemand], clash: RequirementConflict, retained: Sequence[str]
     ) -> tuple[VersionDemand, Version] | None:
-        """Return a request in the conflict, and its nearest version without the conflict."""
         for requested in requests:
             if (
                 requested.package not in clash.requests

@@ -30,7 +30,7 @@ def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[Unme
             by_url=True,
         )
         for demand in demands
-        if (name := _file(demand)) and not tags.is_compatible(name)
+        if (name := _wheel_file_name(demand)) and not tags.is_compatible(name)
         if (version := addresses.wheel_version(demand.source)) is not None
     ]
 
@@ -49,8 +49,7 @@ def most_compatible(
 
 
 def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: WheelTags) -> int:
-    """Count the mismatches (Python, torch) between a target and the file name of a wheel."""
-    name = _file(demand)
+    name = _wheel_file_name(demand)
     if not name:
         return 0
     version = addresses.wheel_version(demand.source)
@@ -60,7 +59,6 @@ def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: WheelTags) -> i
     return (not tags.is_compatible(name)) + other
 
 
-def _file(demand: PackageDemand) -> str:
-    """Return the file name of a wheel required by URL or path, or ""."""
+def _wheel_file_name(demand: PackageDemand) -> str:
     name = addresses.file_name(demand.source) if demand.installed else ""
     return name if name.endswith(".whl") else ""

@@ -153,7 +153,6 @@ def merge_contents(layers: Sequence[LayerFile]) -> ImageContents:
 def _members_with_accounts(
     layer: TarReader, number: int, texts: dict[tuple[int, int], bytes]
 ) -> Iterator[TarEntry]:
-    """Yield the members of `layer`, and add the contents of account files to `texts`."""
     for member, entry in enumerate(layer, start=1):
         if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:
             texts[number, member] = b"".join(layer.content())

@@ -84,7 +84,6 @@ def _members(
 def _append_python(
     members: Sequence[LayerMember], python: str, locked: PythonArchive, path: Path, spool: Path
 ) -> list[LayerMember]:
-    """Append the standalone Python at `path` to `members`, with links that make it `python3`."""
     of_archive = python_archive.archive_members(
         path, locked.file, prefix=STANDALONE_PREFIX, python=python, spool=spool
     )

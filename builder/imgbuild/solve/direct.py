@@ -244,15 +244,14 @@ def _wheel(
         hint = "use the wheel for this target, or add a marker to the line"
         raise NoSolution(message, reasons=reasons, hint=hint)
     url = wheel_url(address, folder)
-    sha256, size = _fingerprint(declared, address, url, context)
+    sha256, size = _hash_and_size(declared, address, url, context)
     file = IndexFile(name=address.name, url=url, sha256=sha256, size=size)
     return DirectPackage(package=package, version=str(version), file=file, source=str(address))
 
 
-def _fingerprint(
+def _hash_and_size(
     declared: DeclaredRequirement, address: WheelAddress, url: str, context: Context
 ) -> tuple[str, int | None]:
-    """Return the declared or computed sha256 of a wheel, and its size if known."""
     hashes = {text.lower() for text in (*declared.hashes, *address.hashes)}
     digests = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASH_ALGORITHM}:")}
     if hashes and not digests:
@@ -304,7 +303,6 @@ def _refuse_native_code(
     texts: Mapping[str, str],
     context: Context,
 ) -> None:
-    """Raise NoSolution if the files in the folder show that the package cannot be built."""
     if not texts:
         message = f"{address}: the folder has no pyproject.toml and no setup.py"
         raise InputError(message, hint="append the folder of the package: #subdirectory=")

@@ -264,7 +264,6 @@ def _link_target(
 
 
 def _paths_below(folder: str, paths: Sequence[str]) -> Sequence[str]:
-    """Return the paths in a folder, or () if there is no such folder. `paths` is sorted."""
     start = bisect.bisect_left(paths, f"{folder}/")
     return paths[start : bisect.bisect_left(paths, f"{folder}0")]  # "0" follows "/"
 

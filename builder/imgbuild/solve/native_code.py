@@ -58,7 +58,7 @@ def _find_sign(files: Mapping[str, str]) -> tuple[CodeKind, str, re.Match[str]] 
     )  # fmt: skip
     for code, table in tables:
         for name, pattern in table.items():
-            match = pattern.search(_code(name, files.get(name, "")))
+            match = pattern.search(_blank_comments(name, files.get(name, "")))
             if match is not None:
                 return code, name, match
     return None
@@ -77,9 +77,11 @@ def code_kind(names: Iterable[str], files: Mapping[str, str]) -> CodeKind:
 
 def surely_cuda(files: Mapping[str, str]) -> bool:
     """Return whether a build certainly compiles CUDA code, so that it is not attempted."""
-    if SURELY_CUDA.search(_code(SETUP, files.get(SETUP, ""))) is not None:
+    if SURELY_CUDA.search(_blank_comments(SETUP, files.get(SETUP, ""))) is not None:
         return True
-    cuda = any(pattern.search(_code(name, files.get(name, ""))) for name, pattern in CUDA.items())
+    cuda = any(
+        pattern.search(_blank_comments(name, files.get(name, ""))) for name, pattern in CUDA.items()
+    )
     return cuda and TORCH_REQUIREMENT.search(files.get(PYPROJECT, "")) is not None
 
 
@@ -90,8 +92,7 @@ def missing_submodules(files: Mapping[str, str], submodules: Sequence[str]) -> t
     return tuple(path for path in submodules if path in text or set(path.split("/")) <= words)
 
 
-def _code(name: str, text: str) -> str:
-    """Replace comments in `text` with spaces, so that offsets are preserved."""
+def _blank_comments(name: str, text: str) -> str:
     if name == PYPROJECT:
         return text
     return re.sub(r"#[^\n]*", lambda match: " " * len(match[0]), text)

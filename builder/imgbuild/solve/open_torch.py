@@ -82,15 +82,14 @@ def find_torch(
         reasons = (torch.cuda_summary(builds),) if builds else ()
         hint = "use a target with the CUDA release of an accepted torch, or set cuda: in the row"
         raise NoSolution(message, reasons=reasons, hint=hint)
-    engines = _of_engines(problem, catalogue)
+    engines = _engine_torch_versions(problem, catalogue)
     usable = [version for version in fitting if version in engines] or fitting
     first = Version(preferred) if preferred and Version(preferred) in usable else max(usable)
     spec = torch.matching_specifier(fitting, (each.version for each in builds))
     return OpenTorch(version=str(first), spec=spec, cuda=target.cuda, builds=builds)
 
 
-def _of_engines(problem: SolveProblem, catalogue: FileCatalogue) -> SpecifierSet:
-    """Return the torch versions that the project's exactly pinned engines accept."""
+def _engine_torch_versions(problem: SolveProblem, catalogue: FileCatalogue) -> SpecifierSet:
     accepted, markers = SpecifierSet(), catalogue.rules.tags.markers
     for name in torch.ENGINES:
         version = problem.requirements.pins.get(name)

@@ -188,7 +188,6 @@ def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> di
 
 
 def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str, EditablePackage]:
-    """Return the name and lock entry of a package. Raises InputError if METADATA is invalid."""
     fields, _ = parse_email(result.metadata)
     name, version = fields.get("name", ""), fields.get("version", "")
     try:
@@ -206,14 +205,13 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
     return normalize_package(name), EditablePackage(
         version=version,
         roots=image_roots(item, workdir),
-        scripts=_scripts(result.entry_points),
+        scripts=_console_scripts(result.entry_points),
         requires=tuple(requires),
         python=python,
     )
 
 
-def _scripts(text: str) -> dict[str, str]:
-    """Parse the console scripts in entry_points.txt."""
+def _console_scripts(text: str) -> dict[str, str]:
     parser = configparser.RawConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     try:
@@ -246,7 +244,6 @@ def _archive(folder: Path) -> bytes:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names and paths of small regular files below `folder`, sorted."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(
             name

@@ -244,7 +244,6 @@ def _copy_output(job: SdistJob, source: Path, target: Path, limit: int) -> None:
 
 
 def _prepare_build(job: SdistJob) -> sandbox.UntrustedUser:
-    """Unpack the sdist and its build requirements in the sandbox, as the build user."""
     for part in (*WRITABLE_FOLDERS, *READABLE_FOLDERS):
         (job.folder / part).mkdir()
     control = job.folder / "control"
@@ -272,7 +271,6 @@ def _prepare_build(job: SdistJob) -> sandbox.UntrustedUser:
 
 
 def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
-    """Return the files and folders of the sdist, and write their contents to `sink` in order."""
     listed: list[UnpackedFile] = []
     for member, content in read_members(job.sdist, f"{job.package} {job.version}: its sdist"):
         path, folder = f"source/{member.path}", member.kind == "folder"
@@ -306,7 +304,6 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 def _run_script(
     job: SdistJob, script: str, user: sandbox.UntrustedUser, *, writable: Sequence[str]
 ) -> ProcessResult:
-    """Run `script` in the sandbox, with write access only to the subfolders `writable`."""
     return sandbox.run_in_sandbox(
         sandbox.SandboxRoot(path=job.root),
         [job.interpreter, f"{PLACE}/control/{script}"],

@@ -173,7 +173,6 @@ class SdistWheels:
     def _run_with_builders(
         self, recipe: BuiltWheel, lines: list[str], run: Callable[[BuiltWheel], BuildResult]
     ) -> BuildResult:
-        """Call `run` with `recipe` and its build requirements, including dynamic requirements."""
         for _ in range(ROUNDS):
             recipe = self._resolve_requirements(recipe, lines)
             more = self._earlier_requirements(recipe)
@@ -191,7 +190,6 @@ class SdistWheels:
         raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _earlier_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
-        """Return the dynamic requirements that an earlier build of this recipe reported."""
         stored = self._store.fact(FACT, f"{recipe_hash(recipe, self.python)}-lacking")
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 

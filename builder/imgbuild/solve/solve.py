@@ -464,7 +464,6 @@ def _choose_versions(
 
 
 def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind) -> None:
-    """Raise ImpossibleRequirements if no newer version is installable, even on its own."""
     bounds = uv.ResolverBounds(
         constraints=_cuda_bounds(prepared), overrides=prepared.problem.requirements.overrides
     )
@@ -577,7 +576,6 @@ def _torch_notes(prepared: PreparedTarget, text: str) -> tuple[str, ...]:
 
 
 def _preferred_versions(problem: SolveProblem) -> dict[str, str]:
-    """Return the versions of the published target in `like`, or none without `like`."""
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
     return dict(like.versions) if like is not None else {}
@@ -589,7 +587,6 @@ def requirement_package(line: str) -> str:
 
 
 def _learned_constraints(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:
-    """Return sentences on the learned constraints of packages in uv's explanation."""
     spoken = re.sub(r"[-_.]+", "-", text.lower())
     mentioned = [
         entry

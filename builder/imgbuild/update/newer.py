@@ -117,8 +117,6 @@ def look_up_newer(
 
 
 class _VersionObstacles(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons against a version, packages that must change, and whether METADATA was read."""
-
     reasons: tuple[str, ...]
     moves: tuple[str, ...]
     metadata: bool
@@ -211,7 +209,6 @@ class _NewerLookup:
         )
 
     def _is_fixed(self, package: str) -> bool:
-        """Return whether a package is pinned by the user, or kept."""
         if package in self._set.kept:
             return True
         wanted = self._set.wanted.get(package)
@@ -225,7 +222,6 @@ class _NewerLookup:
         reasons: list[str],
         moves: list[str],
     ) -> None:
-        """Add unsatisfied requirements in METADATA of a version to `reasons` and `moves`."""
         data = read_wheel_metadata(wheel, self._context.http, self._context.store)
         required = active_requirements(data, self._markers, sorted(self._extras.get(package, ())))
         for each in required:
@@ -280,7 +276,6 @@ class _NewerLookup:
 
 
 def _is_below(version: str, spec: SpecifierSet) -> bool:
-    """Return whether `version` is older than the lower bound of `spec`."""
     lowest = [clause for clause in spec if clause.operator in (">=", ">", "~=", "==")]
     return any(
         not clause.contains(version, prereleases=True)
@@ -334,7 +329,6 @@ def _is_cuda_requirement(requirement: Requirement) -> bool:
 
 
 def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) -> list[str]:
-    """Return the reason if a torch version is built for another CUDA release than the set's."""
     if is_cpu_build(version, required):
         return [f"this index has no CUDA build of torch {version}"]
     release = torch_build(version, required).cuda

@@ -222,7 +222,6 @@ def _contradictions(
 def _added_packages(
     row: Extension, required: ProjectRequirements, versions: Mapping[str, str], tags: WheelTags
 ) -> list[PackageDemand]:
-    """Return the packages of the default index that the files require but the target lacks."""
     left_out = {
         *versions,
         *map(normalize_package, (*row.exclude, *row.relax, *row.indexes)),
@@ -235,8 +234,6 @@ def _added_packages(
 def _addition_conflicts(
     added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: WheelTags
 ) -> list[str]:
-    """Return the requirements of added packages that conflict with versions of the target."""
-
     def _pin_conflicts(demand: PackageDemand, _: threads.StopFlag) -> list[TargetChange]:
         wheel = pages.pinned_wheel(demand, tags)
         if wheel is None:

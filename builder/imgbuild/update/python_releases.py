@@ -72,8 +72,6 @@ class _ReleaseEntry(msgspec.Struct, frozen=True):
 
 
 class _BaseArchive(msgspec.Struct, frozen=True, kw_only=True):
-    """The URL of an archive, and the components of its file name."""
-
     url: str
     python: str
     patch: int
@@ -111,7 +109,6 @@ def _newest_release(
     place: str,
     before: datetime.date | None,
 ) -> PythonUpdate | None:
-    """Return the first of `releases` that is newer than all of `present`."""
     oldest = min(present.values(), key=lambda archive: (archive.patch, archive.build))
     for release in releases:
         match = _VERSION.fullmatch(release.version)
@@ -190,7 +187,6 @@ def _url(present: _BaseArchive, newer_one: _ReleaseArtifact, build: str) -> str:
 
 
 def _releases(response: Response, http: HttpClient, place: str) -> Iterator[_ReleaseEntry]:
-    """Yield the releases of a list, which is read only as far as the caller iterates."""
     rest, size, number = b"", 0, 0
     for chunk in http.chunks(response, decode=True):
         size += len(chunk)

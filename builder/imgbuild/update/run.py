@@ -166,7 +166,6 @@ def _newer_base_parts(snapshot: BaseSnapshot | None) -> list[tuple[str, str, str
 
 
 def _chosen_pins(target: Target, options: UpdateSettings) -> Target:
-    """Remove the pins of `target` that are not updated."""
     if not options.packages:
         return target
     pins = {name: pin for name, pin in target.pins.items() if name in options.packages}
@@ -225,7 +224,7 @@ class RowUpdater:
             bar.advance(1)
         row, unwritten = "", tuple[Constraint, ...]()
         if self._accepted is not None:
-            row, unwritten = self._place(self._accepted)
+            row, unwritten = self._place_row(self._accepted)
         return self._result(row, unwritten)
 
     def pending_versions(self) -> list[tuple[str, str]]:
@@ -236,7 +235,6 @@ class RowUpdater:
         return next(iter(self._pending_releases()), None)
 
     def _pending_releases(self) -> list[tuple[VersionAxis, Release]]:
-        """Return newer versions without a valid rejection, in the order of trials."""
         known = tried_updates.read_updates(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
@@ -250,7 +248,6 @@ class RowUpdater:
         return pending
 
     def _present_version(self, axis: VersionAxis) -> str:
-        """Return the version of an axis, including the updates that were accepted so far."""
         if axis.package in BASE_PARTS:
             is_moved = self._accepted is not None
             return axis.releases[0].version if is_moved else axis.version
@@ -282,7 +279,6 @@ class RowUpdater:
         return self._newest[package]
 
     def _try_release(self, axis: VersionAxis, release: Release) -> None:
-        """Lock the row with a newer version, or record a rejection."""
         target = self._row.target
         as_of = axes.row_cut_off(target, release, self._options.cool_down)
         if axis.package not in BASE_PARTS:
@@ -306,8 +302,7 @@ class RowUpdater:
         reporter.info(f"{self._start.source}: accepted {axis.package} {release.version}")
 
     def _record_refusal(self, package: str, release: Release, outcome: RefusedTrial) -> None:
-        """Record a rejection and its conditions in the file and in the result."""
-        named = trial.mentioned_packages(outcome.reasons, self._names(package))
+        named = trial.mentioned_packages(outcome.reasons, self._possible_causes(package))
         has = {name: pin for name, pin in self._row.target.pins.items() if name in named}
         has.pop(package, None)
         refusal = RefusedVersion(
@@ -335,13 +330,11 @@ class RowUpdater:
     def _settings(self) -> str:
         return trial.settings_hash(self._row.add_to_matrix(self._inputs.matrix), self._row.target)
 
-    def _names(self, package: str) -> set[str]:
-        """Return the packages whose versions can cause the rejection of `package`."""
+    def _possible_causes(self, package: str) -> set[str]:
         locked = next(iter(self._start.lock.arch.values())).versions if self._start.lock else {}
         return {*locked, *self._row.target.pins, package}
 
-    def _place(self, tried: TriedRow) -> tuple[str, tuple[Constraint, ...]]:
-        """Lock the accepted row under its new name, and write the row into the project."""
+    def _place_row(self, tried: TriedRow) -> tuple[str, tuple[Constraint, ...]]:
         start, today = self._start, self._options.cool_down.today
         former = self._inputs.matrix.targets[start.origin]
         taken = {*self._inputs.matrix.targets, *self._project.locked_targets()}

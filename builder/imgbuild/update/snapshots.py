@@ -91,7 +91,6 @@ def _debian(
 def _python(
     snapshot: BaseSnapshot, name: str, cool_down: CoolDown, context: Context
 ) -> BaseSnapshot:
-    """Add to `snapshot` the newest release of the standalone Python past the cool-down."""
     source = snapshot.base.standalone_python
     if source is None:
         return snapshot

@@ -158,7 +158,6 @@ def _audit_solution(
     constraints: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[str, tuple[str, ...]]:
-    """Audit a solution with cached facts. Return a description of the audit, and errors."""
     lacking = _packages_without_facts(resolution, context)
     if lacking:
         number = format_count(len(lacking), "package")

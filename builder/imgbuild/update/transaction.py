@@ -151,7 +151,6 @@ def _hash(root: OpenFolder, path: str) -> str:
 
 
 def _is_permitted(project: Project, path: str) -> bool:
-    """Return whether an update can write `path`: the matrix, a lock, or a file next to a lock."""
     place = PurePosixPath(path)
     inner = project.folder.relative_to(project.root)
     if path in (project.matrix.name, (inner / BAKE).as_posix()):

@@ -195,7 +195,6 @@ def _names_index(matrix: Matrix, target: Target, package: str) -> bool:
 
 
 def _keep_spelling(pin: str, solved: str | None) -> str:
-    """Return `pin` if it is the same version as `solved`, or else `solved`."""
     if solved is None or Version(solved).public == Version(pin).public:
         return pin
     return Version(solved).public
@@ -216,7 +215,6 @@ def refusal_of_error(error: Exception) -> RefusedTrial:
 
 
 def _longer_refusal(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
-    """Combine the reasons for two failures. The reasons for the second failure come last."""
     reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
     return RefusedTrial(reasons=reasons, audited=first.audited or second.audited)
 

@@ -105,7 +105,6 @@ def _indexes_without_times(addresses: Mapping[str, IndexAddress]) -> dict[str, I
 def _reason_to_keep(
     package: str, version: str, target: str, others: Sequence[LockedElsewhere]
 ) -> str:
-    """Return why `extends` keeps a package, and other targets with newer versions."""
     newer = [
         (Version(has), other.target)
         for other in others
@@ -127,7 +126,6 @@ def _target_requirements(lock: Lock) -> dict[str, RequiredVersion]:
 
 
 def _required_versions(item: TargetOverlay) -> dict[str, RequiredVersion]:
-    """Return the requirements in a project's files and row, and their places."""
     required = item.requirements
     wanted = {
         package: RequiredVersion(spec=spec, place=str(required.places.get(package, "matrix.yaml")))

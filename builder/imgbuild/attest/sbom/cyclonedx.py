@@ -83,7 +83,6 @@ def _component(part: Component) -> dict[str, Any]:
 
 
 def _image_properties(sbom: Sbom) -> dict[str, str]:
-    """Return the image and its layers, to which components refer."""
     layers = {
         f"layer.{layer.name}.{what}": value
         for layer in sbom.layers
@@ -108,7 +107,6 @@ def _dependencies(sbom: Sbom) -> list[dict[str, Any]]:
 
 
 def _formulation(sbom: Sbom) -> list[dict[str, Any]]:
-    """Return the build inputs of wheels that were built from sdists."""
     return [
         {
             "bom-ref": f"build/{built}",

@@ -124,16 +124,15 @@ def packages_of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
         packages={
             key: msgspec.structs.replace(
                 package,
-                requires=package.requires and _lines_among(there, package.requires),
-                needs=_lines_among(there, package.needs),
+                requires=package.requires and _lines_requiring(there, package.requires),
+                needs=_lines_requiring(there, package.needs),
             )
             for key, package in files.items()
         }
     )
 
 
-def _lines_among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the `lines` that require one of the packages `there`."""
+def _lines_requiring(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if there & named_packages(line))
 
 

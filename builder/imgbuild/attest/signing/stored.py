@@ -75,7 +75,7 @@ def read_signatures(
     for kind in (forms.SIGNATURES, forms.ATTESTATIONS):
         layers: tuple[Descriptor, ...] = ()
         with _record_errors(damaged):
-            layers = _layers(client, repository, digest, kind)
+            layers = _collection_layers(client, repository, digest, kind)
         for number, layer in enumerate(layers, start=1):
             with _record_errors(damaged):
                 place = f"layer {number} of {forms.collection_tag(digest, kind)}"
@@ -85,7 +85,6 @@ def read_signatures(
 
 @contextlib.contextmanager
 def _record_errors(damaged: list[str]) -> Iterator[None]:
-    """Record an absent or invalid signature, and continue."""
     try:
         yield
     except InputError as error:
@@ -164,10 +163,9 @@ def put_bundle(
     )
 
 
-def _layers(
+def _collection_layers(
     client: RegistryClient, repository: Repository, digest: Digest, kind: str
 ) -> tuple[Descriptor, ...]:
-    """Return the layers of an image's collection, or () if the tag does not exist."""
     tag = forms.collection_tag(digest, kind)
     try:
         fetched = client.manifest(repository.tagged(tag))
