@@ -142,7 +142,7 @@ def _statement(
     arches: Collection[Arch],
     project: Project,
 ) -> bytes:
-    """Return an attached equivalent provenance, or else a new statement.
+    """Return an equivalent provenance that is already attached, or else a new statement.
 
     Thus, no provenance is added if the same image is pushed from another CI run or commit. Attached
     statements are never signed, because anyone can attach them.

@@ -61,7 +61,7 @@ class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparableFields(msgspec.Struct, frozen=True):
-    """The fields that are equal in equivalent statements, in contrast to CI run and commit."""
+    """The fields that are equal in equivalent statements. CI run and commit may differ."""
 
     subjects: tuple[Digest, ...]
     lock: Sha256

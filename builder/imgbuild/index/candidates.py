@@ -108,7 +108,7 @@ def best_wheel(files: Iterable[IndexFile], version: Version, tags: WheelTags) ->
 
 
 def public_version(version: str) -> Version:
-    """Parse a version without its local part, such as +cu124."""
+    """Parse `version`, and remove the local part, such as +cu124."""
     return Version(Version(version).public)
 
 

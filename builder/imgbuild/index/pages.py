@@ -64,7 +64,7 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_wheel(self) -> bool:
-        """Whether the file name belongs to a wheel."""
+        """True if the file name belongs to a wheel."""
         return self.name.endswith(".whl")
 
     @property
@@ -146,7 +146,10 @@ def fill_address(index: PackageIndex, *, cuda: str, torch: str | None) -> str | 
 def index_addresses(
     matrix: Matrix, target: Target, default: Callable[[], str]
 ) -> dict[str, IndexAddress]:
-    """Return the indexes of `target` by name. `default` returns the URL of an index without one."""
+    """Return the indexes of `target` by name.
+
+    `default` returns the URL of an index that has no URL in the matrix.
+    """
     names = {matrix.default_index, *target.indexes.values()}
     return {
         name: IndexAddress(

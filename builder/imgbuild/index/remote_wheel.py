@@ -110,7 +110,7 @@ class BlockCache:
 
 
 class ResolvedAddresses:
-    """A `RangeClient` that replaces URLs of the form `LOCKED_PREFIX` + hash on the first read."""
+    """A `RangeClient` that looks up URLs of the form `LOCKED_PREFIX` + hash on the first read."""
 
     def __init__(self, http: RangeClient, look_up: Callable[[Sha256], str]) -> None:
         self._http = http

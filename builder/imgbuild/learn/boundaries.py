@@ -182,7 +182,7 @@ class ReleaseCatalogue:
             return code_wheel(package, str(release.version), digest, _fetch, store)[0]
 
     def create_package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
-        """Return a partial package set of these releases."""
+        """Return a partial package set of `releases`."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)
@@ -220,7 +220,7 @@ class ReleaseCatalogue:
 def lacks_item(
     release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
 ) -> bool | None:
-    """Return whether `release` of the other package lacks (or rejects) the item in the evidence.
+    """Return whether `release` lacks or rejects the item in `evidence`.
 
     Return None if this is unknown, or if the evidence does not concern a name.
     """

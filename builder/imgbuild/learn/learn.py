@@ -103,7 +103,7 @@ def learn_constraint(
 
 
 def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool:
-    """Return whether a function body uses a name that no release of the other package has.
+    """Return whether a function body uses a name that no release of the imported package has.
 
     Such code, like torch.nn.Relu in DeepSpeed, fails with all versions, so no constraint can help.
     Releases for older versions of Python are also examined.
@@ -166,7 +166,7 @@ def _excluded_version(entry: Constraint) -> Version | None:
 
 
 def find_bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> VersionBounds | None:
-    """Return the compatible versions of the other package, or None if they are unknown.
+    """Return the compatible versions of `evidence.other`, or None if they are unknown.
 
     Versions in the evidence (a window, a rule) take precedence. If the evidence concerns a name,
     other versions are searched for it. If the two packages are compatible without other packages, a
@@ -222,7 +222,7 @@ def versions_with_module(
 def _directions(
     evidence: Evidence, release_catalogue: ReleaseCatalogue, other: PackageRelease
 ) -> tuple[int, int]:
-    """Search older versions first if the other package is newer."""
+    """Return (-1, 1), older versions first, if `other` is newer than the package, else (1, -1)."""
     release = release_catalogue.release(evidence.package, evidence.version)
     if release is None or release.upload_time is None or other.upload_time is None:
         return (-1, 1)
@@ -232,11 +232,11 @@ def _directions(
 def package_range(
     evidence: Evidence, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> str:
-    """Return a specifier of the package's versions with the same requirement.
+    """Return a specifier of the versions that use the item in the evidence in the same way.
 
     The range contains only the version in the evidence if the package is pinned, or if no other
-    version can be checked. Every release in the range is checked, because releases without the
-    requirement must not be constrained.
+    version can be checked. Every release in the range is checked, because releases without the use
+    must not be constrained.
     """
     alone = f"=={evidence.version}"
     package = evidence.package

@@ -185,7 +185,10 @@ def _require_target(lock_target: str, target: str, path: Path) -> None:
 
 
 def _remedy(images: Path, target: str) -> str:
-    """Return the hint for a missing lock, or for the read-only catalogue another target."""
+    """Return the hint for a missing lock.
+
+    In the read-only catalogue, the hint suggests another target.
+    """
     if images != CATALOGUE / "images":
         return f"create it with: imgbuild lock {target}"
     locked = [path.parent.name for path in sorted(images.glob(f"*/{FILE}"))]

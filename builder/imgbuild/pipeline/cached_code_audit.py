@@ -48,9 +48,10 @@ class CodeFit(msgspec.Struct, frozen=True, kw_only=True):
 def check_code_fits(
     session: Session, names: Sequence[str], arches: Sequence[Arch], paths: Sequence[Path]
 ) -> list[CodeFit]:
-    """Check the code at `paths` against each locked target in `names`, and sort the best first.
+    """Check the code at `paths` against each locked target in `names`.
 
-    Nothing is fetched. Raises NothingSelected if there is no code at `paths`.
+    The best results are first. Nothing is fetched. Raises NothingSelected if there is no code at
+    `paths`.
     """
     from imgbuild.pipeline import audit_code
 

@@ -335,7 +335,7 @@ class ShellScript:
 
 
 def keep_last(reading: ProjectReading, file: str) -> None:
-    """Omit requirements on packages of which a later command in `file` installs another version."""
+    """Omit requirements if a later command in `file` installs another version of the package."""
     placed = [each for each in reading.requirements if each.place.file == file]
     for at, earlier in enumerate(placed):
         for later in placed[at + 1 :]:

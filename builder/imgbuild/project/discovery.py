@@ -193,10 +193,10 @@ def _files(reading: ProjectReading, folder: str, levels: int) -> Iterable[str]:
 
 
 def read_dockerfile(reading: ProjectReading, name: str) -> None:
-    """Add Debian packages, bounds and base versions from a Dockerfile, after all other files.
+    """Read Debian packages, bounds and base versions from a Dockerfile.
 
-    If no other file declares requirements, the packages that the Dockerfile installs are
-    requirements.
+    All other files must have been read before. If none of them declares requirements, the packages
+    that the Dockerfile installs are requirements.
     """
     child = reading.create_child()
     child.files = list(reading.files)

@@ -43,9 +43,9 @@ def possible_environments() -> tuple[dict[str, str], ...]:
 
 @functools.cache
 def matching_environments(marker: str) -> frozenset[int]:
-    """Return the indices in `possible_environments` for which `marker` is true, without extras.
+    """Return the indices in `possible_environments` at which `marker` is true.
 
-    A marker that is empty or cannot be evaluated counts as true.
+    No extras are requested. A marker that is empty or cannot be evaluated counts as true.
     """
     if not marker:
         return frozenset(range(len(possible_environments())))

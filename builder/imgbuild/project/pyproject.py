@@ -61,7 +61,7 @@ class ProjectTables:
         return texts
 
     def place(self, text: str, after: str = "[project]") -> FilePlace:
-        """Return the first line with `text` in quotes, below the table that begins with `after`."""
+        """Return the place of `text` in quotes, below the line that starts with `after`."""
         return FilePlace(file=self.file, line=line_of(self.text, text, after=after))
 
     def _place_below(self, text: str, key: str, header: str) -> FilePlace:

@@ -63,9 +63,9 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     learned: tuple[Constraint, ...] = ()
 
     def learned_requirements(self, package: str, version: str) -> list[Requirement]:
-        """Return the packages that `package` requires according to learned constraints.
+        """Return the requirements of a version of `package` according to learned constraints.
 
-        If `package` contains a library for another CUDA release, the target's version of torch is
+        If the package contains a library for another CUDA release, the target's version of torch is
         excluded.
         """
         needs = []
@@ -329,7 +329,7 @@ def _reversed_day(day: str) -> int:
 def _filter_by_torch(
     facts: Sequence[LockedFacts], cuda: Collection[str], demands: DemandsFor
 ) -> list[LockedFacts]:
-    """Return the targets whose minor release of torch is the one that the project pins.
+    """Return the targets with the minor release of torch that the project pins.
 
     If there are none, return those with the CUDA release `cuda`, or else those with the nearest
     torch.

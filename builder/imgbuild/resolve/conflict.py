@@ -185,7 +185,7 @@ def learned_sentence(entry: Constraint, version: str) -> str:
 
 
 def window_words(entry: Constraint) -> str:
-    """Return a sentence on a version window of a package that only warns outside of the window."""
+    """Return a sentence on a version window outside of which a package only warns."""
     return (
         f"{entry.package} {entry.read_in} supports {entry.needs} according to its code"
         f" ({entry.file}:{entry.line})"
@@ -374,8 +374,8 @@ def find_conflict(
 ) -> RequirementConflict | None:
     """Return the first contradiction in `requests` for the CUDA release `cuda`, or None.
 
-    If `cuda` is None, any release is possible. If the CUDA release is involved, the result includes
-    a contradiction without it, if there is one. `row` is the target of the matrix that sets the
+    If `cuda` is None, any release is possible. If the CUDA release is involved, another
+    contradiction that does not involve it is added. `row` is the target of the matrix that sets the
     CUDA release, or "" if the user sets it.
     """
     demands = tuple(requests)

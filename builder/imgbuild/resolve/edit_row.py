@@ -28,10 +28,10 @@ Row = Any  # a mapping of ruamel.yaml
 def add_to_row(
     path: Path, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
-    """Add to row `name` of the matrix at `path`, and return one line for each change.
+    """Add `requirements` and Debian packages `system` to row `name`, and describe each change.
 
-    A requirement replaces an earlier one for the same package. Raises InputError, and leaves the
-    matrix unchanged, if it would become invalid.
+    `path` is the matrix. A requirement replaces an earlier one for the same package. Raises
+    InputError, and leaves the matrix unchanged, if it would become invalid.
     """
     changes: list[str] = []
 
@@ -55,9 +55,9 @@ def add_to_row(
 def remove_from_row(
     path: Path, name: str, packages: Sequence[str], system: Sequence[str]
 ) -> list[str]:
-    """Remove from row `name` of the matrix at `path`, and return one line for each change.
+    """Remove `packages` and Debian packages `system` from row `name`, and describe each change.
 
-    Raises InputError if the row does not add a package.
+    `path` is the matrix. Raises InputError if the row does not add a package.
     """
     changes: list[str] = []
 

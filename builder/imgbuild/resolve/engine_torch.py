@@ -65,7 +65,7 @@ def newest_build(
     markers: Mapping[str, str],
     cuda: Collection[str],
 ) -> TorchBuild | None:
-    """Return the newest of torch's `wheels` for a CUDA release in `cuda`, or else for any.
+    """Return the newest build in torch's `wheels` for a release in `cuda`, or else for any release.
 
     Return None if no wheel is a build for CUDA. Only the first `BUILDS` wheels are checked.
     """

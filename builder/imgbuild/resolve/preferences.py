@@ -83,7 +83,7 @@ def range_sentence(entry: Constraint) -> str:
 
 
 def _ranges(facts: PackageFacts, package: str, version: Version) -> Mapping[str, tuple[str, ...]]:
-    """Map each package after which an extra is named to the ranges in this extra.
+    """Map each package that has an extra named after it to the ranges in this extra.
 
     The result is empty if METADATA is unreadable.
     """

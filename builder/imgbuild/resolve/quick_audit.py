@@ -36,10 +36,11 @@ CALL_RELATIONS: Final = (
 
 
 class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """The constraints that follow from errors, and the version windows of packages that only warn.
+    """The result of a quick audit.
 
-    `clashes` means that the audit has errors, even if no constraint follows from them. `read`
-    contains the packages whose code was compared.
+    `learned` are the constraints that follow from errors, and `windows` the version windows outside
+    of which packages only warn. `clashes` means that the audit has errors, even if no constraint
+    follows from them. `read` contains the packages whose code was compared.
     """
 
     learned: tuple[Constraint, ...] = ()
@@ -111,7 +112,7 @@ def constraints_from_errors(
 
 
 def window_constraints(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
-    """Return the version windows of packages that only warn outside of the window."""
+    """Return the version windows outside of which packages only warn."""
     return tuple(
         Constraint(
             package=evidence.package,

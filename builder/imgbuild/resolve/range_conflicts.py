@@ -34,7 +34,7 @@ def range_conflicts(
 ) -> list[TargetChange]:
     """Return the changes that the newest version of each addition requires.
 
-    An addition of which some version is compatible requires no changes.
+    If some version of an addition is compatible, it requires no changes.
     """
     open_ranges = [each for each in additions if not each.pin and not each.source]
     for _ in requirement_levels(open_ranges, facts.versions, pages, tags):

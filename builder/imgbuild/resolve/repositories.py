@@ -16,7 +16,10 @@ THREADS = 8
 
 
 def repository_failures(demands: Iterable[PackageDemand], context: Context) -> list[ImgbuildError]:
-    """Return an error for each repository that cannot be used, with its lines, without fetching."""
+    """Return an error for each repository that cannot be used, without fetching it.
+
+    The errors contain the lines that require the repository.
+    """
     named = [item for item in demands if item.installed and item.source.startswith(addresses.GIT)]
     errors = threads.run_for_each(named, lambda item, _: _failure(item, context), threads=THREADS)
     return [error for error in errors if error is not None]

@@ -229,7 +229,7 @@ def parse_index_words(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
 
 
 def requested_arches(words: Iterable[str]) -> tuple[Arch, ...]:
-    """Return the architectures in `--arch`, by default that of this machine."""
+    """Return the architectures in `--arch`, by default this machine's architecture."""
     names = [name for word in words for name in word.split(",")] or [platform.machine()]
     arches = []
     for name in names:

@@ -206,9 +206,9 @@ def flashinfer_mode(
 def _extra_requirements(
     requests: Iterable[RequestedPackage], versions: Mapping[str, str], facts: PackageFacts
 ) -> dict[str, RequiredPackage]:
-    """Map each package to the requirement from extras, including nested extras.
+    """Map each package that requested extras require to its requirement.
 
-    Packages that are requested directly are omitted.
+    Nested extras are included. Packages that are requested directly are omitted.
     """
     markers = facts.catalogue.rules.tags.markers
     by_package = {requested.package: requested for requested in requests}

@@ -32,7 +32,7 @@ NEW_ABI = (2, 7)
 
 
 class SourceProject(msgspec.Struct, frozen=True, kw_only=True):
-    """The location and names of a project's wheels, and settings with which they are not needed.
+    """The location and names of a project's wheels, and alternatives to the package.
 
     `pattern` contains fields of `WheelNeeds`, and is "" if unknown. `module` is the import name.
     `without` contains settings with which a program does not need the package. `cuda` contains

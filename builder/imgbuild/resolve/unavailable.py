@@ -1,4 +1,4 @@
-"""Finds packages of which each accepted version has an unavailable requirement.
+"""Finds packages whose accepted versions all have an unavailable requirement.
 
 `init` lists all of them together with other causes. Packages with many versions are not examined,
 because a solution is likely.
@@ -37,7 +37,7 @@ def unavailable_demands(
     pages: IndexPages,
     tags: WheelTags,
 ) -> list[UnmetDemand]:
-    """Return an obstacle for each demand of which each version has an unavailable requirement.
+    """Return an obstacle for each demand whose versions all have an unavailable requirement.
 
     `have` are packages of the nearest target, which are available. `omitted` are excluded or
     overridden packages. Locked versions are not examined.

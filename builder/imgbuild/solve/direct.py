@@ -70,10 +70,10 @@ NO_DIRECT: Direct = {}
 
 
 def sdist_options(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
-    """Return the build options of `listed` packages and of git repositories in `direct`.
+    """Return the build options of git repositories in `direct` and of packages in `listed`.
 
-    If both contain a package, the variables and requirements in the matrix are added. `listed` is
-    from the matrix.
+    `listed` contains the build options in the matrix. If both contain a package, the variables and
+    requirements in the matrix are added.
     """
     built = {package: item.sdist for package, item in direct.items() if item.is_git}
     both = built.keys() & listed.keys()
@@ -343,7 +343,7 @@ def determine_version(
 
 
 def compiled_notes(direct: Direct) -> tuple[str, ...]:
-    """Return notes on wheels whose names contain the torch version for which they are compiled."""
+    """Return a note for each wheel whose name contains the torch version it is compiled for."""
     return tuple(
         f"{item.file.name} is compiled for torch {tag.torch}, according to its name"
         for item in direct.values()

@@ -1,7 +1,7 @@
 """Detects versions that are far older than a project intends (separate: one rule).
 
 For example, `vllm<=0.6.3` is meant to select 0.6.3. But if no recent version is installable, uv
-selects 0.2.2, which is a year older and has fewer requirements, without an error.
+selects 0.2.2 without an error. This version is a year older and has fewer requirements.
 """
 
 from __future__ import annotations

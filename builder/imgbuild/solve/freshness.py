@@ -1,7 +1,7 @@
 """Reports the age of chosen versions, and newer versions that the cut-off excludes.
 
-A package that is years behind its newest version causes a warning, unless another package requires
-the old version, because a package set with such a version may not work.
+A package that is years behind its newest version causes a warning, because the package set may not
+work. There is no warning if another package requires the old version.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def newest_file(files: Iterable[IndexFile]) -> IndexFile | None:
 def version_lags(
     catalogue: FileCatalogue, chosen: Iterable[ChosenPackage], offers: Mapping[str, OfferedFile]
 ) -> tuple[VersionLag, ...]:
-    """Return the chosen packages of which a compatible version is over two years newer.
+    """Return the chosen packages that have a compatible version over two years newer.
 
     Pins, and packages whose old version is required by another chosen package, are excluded.
     """

@@ -336,9 +336,9 @@ def build_texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
 def version_variables(
     address: GitAddress, files: Mapping[str, str], context: Context
 ) -> dict[str, str]:
-    """Return environment variables that set the version for build backends that read it from git.
+    """Return environment variables that set the version of a build from git.
 
-    The result is empty if the backend reads no such variable. The version is the default of
+    The result is empty if the build backend reads no such variable. The version is the default of
     setuptools-scm: the nearest tag, or else the next release followed by the number of commits
     since the tag and the commit.
     """

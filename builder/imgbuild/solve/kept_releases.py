@@ -1,4 +1,4 @@
-"""Finds frameworks whose release is later than a target's, and bounds that keep the target's."""
+"""Finds frameworks with a later release than a target's, and bounds that prevent this change."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ VERSION_FILE = re.compile(r"^(setup|__init__)$|version|about|meta", re.IGNORECAS
 
 
 class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The metadata of the project's packages that their build backends provide.
+    """The metadata that the build backends of the project's packages provide.
 
     `packages` are entries for the lock, and `requirements` the values of dynamic fields.
     """

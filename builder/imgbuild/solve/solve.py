@@ -1,8 +1,8 @@
 """Resolves a target to the wheels, sdists and Debian packages of its image.
 
-uv chooses compatible versions from the local index (see `index.server`). Its METADATA is amended by
-learned constraints (see `matrix.constraints`). This module requires a single CUDA release and, for
-a CUDA target, no CPU build, and warns about versions that are years old.
+uv chooses compatible versions from the local index (see `index.server`). Learned constraints (see
+`matrix.constraints`) amend its METADATA. This module requires a single CUDA release and, for a CUDA
+target, no CPU build, and warns about versions that are years old.
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ def find_newer_release(
 ) -> PythonUpdate | None:
     """Return the newest release of the same Python minor version for all architectures of `source`.
 
-    Return None if no newer release was built `before` this date. Raises InputError if the file name
-    of an archive of `source` does not have the publisher's format, and FetchFailed if the list
-    cannot be read.
+    Return None if no newer release was built before the date `before`. Raises InputError if the
+    file name of an archive of `source` does not have the publisher's format, and FetchFailed if the
+    list cannot be read.
     """
     present = {arch: _archive(url) for arch, url in source.archives.items()}
     place = source.releases or LIST

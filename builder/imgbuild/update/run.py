@@ -58,7 +58,7 @@ class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
 class PinMove(msgspec.Struct, frozen=True, kw_only=True):
     """A changed pin of a new row.
 
-    `fixes` are fixed advisories, because of which the version is exempt from the cool-down.
+    `fixes` are the fixed advisories that exempt the version from the cool-down.
     """
 
     package: str

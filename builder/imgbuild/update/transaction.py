@@ -86,7 +86,7 @@ def commit_files(
 
 
 def discard_new_content(project: Project) -> None:
-    """Remove new content without a journal."""
+    """Remove new content that has no journal."""
     remove_tree(transaction_folder(project))
 
 

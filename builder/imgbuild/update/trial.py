@@ -96,7 +96,7 @@ def scratch_project(project: Project, inputs: Inputs) -> Iterator[Project]:
 
 
 def replace_pin(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
-    """Set another version of a pin, and the cut-off date, in `target`."""
+    """Return `target` with the pin `version` of `package` and the cut-off date `as_of`."""
     pins = {**target.pins, package: version}
     return msgspec.structs.replace(target, pins=pins, as_of=as_of)
 

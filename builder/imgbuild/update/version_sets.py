@@ -37,7 +37,7 @@ NOT_LISTED = frozenset((URL, GIT, PROJECT))  # "indexes" of which no page lists 
 
 
 class LockedElsewhere(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions of a published target that an extension could extend instead."""
+    """A published target that an extension could extend instead, with its versions."""
 
     target: str
     versions: Mapping[str, str]

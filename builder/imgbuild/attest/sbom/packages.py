@@ -80,7 +80,7 @@ def packages_path(images: Path) -> Path:
 
 
 def read_packages(images: Path) -> SbomPackages:
-    """Read the packages of the folder `images`, which may have no records yet."""
+    """Read the records in the folder `images`, or return an empty value if there are none."""
     path = packages_path(images)
     return parse_sbom_packages(path.read_bytes(), str(path)) if path.is_file() else SbomPackages()
 
