@@ -47,7 +47,7 @@ from imgbuild.system import threads
 from imgbuild.values import normalize_package
 from imgbuild.wheel.tags import WheelTags
 
-CONDA_REASON = "a conda package that is missing from the index"
+CONDA_REASON = "a Conda package that is missing from the index"
 PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 

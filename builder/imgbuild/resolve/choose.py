@@ -208,7 +208,7 @@ def _own_packages(facts: LockedFacts, declared: Declarations) -> list[TargetChan
         TargetChange(
             package=name,
             has=facts.versions[name],
-            wanted=f"=={item.version}" if item.version else "its own version",
+            wanted=f"=={item.version}" if item.version else "the project's version",
             by="the project's own package",
         )
         for item in declared.packages

@@ -281,9 +281,7 @@ def check_request(request: ResolveRequest, matrix: Matrix) -> None:
         raise InputError(message, hint="choose another --name")
     for package, index in request.indexes.items():
         if request.cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):
-            message = (
-                f"{package} comes from {index}, which has a separate index for each CUDA release"
-            )
+            message = f"{package} comes from {index}, whose URL depends on the CUDA release"
             raise InputError(message, hint="specify the release with --cuda, such as --cuda 12.8")
 
 

@@ -99,7 +99,7 @@ class PublishedWheels:
             self._root(),
             self._python,
             self._context,
-            hint="the build is not reproducible; report it to the publishers",
+            hint="the build is not reproducible; report this to the target's publisher",
         )
 
 

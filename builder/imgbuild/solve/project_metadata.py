@@ -101,14 +101,14 @@ def run_backends(
 
 
 def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
-    fields = " and ".join(item.dynamic)
+    fields = " or ".join(item.dynamic)
     reasons = "".join(f"\n  {line}" for line in getattr(error, "reasons", ())[-SHOWN_FILES:])
-    effect = f"its version is set to {UNKNOWN_VERSION}" if "version" in item.dynamic else ""
+    effect = f"the version is set to {UNKNOWN_VERSION}" if "version" in item.dynamic else ""
     if "dependencies" in item.dynamic:
-        effect = ", ".join(filter(None, (effect, "add its requirements with imgbuild add")))
+        effect = ", ".join(filter(None, (effect, "add the requirements with imgbuild add")))
     hint = error.hint if isinstance(error, InputError) else None
     context.reporter.warn(
-        f"{item.place}: the build backend does not provide its {fields}: {error.message}{reasons}\n"
+        f"{item.place}: the build backend provides no {fields}: {error.message}{reasons}\n"
         f"  {'; '.join(filter(None, (hint, effect)))}"
     )
 
