@@ -55,7 +55,7 @@ def cut_off_reason(file: IndexFile, rules: FileRules, *, timed: bool) -> str | N
 
 
 def unwanted_reason(file: IndexFile, package: str, rules: FileRules) -> str | None:
-    """Return the reason to exclude `file` other than upload time and platform, or None."""
+    """Return a reason to exclude `file`, other than upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
     if not accepts_python(file, rules):

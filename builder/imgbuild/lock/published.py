@@ -189,7 +189,7 @@ def project_row(matrix: Matrix, name: str) -> TargetOverlay | None:
 
 
 def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
-    """Read the constraints in `images`, and for a project also those of the catalogue."""
+    """Return the constraints in `images` and, for a project, the catalogue's constraints."""
     recorded = constraints.read_constraints(images)
     if not isinstance(matrix, ExtendedMatrix):
         return recorded

@@ -62,7 +62,7 @@ def poetry_table(document: dict[str, Any]) -> dict[str, Any]:
 def _sources(
     reading: ProjectReading, file: str, text: str, table: dict[str, Any]
 ) -> dict[str, tuple[str, FilePlace]]:
-    """Return the package sources by name, and add sources for all packages as indexes."""
+    """Return the package sources by name. Sources that apply to all packages become indexes."""
     named: dict[str, tuple[str, FilePlace]] = {}
     entries = table.get("source")
     for entry in entries if isinstance(entries, list) else ():

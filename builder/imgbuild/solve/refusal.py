@@ -172,7 +172,7 @@ def _span(catalogue: FileCatalogue, package: str, files: list[IndexFile]) -> str
 
 
 def nearest_versions(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
-    """Return the next older and the next newer of `versions`, preferably final releases."""
+    """Return the versions next below and above `requested`, preferably final releases."""
     every = list(versions)
     pool = [version for version in every if not version.is_prerelease] or every
     older = max((version for version in pool if version < requested), default=None)

@@ -532,7 +532,7 @@ def _resolve_once(
 def _run_uv(
     prepared: PreparedTarget, bounds: uv.ResolverBounds, store: Store, amend: AdditionsProvider
 ) -> tuple[uv.ChosenPackage, ...]:
-    """Ignore version requirements of `--no-deps` packages if they exclude all solutions.
+    """Run uv, and run it again without limits on `--no-deps` packages if there is no solution.
 
     The dependencies of `--no-deps` packages are still installed.
     """

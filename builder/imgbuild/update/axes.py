@@ -155,7 +155,7 @@ def row_cut_off(target: Target, release: Release, cool_down: CoolDown) -> dateti
 
 
 def require_times(indexes: Mapping[str, IndexLookup], targets: Mapping[str, Target]) -> None:
-    """Raise InputError if an index does not report the upload time of a newer release.
+    """Raise InputError if an index gives no upload time for a release newer than a pin.
 
     The keys of `indexes` and `targets` are names of rows.
     """

@@ -228,7 +228,7 @@ class RowUpdater:
         return self._result(row, unwritten)
 
     def pending_versions(self) -> list[tuple[str, str]]:
-        """Return the versions to try that are known before the first trial."""
+        """Return the versions to try, as far as they are known before the first trial."""
         return [(axis.package, release.version) for axis, release in self._pending_releases()]
 
     def _next_release(self) -> tuple[VersionAxis, Release] | None:

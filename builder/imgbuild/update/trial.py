@@ -229,7 +229,10 @@ def mentioned_packages(reasons: tuple[str, ...], names: Iterable[str]) -> set[st
 
 
 def settings_hash(matrix: Matrix, target: Target) -> str:
-    """Return a hash of the row of a target without versions, cut-off date and texts."""
+    """Return a hash of a target's row.
+
+    Versions, cut-off date and texts are not included.
+    """
     same = msgspec.structs.replace(
         target,
         base="",

@@ -51,7 +51,7 @@ def version_set_of_lock(
     known: Sequence[Constraint],
     others: Sequence[LockedElsewhere] = (),
 ) -> VersionSet:
-    """Create a set for `arches` of the packages in `lock` that are from indexes.
+    """Return the versions on `arches` of the packages in `lock` that are from an index.
 
     `requires` maps packages to the requirements of locked versions. `others` are published targets
     that a row with `extends` could extend instead.
