@@ -112,7 +112,7 @@ def require_arch(lock: Lock, arch: Arch) -> Resolution:
     """Return the resolution for `arch`. Raises InputError if `arch` is not locked."""
     if arch not in lock.arch:
         locked = ", ".join(sorted(lock.arch))
-        message = f"the lock of {lock.target} does not cover {arch}, only {locked}"
+        message = f"the lock of {lock.target} does not include {arch}, only {locked}"
         raise InputError(message, hint="select another architecture with --arch")
     return lock.arch[arch]
 

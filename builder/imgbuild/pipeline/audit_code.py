@@ -114,7 +114,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> Code
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
-        message = f"the lock of {lock.target} does not cover {arch}, only {', '.join(lock.arch)}"
+        message = f"the lock of {lock.target} does not include {arch}, only {', '.join(lock.arch)}"
         raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))

@@ -102,7 +102,7 @@ def audit_lock(
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
-        message = f"the lock of {lock.target} does not cover {arch}, only {', '.join(lock.arch)}"
+        message = f"the lock of {lock.target} does not include {arch}, only {', '.join(lock.arch)}"
         raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
     terms = judge.restrict_constraints(
         audit_terms(lock, inputs.matrix, learned), resolution.versions

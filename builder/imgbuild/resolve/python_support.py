@@ -100,7 +100,7 @@ def _package_support(
     wants = later[0].file.requires_python
     why = f"requires Python {wants}" if wants else f"has no wheel for Python {python}"
     left = f"the newest for Python {python} is {newest}" if newest else "no earlier version exists"
-    yield f"{package} from {later[0].version} on {why}; {left}"
+    yield f"since {later[0].version}, {package} {why}; {left}"
     if newest is not None:
         yield from _missing_names(package, newest, release_catalogue)
 

@@ -24,8 +24,8 @@ COPY_REMEDY = (
 )
 FACT, PLACE = "python-archive-2", "python-archive-url"  # the former by sha256, the latter by URL
 REPLACED_REMEDY = (
-    "the file was replaced, or the sha256 in matrix.yaml is of another file; compare the sha256 "
-    "with the checksums of the release"
+    "the file was replaced, or the sha256 in matrix.yaml belongs to another file; compare the "
+    "sha256 with the checksums of the release"
 )
 
 
