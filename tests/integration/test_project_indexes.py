@@ -220,7 +220,7 @@ def test_repository_without_a_package_name_is_refused(imgbuild: Command, tmp_pat
     done = imgbuild("init")
     assert done.status == 2
     assert "requirements.txt:1" in done.stderr
-    assert "do not declare a name" in " ".join(done.stderr.split())
+    assert "contain no package name" in " ".join(done.stderr.split())
     assert not Path("matrix.yaml").exists()
 
 

@@ -106,7 +106,7 @@ def test_version_from_git_tags_is_derived_from_history_or_a_variable(
     trainer = project(published_site, tmp_path, version)
     refused = trainer.run("lock", ROW)
     text = " ".join((refused.stderr + refused.stdout).split())
-    assert "pyproject.toml: the build backend does not provide its version" in text
+    assert "pyproject.toml: the build backend provides no version" in text
     assert "is not in a git repository" in text
     assert "SETUPTOOLS_SCM_PRETEND_VERSION=1.0 imgbuild lock" in text
     assert packages(trainer)["version"] == "0.0.0"
@@ -126,7 +126,7 @@ def test_failing_build_backend_is_reported_with_a_reason(
     messages = lock(trainer, "9")
     text = " ".join(messages.split())
     assert "no GPU here" in text
-    assert "its version is set to 0.0.0, add its requirements with imgbuild add" in text
+    assert "the version is set to 0.0.0, add the requirements with imgbuild add" in text
     assert packages(trainer)["version"] == "0.0.0"
 
 

@@ -135,7 +135,7 @@ def test_like_omits_gpus_that_a_package_does_not_support(
     text = "torch==2.6.0\ncompiler\ngadget\n"
     project = begin(published_site, tmp_path / "any", row, requirements_txt=text)
     ran = project.run("lock", ROW)
-    assert "is locked without the GPUs 12.0 of its `like` row: compiler 1.0" in unwrap_text(
+    assert "is locked without the GPUs 12.0 of the target in `like`: compiler 1.0" in unwrap_text(
         ran.stderr
     )
     assert project.read(f"{ROW}/lock.json")["settings"]["labels"]["dev.imgbuild.gpu"] == "9.0"

@@ -114,7 +114,7 @@ def test_python_3_8_with_grpo_is_refused(refuse: Refuse) -> None:
     refusal = refuse("trl", python="3.8")
     assert refusal.reasons == (
         "you require Python 3.8, but the bases of the matrix have 3.10, 3.11, 3.12 or 3.13",
-        "trl from 0.12.0 on requires Python >=3.9; the newest for Python 3.8 is 0.11.4",
+        "since 0.12.0, trl requires Python >=3.9; the newest for Python 3.8 is 0.11.4",
         "trl 0.11.4 has no trl.GRPOTrainer, which was added in 0.14.0",
     )
     assert refusal.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")

@@ -260,7 +260,7 @@ def test_sdist_that_compiles_code_is_refused(site, root, store):
         b"PyMODINIT_FUNC PyInit_fast(void) { return PyModule_Create(&m); }\n",
     }
     error = refused(site, root, store, files)
-    assert error.message == "demo 1.0 does not yield a pure wheel"
+    assert error.message == "demo 1.0 cannot be built as a pure wheel"
     assert "which is platform-specific" in error.reasons[0]
     assert any("machine code" in reason for reason in error.reasons)
 
@@ -287,7 +287,7 @@ def test_built_wheel_with_an_unexpected_version_is_refused(site, root, store):
 
 def test_build_requirements_must_be_pinned(site, root, store):
     error = refused(site, root, store, {"setup.py": SETUP}, requires=("torch",))
-    assert "needs the exact version of torch, which is not pinned" in error.message
+    assert "requires an exact version of torch, which is not pinned" in error.message
     assert (error.hint or "").startswith("request torch==VERSION, or pin it in the target; ")
 
 

@@ -416,7 +416,7 @@ def test_requirements_form_shows_commands_for_an_image_that_meets_all(
         ("vllm 0.8.5, TRL 1.x", "trl 1.1.0, 1.5.1, 1.9.2, 1.12.0"),
         ("python 3.13, arm64", "These versions are together in 1 image."),
         ("python 3.13, aarch64, vllm 0.8.5", "aarch64: in "),
-        ("flash-attn", "published as source that compiles CUDA code"),
+        ("flash-attn", "published only as source with CUDA code"),
         ("vllm 1.y", "Not understood: vllm 1.y"),
         ("foo 3", "No image has it."),
         ("= ! ?", "Not understood"),
@@ -466,7 +466,7 @@ def test_filter_without_a_match_links_to_the_reasons_for_the_conflict(
     assert link[0].endswith("together.html#versions=flash-attn%2C+vllm%3E%3D0.8")
     assert link[1]
     open_form(window, site, "requirements.html", requirements="flash-attn\nvllm")
-    assert "flash-attn: it is published as source" in window.texts("#answer")[0]
+    assert "flash-attn: it is published only as source" in window.texts("#answer")[0]
 
 
 def test_version_outside_the_range_of_an_extra_is_not_a_conflict(

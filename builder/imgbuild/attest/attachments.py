@@ -1,8 +1,8 @@
 """Attaches SBOMs, provenance and the lock to a pushed image.
 
-SBOMs for an architecture refer to the manifest for this architecture. Provenance and the lock refer
-to the tagged manifest or index, and to each manifest of an index, so that clients can find them by
-any of these digests.
+SBOMs are attached to the manifest of their architecture. Provenance and the lock are attached to
+the tagged manifest or index, and to each manifest of an index, so that clients can find them by any
+of these digests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def attach_all(
 ) -> tuple[Digest, ...]:
     """Attach all artifacts to the image of `lock_bundle`, a lock of `project`, on `arches`.
 
-    Existing attachments are kept. Returns the digests of all artifacts.
+    Existing attachments are kept. Return the digests of all artifacts.
     """
     statement = _statement(client, repository, lock_bundle, arches, project)
     with client.reporter.step(f"attaching SBOMs, provenance and lock of {lock_bundle.lock.target}"):
@@ -127,7 +127,7 @@ def sbom_files(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, Ar
 def list_subjects(
     lock: Lock, target_digests: TargetDigests, arches: Collection[Arch]
 ) -> list[Descriptor]:
-    """Return the tagged manifest, or the tagged index and each manifest of this index."""
+    """Return the tagged manifest, or the tagged index and each of its manifests."""
     manifests = image_digests.image_manifests(lock, target_digests, arches)
     each = [create_descriptor(MANIFEST, data) for data in manifests.values()]
     if len(each) == 1:
@@ -142,7 +142,7 @@ def _statement(
     arches: Collection[Arch],
     project: Project,
 ) -> bytes:
-    """Return the attached provenance with equal `comparable_fields`, or else a new statement.
+    """Return an equivalent provenance that is already attached, or else a new statement.
 
     Thus, no provenance is added if the same image is pushed from another CI run or commit. Attached
     statements are never signed, because anyone can attach them.

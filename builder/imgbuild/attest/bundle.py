@@ -55,7 +55,7 @@ class BundleSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock and its attached data. `data` are the bytes of files by name."""
+    """A lock and its attached data. `data` maps file names to bytes."""
 
     lock: Lock
     target_digests: TargetDigests
@@ -65,7 +65,7 @@ class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def added_contents(self) -> dict[Sha256, bytes]:
-        """The files added by an extension, by sha256."""
+        """The files that an extension adds, by sha256."""
         return {
             name.removeprefix(FILES): data
             for name, data in self.data.items()
@@ -110,7 +110,7 @@ def bundle_files(lock_bundle: LockBundle) -> dict[str, ArtifactFile]:
 
 
 def read_lock_bundle(data: Mapping[str, bytes], place: str) -> LockBundle:
-    """Read the bundle with the files `data` from `place`.
+    """Read the bundle in the files `data`. `place` is their location, for error messages.
 
     Raises InputError if a file is missing or invalid, LockStale if the digests do not match the
     lock, and IntegrityError if an added file does not match the lock.
@@ -151,7 +151,7 @@ def read_lock_bundle(data: Mapping[str, bytes], place: str) -> LockBundle:
 
 
 def read_folder(folder: Path) -> LockBundle:
-    """Read the bundle in `folder`: the files of a downloaded artifact, or a target's folder."""
+    """Read the bundle in a downloaded artifact or in the folder of a target."""
     contents = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in (*(folder / name for name in (LOCK, DIGESTS_FILE, PACKAGES, SOURCES)),
@@ -162,7 +162,7 @@ def read_folder(folder: Path) -> LockBundle:
 
 
 def store_added_files(lock_bundle: LockBundle, store: Store) -> None:
-    """Store the added files in the cache, from which builds read them."""
+    """Write the added files to the cache, from which builds read them."""
     for key, data in lock_bundle.added_contents.items():
         if store.file(key) is None:
             store.add_bytes(data, key)
@@ -195,8 +195,8 @@ def _sources(lock: Lock, matrix: Matrix, root: Path) -> BundleSources:
 def _portable_index(index: PackageIndex, root: Path) -> PackageIndex:
     """Remove data that is valid only on this machine from `index`.
 
-    Folders of wheels are relative to the folder of the matrix. Credentials are removed from URLs,
-    although a matrix with credentials is rejected earlier.
+    Folders of wheels become relative to the folder of the matrix. Credentials are removed from
+    URLs, although a matrix with credentials is rejected earlier.
     """
     if index.url is None:
         return index
@@ -217,7 +217,6 @@ def _refuse_unplaced(lock: Lock, sources: BundleSources, place: str) -> None:
 
 
 def _added_contents(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:
-    """Return the files in `data` that `lock` adds. Other files are ignored."""
     added_files = {}
     for file in lock.extends.files.values() if lock.extends is not None else ():
         name = f"{FILES}{file.sha256}"

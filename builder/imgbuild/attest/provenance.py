@@ -1,7 +1,7 @@
 """Creates provenance: in-toto statements (SLSA 1) about inputs, commit, builder and CI run.
 
 Provenance contains the image's digest, the request (target, architectures, lock, matrix), every
-input file, and the builder. There is no timestamp, so the same lock, commit and run yield the same
+input file, and the builder. Without a timestamp, the same lock, commit and run yield the same
 bytes.
 """
 
@@ -39,7 +39,7 @@ SCP = re.compile(r"(?:[^@/:]+@)?([^@/:]+):(?!/)(.+)")  # git@host:owner/name.git
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit of a git repository. `uri` is empty if the repository has no public URL."""
+    """A git commit. `uri` is "" if the repository has no public URL."""
 
     id: str
     uri: str = ""
@@ -61,7 +61,7 @@ class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparableFields(msgspec.Struct, frozen=True):
-    """The fields that are equal in equivalent statements. The CI run and the commit can differ."""
+    """The fields that are equal in equivalent statements. CI run and commit may differ."""
 
     subjects: tuple[Digest, ...]
     lock: Sha256
@@ -79,7 +79,7 @@ def build_details(
         lock=sha256(lock.read_bytes()),
         matrix=sha256(project.matrix.read_bytes()),
         builder=builder_id(environment),
-        invocation=_invocation(environment),
+        invocation=_github_run_url(environment),
         commit=_commit(
             project, (lock, image_digests.digests_path(project.images, target)), environment
         ),
@@ -87,14 +87,14 @@ def build_details(
 
 
 def lock_build_details(lock: Sha256) -> BuildDetails:
-    """The build details of a lock without a project: the sha256 of the lock, and the builder."""
+    """Return the build details of a lock without a project. `lock` is its sha256."""
     return BuildDetails(
-        lock=lock, builder=builder_id(os.environ), invocation=_invocation(os.environ)
+        lock=lock, builder=builder_id(os.environ), invocation=_github_run_url(os.environ)
     )
 
 
 def builder_id(environ: Mapping[str, str]) -> str:
-    """Return the ID of the builder: the running GitHub workflow, else `LOCAL_BUILDER`."""
+    """Return the ID of the builder: the running GitHub workflow, or else `LOCAL_BUILDER`."""
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_WORKFLOW_REF"):
         return f"{_server(environ)}/{environ['GITHUB_WORKFLOW_REF']}"
     return LOCAL_BUILDER
@@ -138,7 +138,7 @@ def create_statement(
                     },
                     "resolvedDependencies": [
                         *_project_dependencies(circumstances),
-                        *_inputs(lock, target_digests, tuple(manifests)),
+                        *_distinct_inputs(lock, target_digests, tuple(manifests)),
                     ],
                 },
                 "runDetails": run_details,
@@ -148,7 +148,7 @@ def create_statement(
 
 
 def comparable_fields(data: bytes) -> ComparableFields | None:
-    """The comparable fields of a statement created by this module, or None for other data."""
+    """Return the comparable fields of a statement by this module, or None for other data."""
     try:
         decoded = msgspec.json.decode(data)
         definition = decoded["predicate"]["buildDefinition"]
@@ -181,10 +181,9 @@ def _project_dependencies(circumstances: BuildDetails) -> Iterator[dict[str, Any
         yield {"name": "repository", **place, "digest": {"gitCommit": commit.id}}
 
 
-def _inputs(
+def _distinct_inputs(
     lock: Lock, target_digests: TargetDigests, arches: Sequence[Arch]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the distinct input files by purl and sha256."""
     seen: set[Sha256] = set()
     for arch in arches:
         sbom: Sbom = document.create_sbom(lock, target_digests, arch, SbomPackages())
@@ -200,15 +199,13 @@ def _inputs(
 
 
 def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
-    """Wheels built from sdists during the build."""
     builds = {built.wheel.sha256: built for arch in arches for built in lock.arch[arch].built}
     for key, built in sorted(builds.items()):
         name = purl.pypi_purl(built.package, built.version, built.wheel.file)
         yield {"name": built.wheel.file, "uri": name, "digest": {"sha256": key}}
 
 
-def _invocation(environ: Mapping[str, str]) -> str:
-    """Return the URL of this GitHub run. Empty outside of GitHub."""
+def _github_run_url(environ: Mapping[str, str]) -> str:
     repository, number = environ.get("GITHUB_REPOSITORY"), environ.get("GITHUB_RUN_ID")
     if environ.get("GITHUB_ACTIONS") != "true" or not repository or not number:
         return ""
@@ -221,7 +218,7 @@ def _server(environ: Mapping[str, str]) -> str:
 
 
 def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str]) -> Commit | None:
-    """Return the checked-out commit, if matrix, lock and digests are unchanged."""
+    """Return the checked-out commit, or None if matrix, lock or digests have changed."""
     paths = (project.matrix, *files)
     names = [f"HEAD:./{os.path.relpath(path, project.root)}" for path in paths]
     try:
@@ -246,7 +243,7 @@ def _blob_id(content: bytes, digits: int) -> str:
 
 
 def public_url(remote: str) -> str:
-    """Return the URL of a git remote without user and password. Empty for a local folder."""
+    """Return the URL of a git remote without credentials, or "" for a local folder."""
     if "://" not in remote and (scp := SCP.fullmatch(remote)):
         return f"git+ssh://{scp[1]}/{scp[2]}"
     parts = urlsplit(remote)

@@ -13,9 +13,9 @@ from imgbuild.values import Arch, Digest
 def download_attached_lock(
     client: RegistryClient, repository: Repository, image: Digest, arch: Arch
 ) -> bytes:
-    """Read the lock.json attached to the manifest `image` for `arch`. Empty if there is none.
+    """Return the lock.json attached to the manifest `image` for `arch`, or b"".
 
-    Because anyone can attach files, a lock is used only if it matches this manifest.
+    A lock is used only if it matches this manifest, because anyone can attach files.
     """
     artifacts = artifact_store.find_artifacts(
         client, repository, image, bundle.ARTIFACT_TYPE, skip_damaged=True

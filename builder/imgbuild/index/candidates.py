@@ -1,7 +1,4 @@
-"""Selects files of an index for a target by platform, glibc, Python, upload date and yanked state.
-
-Error messages contain the reasons why files are excluded.
-"""
+"""Selects index files for a target by platform, glibc, Python, upload date and yanked state."""
 
 from __future__ import annotations
 
@@ -34,7 +31,10 @@ class FileRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exclusion_reason(file: IndexFile, package: str, rules: FileRules, *, timed: bool) -> str | None:
-    """The reason to exclude the wheel `file`, or None. `timed` is set if upload times exist."""
+    """Return the reason to exclude the wheel `file`, or None.
+
+    `timed` means that the index provides upload times.
+    """
     if not file.is_wheel:
         return "is not a wheel"
     if not rules.tags.is_compatible(file.name):
@@ -45,7 +45,7 @@ def exclusion_reason(file: IndexFile, package: str, rules: FileRules, *, timed: 
 def cut_off_reason(file: IndexFile, rules: FileRules, *, timed: bool) -> str | None:
     """Return the reason why the cut-off excludes `file`, or None.
 
-    If `timed` is set, a file without an upload time is excluded, too.
+    If `timed` is set, a file without an upload time is also excluded.
     """
     if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off_time):
         return None
@@ -55,7 +55,7 @@ def cut_off_reason(file: IndexFile, rules: FileRules, *, timed: bool) -> str | N
 
 
 def unwanted_reason(file: IndexFile, package: str, rules: FileRules) -> str | None:
-    """Return the reason to exclude `file`, other than upload time and platform, or None."""
+    """Return a reason to exclude `file`, other than upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
     if not accepts_python(file, rules):
@@ -64,7 +64,7 @@ def unwanted_reason(file: IndexFile, package: str, rules: FileRules) -> str | No
 
 
 def accepts_python(file: IndexFile, rules: FileRules) -> bool:
-    """Whether `requires_python` of a file allows the Python version of `rules`."""
+    """Return whether `requires_python` of a file allows the Python version in `rules`."""
     python = rules.tags.markers["python_full_version"]
     return _accepts_python(file.requires_python or "", python)
 
@@ -79,9 +79,9 @@ def _accepts_python(requires_python: str, python: str) -> bool:
 
 
 def same_version(version: Version | None, pin: str | None) -> bool:
-    """Whether `version` matches the pin.
+    """Return whether `version` matches `pin`.
 
-    A pin without local part allows any local part (PEP 440).
+    A pin without a local part allows any local part (PEP 440).
     """
     if version is None or not pin:
         return False
@@ -92,13 +92,13 @@ def same_version(version: Version | None, pin: str | None) -> bool:
 def usable_files(
     files: Iterable[IndexFile], package: str, rules: FileRules, *, timed: bool
 ) -> list[IndexFile]:
-    """Return the usable wheels of `files`, in the same order."""
+    """Return the usable wheels in `files`, in the same order."""
     fitting = (file for file in files if file.is_wheel and rules.tags.is_compatible(file.name))
     return [file for file in fitting if exclusion_reason(file, package, rules, timed=timed) is None]
 
 
 def best_wheel(files: Iterable[IndexFile], version: Version, tags: WheelTags) -> IndexFile | None:
-    """The best wheel of `version` by tag, build number and name, or None if there is none."""
+    """Return the best wheel of `version` by tag, build number and name, or None."""
     ranked = [
         (rank, file)
         for file in files
@@ -108,7 +108,7 @@ def best_wheel(files: Iterable[IndexFile], version: Version, tags: WheelTags) ->
 
 
 def public_version(version: str) -> Version:
-    """Remove the local part, such as +cu124, from a version."""
+    """Parse `version`, and remove the local part, such as +cu124."""
     return Version(Version(version).public)
 
 
@@ -123,7 +123,7 @@ def final_releases(files: Iterable[IndexFile]) -> dict[Version, list[IndexFile]]
 
 
 def is_sdist(file: IndexFile) -> bool:
-    """Whether the file name belongs to a source distribution."""
+    """Return whether the file name belongs to a source distribution."""
     return file.name.endswith(SDIST_ENDINGS) and file.version is not None
 
 

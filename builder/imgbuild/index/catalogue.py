@@ -4,9 +4,9 @@
 are built on demand. Learned constraints (see `matrix.constraints`) are added to the served
 METADATA, but locks and audits use the original METADATA.
 
-Compared with a resolution on the original indexes, the cut-off date applies to each file, and a
-package is served only from its assigned index, so that another index cannot take precedence with a
-higher version. Moreover, uv receives no incompatible files, downloads no wheels and runs no builds.
+Unlike a resolution on the original indexes, the cut-off date applies to each file, and a package is
+served only from its assigned index, so that another index cannot take precedence with a higher
+version. uv receives no incompatible files, downloads no wheels and runs no builds.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from imgbuild.values import normalize_package
 
 
 class SdistBuilder(Protocol):
-    """Provides METADATA of the wheel of an sdist. The wheel is built if needed."""
+    """Provides METADATA of the wheel of an sdist, which is built if needed."""
 
     def __call__(self, package: str, sdist: IndexFile) -> bytes:
-        """METADATA of the wheel of `sdist`. Raises ImgbuildError if METADATA is not available."""
+        """Return METADATA of the wheel of `sdist`. Raises ImgbuildError if it is not available."""
 
 
 class AdditionsProvider(Protocol):
-    """Provides requirements that are missing in METADATA of a package."""
+    """Provides requirements that METADATA of a package lacks."""
 
     def __call__(self, package: str, version: Version) -> Sequence[str]:
         """Return the requirements to add to `package` at `version`."""
@@ -92,7 +92,7 @@ class FileCatalogue:
         self._offers = {package: [offer] for package, offer in self.locked.items()}
 
     def replace_builders(self, builders: Mapping[str, SdistBuilder]) -> FileCatalogue:
-        """Return a catalogue with the same files and another builder of sdists."""
+        """Return a catalogue with the same files and other builders of sdists."""
         return FileCatalogue(
             self.indexes,
             self.rules,
@@ -134,7 +134,7 @@ class FileCatalogue:
         return offers
 
     def metadata(self, package: str, name: str) -> bytes | None:
-        """METADATA of the file `name` for the resolver, or None if the file is not offered.
+        """Return METADATA of the file `name` for the resolver, or None if it is not offered.
 
         The requirements of packages in `alone` are omitted.
         """
@@ -153,8 +153,7 @@ class FileCatalogue:
     def drop_addresses(self, package: str, data: bytes) -> bytes:
         """Remove URLs from METADATA of `package`, for packages that the user also requires by URL.
 
-        Other requirements with a URL are recorded in `addressed`, because resolvers reject such
-        requirements.
+        Other requirements with a URL are recorded in `addressed`, because resolvers reject them.
         """
         lines = data.split(b"\n")
         for number, line in enumerate(lines):
@@ -186,7 +185,7 @@ class FileCatalogue:
         }
 
     def chosen(self, package: str, version: Version) -> OfferedFile | None:
-        """Return the best offered file of `version`, or None if there is none."""
+        """Return the best offered file of `version`, or None."""
         ranked = [
             (rank, offer)
             for offer in self.offered_files(package)

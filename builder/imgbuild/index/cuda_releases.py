@@ -1,8 +1,8 @@
 """Restricts the NVIDIA wheels of a target to one CUDA release, and checks the result.
 
 The components of each release are the requirements in METADATA of the metapackage `cuda-toolkit`.
-The constraints for the resolver and the check are derived from METADATA. The cut-off date of a
-target does not apply to this package, because the components of a release do not change.
+The cut-off date of a target does not apply to this package, because the components of a release do
+not change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_requirements(metadata: bytes) -> list[Requirement]:
-    """Return the requirements in `Requires-Dist` of METADATA. Invalid lines are omitted."""
+    """Return the requirements in METADATA, without invalid lines."""
     return [
         item
         for line in requirement_lines(metadata)
@@ -57,7 +57,7 @@ def requirement_lines(metadata: bytes) -> tuple[str, ...]:
 def active_requirements(
     metadata: bytes, markers: Mapping[str, str], extras: Iterable[str] = ()
 ) -> list[Requirement]:
-    """Return the requirements in METADATA that apply with these `markers` and `extras`."""
+    """Return the requirements in METADATA that apply with `markers` and `extras`."""
     names = ("", *extras)
     extra_names = set(map(normalize_package, names))
     # Most lines are of other extras: these need not be parsed.
@@ -109,7 +109,7 @@ def first_compatible(
     read: Callable[[Version], bytes],
     torch: Iterable[Requirement],
 ) -> tuple[CudaRelease | None, tuple[str, ...]]:
-    """The first release that the requirements of torch allow, and the reasons against the others.
+    """Return the first release that torch allows, and the reasons against the others.
 
     Some versions of torch (2.7.0) use components of several patch releases. In this case, the
     result is the nearest patch release, with torch's versions of the components that differ. If
@@ -133,7 +133,7 @@ def _nearest_patch(
 ) -> CudaRelease | None:
     """Return the release with the fewest components that torch does not allow.
 
-    These components have torch's versions instead. Returns None if torch requires a component that
+    These components have torch's versions instead. Return None if torch requires a component that
     no release has.
     """
     best: tuple[int, CudaRelease] | None = None
@@ -155,7 +155,6 @@ def _nearest_patch(
 
 
 def _has_component(cuda_release: CudaRelease, requirement: Requirement) -> bool:
-    """Whether the release has a version of the component that the requirement allows."""
     listed = normalize_package(requirement.name) in cuda_release.components
     return listed and _conflicts(requirement, cuda_release) is None
 
@@ -175,7 +174,7 @@ def _conflicts(requirement: Requirement, cuda_release: CudaRelease) -> str | Non
 
 
 def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
-    """Whether torch is a CPU build: it requires no NVIDIA wheels, and its version has no +cuNNN."""
+    """Return whether torch requires no NVIDIA wheels and its version has no +cuNNN."""
     if version.local and version.local.startswith("cu"):
         return False
     names = {normalize_package(requirement.name) for requirement in torch}
@@ -183,7 +182,7 @@ def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
 
 
 def release_violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Messages about packages in `chosen` that are components of a different CUDA release."""
+    """Return messages about packages in `chosen` that belong to another CUDA release."""
     major = cuda_release.version.split(".")[0]
     bases = {_base(name)[0] for name in cuda_release.components}
     broken = []

@@ -1,8 +1,8 @@
 """Reads package indexes, and assigns packages to indexes.
 
-Supports PEP 503 HTML, PEP 691 JSON, flat pages of links, and the JSON API next to a simple index. A
-package is looked up only on the index that the target assigns to the package. This prevents
-dependency confusion, because no other index can provide the package.
+PEP 503 HTML, PEP 691 JSON, flat pages of links, and the JSON API next to a simple index are
+supported. A package is looked up only on the index that the target assigns to the package. This
+prevents dependency confusion, because no other index can provide the package.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ GIT_ADDRESS = "git+"  # prefix of the URL of a git tree
 
 
 class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A file that an index lists. Missing values are None. `size` is in bytes.
+    """A file that an index lists. `size` is in bytes.
 
-    `editable` is set for a wheel that imgbuild builds for the user's project.
+    Values that the index does not provide are None. `editable` is set for a wheel that imgbuild
+    builds for the user's project.
     """
 
     name: str
@@ -63,7 +64,7 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_wheel(self) -> bool:
-        """Whether the file name belongs to a wheel."""
+        """True if the file name belongs to a wheel."""
         return self.name.endswith(".whl")
 
     @property
@@ -95,7 +96,7 @@ class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the index is a local folder. It can be read without requests."""
+        """True if the index is a local folder, which is read without requests."""
         return is_local(self.address)
 
 
@@ -118,7 +119,7 @@ class PageLike(Protocol):
 class PageClient(Protocol):
     """The methods of `http.client.HttpClient` that indexes need.
 
-    The key of a cached audit includes the code of this module, and must not depend on the code of
+    The key of a cached audit includes the code of this module, but must not depend on the code of
     `http`.
     """
 
@@ -145,7 +146,10 @@ def fill_address(index: PackageIndex, *, cuda: str, torch: str | None) -> str | 
 def index_addresses(
     matrix: Matrix, target: Target, default: Callable[[], str]
 ) -> dict[str, IndexAddress]:
-    """Return the indexes of `target` by name. `default` provides a missing URL."""
+    """Return the indexes of `target` by name.
+
+    `default` returns the URL of an index that has no URL in the matrix.
+    """
     names = {matrix.default_index, *target.indexes.values()}
     return {
         name: IndexAddress(
@@ -189,7 +193,7 @@ class IndexLookup:
         self._files = self._known.setdefault(http, {})
 
     def place(self, package: str) -> IndexAddress:
-        """The assigned index of `package`, or URL or GIT for a package that is required by URL."""
+        """Return the assigned index of `package`, or URL or GIT for a package required by URL."""
         direct = self._direct.get(normalize_package(package))
         if direct is not None:
             name = GIT if direct[0].url.startswith(GIT_ADDRESS) else URL
@@ -198,7 +202,7 @@ class IndexLookup:
         return self.places[self._assigned.get(normalize_package(package), self._default)]
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
-        """The files of `package` on its index, in the order of the page. Empty if there are none.
+        """Return the files of `package` on its index, in the order of the page.
 
         Raises FetchFailed if the index does not respond.
         """
@@ -216,9 +220,9 @@ class IndexLookup:
     def file_urls(self, package: str, locked: LockedFile) -> list[str]:
         """Return the URLs of the file `locked` on the index of `package`.
 
-        The file is found by name and, if listed, SHA-256. Empty if the index no longer has the
-        file. Raises IntegrityError if the index has a file with the same name but different
-        contents.
+        The file is found by name and, if listed, SHA-256. The result is empty if the file was
+        removed from the index. Raises IntegrityError if the index has a file with the same name but
+        other contents.
         """
         named = [file for file in self.files(package) if file.name == locked.file]
         same = [file.url for file in named if file.sha256 in (None, locked.sha256)]
@@ -263,19 +267,22 @@ def _shown_page(page: PageLike) -> str:
 
 
 def may_name(index: str, url: str) -> bool:
-    """Whether a page at `index` can link to `url`. Remote pages cannot link to local files."""
+    """Return whether a page at `index` may link to `url`.
+
+    Only local pages may link to local files.
+    """
     return not is_local(url) or is_local(index)
 
 
 def is_local(url: str) -> bool:
-    """Whether a URL refers to the local file system."""
+    """Return whether a URL refers to the local file system."""
     if url.startswith(("https://", "http://")):  # nearly all: a page has thousands of them
         return False
     return urllib.parse.urlsplit(url).scheme == "file"
 
 
 def read_if_present(read: Callable[[], PageLike]) -> PageLike | None:
-    """Call `read`. Returns None for status 404 or 410. Other errors are raised."""
+    """Call `read`, and return None for status 404 or 410."""
     try:
         return read()
     except FetchFailed as error:
@@ -285,7 +292,7 @@ def read_if_present(read: Callable[[], PageLike]) -> PageLike | None:
 
 
 def belongs_to_package(name: str, package: str) -> bool:
-    """Whether a file has the name of `package` or an invalid name.
+    """Return whether a file has the name of `package` or an invalid name.
 
     Most file names start with the package name, and need not be parsed.
     """
@@ -334,12 +341,11 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
 
 
 def _join_url(page: str, url: str) -> str:
-    """Resolve `url` against the URL of the page."""
     return url if url.startswith("https://") else urllib.parse.urljoin(page, url)
 
 
 def _file(**fields: object) -> IndexFile:
-    """Convert an index entry to a file. Raises ValidationError for a value of the wrong type."""
+    """Raise ValidationError for a value of the wrong type."""
     return msgspec.convert(fields, IndexFile)
 
 
@@ -438,7 +444,7 @@ def merge_files(
 
 
 def parse_upload_time(text: str | None) -> datetime.datetime | None:
-    """Parse an upload time. A time without an offset is in UTC. Returns None if it is invalid."""
+    """Parse an upload time, in UTC if it has no offset. Return None if it is invalid."""
     if not text:
         return None
     try:

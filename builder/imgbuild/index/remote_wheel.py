@@ -35,7 +35,7 @@ class RangeClient(Protocol):
         """Read `length` bytes of the file from offset `start`."""
 
     def part_end(self, url: str, length: int) -> tuple[bytes, int]:
-        """Read the last `length` bytes of the file. Returns the bytes and the size of the file."""
+        """Read the last `length` bytes, and return them with the size of the file."""
 
     def fetch_bytes(self, url: str) -> bytes:
         """Read the whole file."""
@@ -48,7 +48,7 @@ class FactStore(Protocol):
     """The methods of `store.Store` for facts."""
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """Return the data stored under `kind` and `key`, if any."""
+        """Return the data stored under `kind` and `key`, or None."""
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
         """Store `data` under `kind` and `key`."""
@@ -86,7 +86,7 @@ class BlockCache:
         return whole[skip : skip + length]
 
     def part_end(self, url: str, length: int) -> tuple[ByteString, int]:
-        """Read the last `length` bytes of the file. Returns the bytes and the size of the file."""
+        """Read the last `length` bytes, and return them with the size of the file."""
         data, size = self._http.part_end(url, length)
         self._sizes[url] = size
         return data, size
@@ -110,7 +110,7 @@ class BlockCache:
 
 
 class ResolvedAddresses:
-    """A `RangeClient` that replaces URLs of the form `LOCKED_PREFIX` + hash on the first read."""
+    """A `RangeClient` that looks up URLs of the form `LOCKED_PREFIX` + hash on the first read."""
 
     def __init__(self, http: RangeClient, look_up: Callable[[Sha256], str]) -> None:
         self._http = http
@@ -123,7 +123,7 @@ class ResolvedAddresses:
         return self._http.fetch_part(self._address(url), start, length)
 
     def part_end(self, url: str, length: int) -> tuple[ByteString, int]:
-        """Read the last `length` bytes of the file. Returns the bytes and the size of the file."""
+        """Read the last `length` bytes, and return them with the size of the file."""
         return self._http.part_end(self._address(url), length)
 
     def fetch_bytes(self, url: str) -> ByteString:
@@ -166,13 +166,13 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Change the position. Returns the new position."""
+        """Change the position, and return the new position in bytes."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         self._position = max(0, start + offset)
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with the next bytes. Returns the number of bytes."""
+        """Fill `buffer` with the next bytes, and return their number."""
         start, length = self._position, min(len(buffer), self.size - self._position)
         if length <= 0:
             return 0
@@ -189,8 +189,8 @@ class RemoteFile(io.RawIOBase):
 def read_wheel_metadata(file: IndexFile, http: RangeClient, facts: FactStore) -> bytes:
     """Read METADATA of the wheel `file`.
 
-    Raises FetchFailed if METADATA cannot be fetched, and IntegrityError if METADATA does not match
-    the index.
+    Raises FetchFailed if METADATA cannot be fetched, and IntegrityError if it does not match the
+    index.
     """
     if file.sha256 and (cached := facts.fact(FACT, file.sha256)) is not None:
         return cached

@@ -52,12 +52,12 @@ def amend_metadata(data: bytes, requirements: Sequence[str]) -> bytes:
 
 
 class LocalHandler(http.server.BaseHTTPRequestHandler):
-    """Responds to requests from programs on this machine. Requests are not logged."""
+    """Responds to requests from programs on this machine, without logging."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        """Print nothing, because most of the output of -v would be requests."""
+        """Print nothing, because requests would be most of the output of -v."""
         del format, args
 
 
@@ -110,7 +110,7 @@ class _IndexServer(http.server.ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serve_index(catalogue: FileCatalogue, amend: AdditionsProvider = no_additions) -> Iterator[str]:
-    """Serve `catalogue` with amended METADATA on 127.0.0.1. Yields the URL of the simple index."""
+    """Serve `catalogue` with amended METADATA on 127.0.0.1. Yield the URL of the simple index."""
     parts = {"catalogue": catalogue, "amend": staticmethod(amend)}
     handler = type("Handler", (_IndexHandler,), parts)
     with serve_requests(handler) as address:
@@ -120,7 +120,7 @@ def serve_index(catalogue: FileCatalogue, amend: AdditionsProvider = no_addition
 
 @contextlib.contextmanager
 def serve_requests(handler: type[LocalHandler]) -> Iterator[str]:
-    """Serve requests with `handler` until the end of the block. Yields 127.0.0.1:PORT."""
+    """Serve requests with `handler` until the end of the block. Yield 127.0.0.1:PORT."""
     with _IndexServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True

@@ -41,7 +41,7 @@ STEPS = 24
 
 
 class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that a package set can use, with its best compatible wheel."""
+    """A version of a package that can be used, with its best compatible wheel."""
 
     version: Version
     file: IndexFile
@@ -95,15 +95,15 @@ class ReleaseCatalogue:
     def readable_releases(self, package: str) -> tuple[PackageRelease, ...]:
         """Return the releases of a package that can be read.
 
-        If the package has no wheels, these are the final sdists with a known hash. Only the Python
-        code of an sdist is read.
+        If the package has no wheels, these are final versions whose sdist has a known hash. Only
+        the Python code of an sdist is read.
         """
         if package not in self._readable:
             self._readable[package] = self.package_releases(package) or self._sdists(package)
         return self._readable[package]
 
     def releases_for_older_python(self, package: str) -> tuple[PackageRelease, ...]:
-        """Return some older final versions whose wheels are for other versions of Python.
+        """Return a sample of older final versions whose wheels are for other versions of Python.
 
         Every `STEP`-th version is included, newest first, because a name that a package once had is
         usually in several releases.
@@ -131,7 +131,7 @@ class ReleaseCatalogue:
         return tuple(sorted(sdists, key=lambda release: release.version))
 
     def release(self, package: str, version: str) -> PackageRelease | None:
-        """Return the release of a version, or None if there is none."""
+        """Return the release of `version`, or None."""
         expected = Version(version)
         matches = (item for item in self.package_releases(package) if item.version == expected)
         return next(matches, None)
@@ -139,18 +139,17 @@ class ReleaseCatalogue:
     def wheel(self, package: str, release: PackageRelease) -> Wheel:
         """Return the wheel of a release as a locked file.
 
-        Raises FetchFailed if the index provides no hash of the wheel and the library cannot
-        download it.
+        Raises FetchFailed if the index provides no hash of the wheel and downloads are not allowed.
         """
         if is_sdist(release.file):
-            return self._code_wheel(package, release)
+            return self._store_sdist_code(package, release)
         index = self.catalogue.indexes.place(package).name
         http = self.library.http
         if release.file.sha256 is None or release.file.size is None:
             if http is None:
                 message = (
-                    f"{release.file.name}: the index {index} has no hash of it, and downloads are "
-                    "not allowed"
+                    f"{release.file.name}: the index {index} has no hash of this file, and"
+                    " downloads are not allowed"
                 )
                 raise FetchFailed(message, hint="run once without --offline")
             return lock_wheel(package, str(release.version), index, release.file, http)
@@ -163,8 +162,7 @@ class ReleaseCatalogue:
             sha256=release.file.sha256,
         )
 
-    def _code_wheel(self, package: str, release: PackageRelease) -> Wheel:
-        """Return the code of an sdist as a wheel in the store."""
+    def _store_sdist_code(self, package: str, release: PackageRelease) -> Wheel:
         file, http, store = release.file, self.library.http, self.store
         digest = file.sha256 or ""
         with store.scratch() as folder:
@@ -177,14 +175,14 @@ class ReleaseCatalogue:
                         raise FetchFailed(message, hint="run once without --offline")
                     path.write_bytes(content := http.fetch_bytes(file.url))
                     if sha256(content) != digest:
-                        message = f"{file.name}: its hash differs from that on the index"
+                        message = f"{file.name}: its hash differs from the hash on the index"
                         raise IntegrityError(message)
                 return path
 
             return code_wheel(package, str(release.version), digest, _fetch, store)[0]
 
     def create_package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
-        """Return a partial package set of these releases."""
+        """Return a partial package set of `releases`."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)
@@ -202,7 +200,10 @@ class ReleaseCatalogue:
         )
 
     def compute_cached(self, key: Sequence[object], compute: Callable[[], T], form: type[T]) -> T:
-        """Return the result of `compute` for immutable files, cached by `key`, code and Python."""
+        """Return the result of `compute`, cached by `key`, the code of imgbuild and Python.
+
+        `key` must identify immutable files.
+        """
         python = self.catalogue.rules.tags.python
         name = encode_compact([code_digest(compute.__module__), python, *key]).decode()
         cached = self.store.fact(ANSWERS, name)
@@ -219,9 +220,9 @@ class ReleaseCatalogue:
 def lacks_item(
     release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
 ) -> bool | None:
-    """Whether `release` of the other package lacks (or rejects) the item in the evidence.
+    """Return whether `release` lacks or rejects the item in `evidence`.
 
-    Return None if that is unknown, or if the evidence does not concern a name.
+    Return None if this is unknown, or if the evidence does not concern a name.
     """
     if evidence.relation not in NAMED_TESTS:
         return None
@@ -240,7 +241,7 @@ def lacks_item(
 def has_module(
     release_catalogue: ReleaseCatalogue, package: str, release: PackageRelease, module: str
 ) -> bool:
-    """Whether `release` of `package` contains the module, according to its file names."""
+    """Return whether `release` of `package` contains the module, according to its file names."""
     wheel = release_catalogue.wheel(package, release)
 
     def _compute_presence() -> bool:
@@ -270,7 +271,7 @@ def _lacks_name(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def _has_all(package_set: PackageSet, subjects: Iterable[str]) -> bool:
-    """Whether all `subjects` (modules, and names in modules) certainly exist."""
+    """Return whether all `subjects` (modules, and names in modules) certainly exist."""
     return all(
         (_lacks_name if ":" in subject else _lacks_module)(package_set, subject) is False
         for subject in subjects
@@ -286,7 +287,7 @@ def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
-    """Whether a class and its bases can be read and do not contain the word `name`.
+    """Return whether a class and its bases can be read and do not contain the word `name`.
 
     In this case, a `__getattr__` that uses a table cannot provide the name.
     """
@@ -312,7 +313,7 @@ def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
-    """Whether a call omits a required argument, or has too many positional arguments."""
+    """Return whether a call omits a required argument or has too many positional arguments."""
     callee, _, what = subject.removesuffix(")").partition("(")
     lookup_result = look_up_path(package_set, callee)
     taken = signatures.find_signature(package_set, lookup_result)
@@ -371,9 +372,9 @@ def find_boundary(
 ) -> tuple[T, T | None]:
     """Return the last incompatible and the first compatible release.
 
-    The search starts at `releases[start]` in the direction `step` (1 or -1), first with increasing
-    steps and then by bisection, so that few releases are read. The steps are limited, because a
-    name may exist in few releases only. The result is a pair of adjacent releases, even if the
+    The search starts at `releases[start]` in the direction `step` (1 or -1), with increasing steps
+    and then by bisection, so that few releases are read. The steps are limited, because a name may
+    exist in few releases only. The result is a pair of adjacent releases, even if the
     incompatibility disappears and returns.
     """
     bad, good, width = start, None, 1

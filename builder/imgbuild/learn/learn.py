@@ -59,10 +59,9 @@ class VersionBounds(msgspec.Struct, frozen=True, kw_only=True):
 def learn_constraint(
     finding: Finding, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> Constraint | None:
-    """Return the constraint that follows from `finding`.
+    """Return the constraint that follows from `finding`, or None if the evidence is insufficient.
 
-    `pinned` are packages that the target pins to one version. Return None if the evidence is
-    insufficient.
+    `pinned` are packages that the target pins to one version.
     """
     evidence = finding.evidence
     if evidence is None or not evidence.version:
@@ -104,7 +103,7 @@ def learn_constraint(
 
 
 def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool:
-    """Whether a function body uses a name that no release of the other package has.
+    """Return whether a function body uses a name that no release of the imported package has.
 
     Such code, like torch.nn.Relu in DeepSpeed, fails with all versions, so no constraint can help.
     Releases for older versions of Python are also examined.
@@ -159,7 +158,7 @@ def join_constraint(
 
 
 def _excluded_version(entry: Constraint) -> Version | None:
-    """Return the version that an entry excludes, or None if its specifier has another form."""
+    """Return None if the specifier of `entry` is not of the form `!=VERSION`."""
     parts = list(entry.spec)
     if len(parts) != 1 or parts[0].operator != "!=" or parts[0].version.endswith(".*"):
         return None
@@ -167,13 +166,12 @@ def _excluded_version(entry: Constraint) -> Version | None:
 
 
 def find_bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> VersionBounds | None:
-    """Return the compatible versions of the other package, or None if they are unknown.
+    """Return the compatible versions of `evidence.other`, or None if they are unknown.
 
     Versions in the evidence (a window, a rule) take precedence. If the evidence concerns a name,
     other versions are searched for it. If the two packages are compatible without other packages, a
-    third package is involved, and no version of the other package is the cause. For binaries, and
-    for code that raises an exception at import, only the incompatibility of these two versions is
-    known.
+    third package is the cause, and the versions are unknown. For binaries, and for code that raises
+    an exception at import, only the incompatibility of these two versions is known.
     """
     if evidence.spec:
         return VersionBounds(spec=evidence.spec)
@@ -203,9 +201,9 @@ def find_bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Vers
 def versions_with_module(
     evidence: Evidence, other: str, release_catalogue: ReleaseCatalogue
 ) -> VersionBounds:
-    """Return the versions of `other` that have the missing module.
+    """Return the versions of `other` before the removal of the missing module.
 
-    These are all versions, or those before the removal of the module.
+    If the newest version has the module, return the specifier in the evidence.
     """
     releases = release_catalogue.package_releases(other)
     module = evidence.subject.partition(".")[0]
@@ -224,10 +222,7 @@ def versions_with_module(
 def _directions(
     evidence: Evidence, release_catalogue: ReleaseCatalogue, other: PackageRelease
 ) -> tuple[int, int]:
-    """Return the search directions in order.
-
-    Older versions are first if the other package is newer.
-    """
+    """Return (-1, 1), older versions first, if `other` is newer than the package, else (1, -1)."""
     release = release_catalogue.release(evidence.package, evidence.version)
     if release is None or release.upload_time is None or other.upload_time is None:
         return (-1, 1)
@@ -237,11 +232,11 @@ def _directions(
 def package_range(
     evidence: Evidence, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> str:
-    """Return a specifier of the package's versions with the same requirement.
+    """Return a specifier of the versions that use the item in the evidence in the same way.
 
     The range contains only the version in the evidence if the package is pinned, or if no other
-    version can be checked. Every release in the range is checked, because releases without the
-    requirement must not be constrained.
+    version can be checked. Every release in the range is checked, because releases without the use
+    must not be constrained.
     """
     alone = f"=={evidence.version}"
     package = evidence.package
@@ -254,7 +249,6 @@ def package_range(
         return alone
 
     def _last_release(step: int) -> PackageRelease:
-        """Return the last of the consecutive releases with the requirement."""
         side = releases[start:] if step > 0 else releases[start::-1]
         return list(takewhile(uses_item, side))[-1]
 

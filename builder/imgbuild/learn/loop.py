@@ -1,7 +1,8 @@
-"""Resolves, audits and learns constraints, until an audit has no findings.
+"""Resolves, audits and learns constraints, until an audit has no errors.
 
 No wheel is downloaded completely: the audit reads Python code and METADATA with range requests.
-Each constraint is written to constraints.yaml immediately, so an interrupted run can be resumed.
+Each constraint is written to constraints.yaml immediately, so that an interrupted run can be
+resumed.
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ SHOWN_ERRORS = 8
 
 
 class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
-    """The resolution and report of each architecture, learned constraints, and number of rounds.
+    """The resolution and the audit of each architecture, and the learned constraints.
 
-    `sources` are the locked sources of packages that are not from an index.
+    `rounds` is the number of resolutions. `sources` are the locked sources of packages that are not
+    from an index.
     """
 
     resolutions: Mapping[Arch, Resolution]
@@ -83,7 +85,7 @@ class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditedArch(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for an architecture, and all constraints that are known afterwards."""
+    """The result on one architecture. `known` are all constraints that are known afterwards."""
 
     resolution: Resolution
     report: Report
@@ -128,7 +130,6 @@ def resolve_audited(
 
 
 def _violates_learned(audited: AuditedArch, recorded: Sequence[Constraint]) -> bool:
-    """Whether a resolution violates constraints that were learned on another architecture."""
     return bool(constraints.violated_constraints(recorded, audited.resolution.versions))
 
 
@@ -147,10 +148,12 @@ def resolve_audited_arch(
             resolution = solve.lock_answer(prepared, chosen)
         terms = audit_terms(prepared, resolution, recorded)
         if (report := _clean_report(prepared, resolution, terms)) is not None:
-            _report(prepared, chosen, resolution, excluded)
+            _report_choices(prepared, chosen, resolution, excluded)
             return _audited_arch(prepared, resolution, report, recorded, rounds)
         # One library for each round: its data is then kept only on disk.
-        with Library(context.store, BlockCache(_ranges(prepared, resolution))) as library:
+        with Library(
+            context.store, BlockCache(_published_sources(prepared, resolution))
+        ) as library:
             release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
             with (
                 context.reporter.step(f"auditing (pass {rounds})"),
@@ -163,12 +166,12 @@ def resolve_audited_arch(
                     published=_published_packages(prepared),
                 )
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
-            _refuse_gpus(name, arch, errors)
+            _refuse_unsupported_gpus(name, arch, errors)
             if not errors:
                 context.store.put_fact(
                     CLEAN_FACT, _key(prepared, resolution, terms), pack_value(report)
                 )
-                _report(prepared, chosen, resolution, excluded)
+                _report_choices(prepared, chosen, resolution, excluded)
                 return _audited_arch(prepared, resolution, report, recorded, rounds)
             number = format_count(len(errors), "error")
             with context.reporter.step(f"learning from {number} (pass {rounds})"):
@@ -182,7 +185,7 @@ def resolve_audited_arch(
                 context.store.put_fact(
                     CLEAN_FACT, _key(prepared, resolution, terms), pack_value(report)
                 )
-                _report(prepared, chosen, resolution, excluded)
+                _report_choices(prepared, chosen, resolution, excluded)
                 return _audited_arch(prepared, resolution, report, now, rounds)
         if now == recorded:
             kept = kept_releases.keep_releases_command(prepared, resolution.versions)
@@ -191,19 +194,18 @@ def resolve_audited_arch(
 
 
 def _relax_unused(report: Report, learned: Iterable[Constraint]) -> Report:
-    """Turn errors of `report` into warnings if their code has never run."""
+    """Convert errors in code that has never run to warnings."""
     entries = tuple(learned)
     findings = sort_findings(relax_learned_finding(finding, entries) for finding in report.findings)
     return msgspec.structs.replace(report, findings=tuple(findings))
 
 
-def _report(
+def _report_choices(
     prepared: PreparedTarget,
     chosen: Sequence[uv.ChosenPackage],
     resolution: Resolution,
     excluded: Iterable[str],
 ) -> None:
-    """Report excluded and old versions, and frameworks of another release than in `like`."""
     for warning in excluded:
         prepared.problem.context.reporter.warn(warning)
     solve.report_age(prepared, tuple(chosen))
@@ -238,10 +240,7 @@ def _audited_arch(
 def _clean_report(
     prepared: PreparedTarget, resolution: Resolution, terms: AuditTerms
 ) -> Report | None:
-    """Return the report of an earlier audit of the same packages.
-
-    Return None if there is no such report without errors.
-    """
+    """Return the report of an earlier audit of the same packages, or None if it had errors."""
     key = _key(prepared, resolution, terms)
     return read_fact(prepared.problem.context.store, CLEAN_FACT, key, Report)
 
@@ -308,7 +307,7 @@ def audit_resolution(
     *,
     published: Collection[str] = (),
 ) -> Report:
-    """Return the errors on the main path, from code, METADATA and older releases of the packages.
+    """Audit code on the main path, METADATA and older releases of the packages.
 
     `published` are packages whose locked versions were audited together. If the other packages
     cannot affect that audit, only the code that they run is audited. The report then contains no
@@ -342,11 +341,7 @@ def audit_resolution(
     return msgspec.structs.replace(report, findings=findings)
 
 
-def _ranges(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddresses:
-    """Return the sources of the published wheels in a resolution.
-
-    Indexes are queried on demand.
-    """
+def _published_sources(prepared: PreparedTarget, resolution: Resolution) -> ResolvedAddresses:
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     built = {item.wheel.sha256 for item in resolution.built}
 
@@ -414,8 +409,7 @@ def learn_all(
     return constraints.merge_constraints((), learned)
 
 
-def _refuse_gpus(name: str, arch: Arch, errors: Iterable[Finding]) -> None:
-    """Raise AuditFailed if a package does not support a GPU that the target requires."""
+def _refuse_unsupported_gpus(name: str, arch: Arch, errors: Iterable[Finding]) -> None:
     unsupported = [error for error in errors if unsupported_gpus(error)]
     if unsupported:
         lines = "\n  ".join(f"{error.message} ({error.where})" for error in unsupported)
@@ -448,7 +442,7 @@ def nothing_learned_error(
 def add_constraints(
     images: Path, learned: Iterable[Constraint], store: Store
 ) -> tuple[Constraint, ...]:
-    """Write `learned` to the file, and return all its entries.
+    """Write `learned` to constraints.yaml, and return all constraints in the file.
 
     Concurrent processes can call this function safely.
     """

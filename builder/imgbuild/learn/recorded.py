@@ -1,7 +1,7 @@
 """Reads the recorded reasons why versions are not used together.
 
-The reasons are constraints, rules, refused updates and notes. `imgbuild why`, `imgbuild resolve`
-and the site use them. Nothing is solved, and no package is read.
+The reasons are constraints, rules, refused updates and notes. Nothing is solved, and no package is
+read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RECORD = re.compile(
 
 
 class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A refused item, its target or request, and the reason.
+    """The reason why an item is refused for a target or a request.
 
     `source` is the place where the refusal is recorded.
     """
@@ -86,7 +86,7 @@ def target_notes(matrix: Matrix) -> tuple[TargetNote, ...]:
 
 
 def notes_on_package(matrix: Matrix, target: str, package: str) -> tuple[str, ...]:
-    """Return the sentences in the notes of `target` that mention `package` and another package."""
+    """Return the sentences in the notes of `target` on `package` and another package."""
     return tuple(
         note.text
         for note in target_notes(matrix)
@@ -121,7 +121,7 @@ def notes_on_requests(
     """Return the notes that apply to `requests`.
 
     A note must mention two requested packages, or a version and the only requested package. At
-    least one of the packages must be requested in a version.
+    least one of the packages must be requested with a version.
     """
     return tuple(note for note in every if _note_concerns(note, requests))
 
@@ -135,7 +135,7 @@ def _note_concerns(note: TargetNote, requests: Mapping[str, SpecifierSet]) -> bo
 
 
 def _spec_allows(spec: SpecifierSet, version: str) -> bool:
-    """Whether `spec` contains a version or one of its patch releases.
+    """Return whether `spec` contains a version or one of its patch releases.
 
     For example, 0.27.1 is a patch release of 0.27.
     """
@@ -219,7 +219,6 @@ def _refusals(
 
 
 def _refused_updates(images: Path) -> Iterator[RecordedRefusal]:
-    """Yield the versions that `imgbuild update` refused. Raises InputError for a damaged file."""
     for row, refused in tried_updates.read_updates(images).refused.items():
         for item in refused:
             yield RecordedRefusal(

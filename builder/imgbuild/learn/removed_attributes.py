@@ -30,7 +30,7 @@ _UNION = re.compile(r"(?:typing\.)?(?:Union|Optional)\[(.*)\]")
 
 
 class AttributeRead(msgspec.Struct, frozen=True):
-    """A read on the main path of an attribute that a class of another package may have."""
+    """A read, in code that runs, of an attribute that a class of another package may have."""
 
     facts: ModuleFacts
     line: int
@@ -71,8 +71,8 @@ def check_removed_attributes(
                     relation=ConflictRelation.ATTRIBUTE,
                     other=read.other,
                     subject=read.subject,
-                    text=f"reads {read.subject}, which {read.other} "
-                    f"{package_set.version(read.other)} no longer has",
+                    text=f"reads {read.subject}, which is no longer in {read.other} "
+                    f"{package_set.version(read.other)}",
                     error=True,
                 )
     return list(findings.values())
@@ -81,7 +81,7 @@ def check_removed_attributes(
 def _had_attribute(
     package_set: PackageSet, release_catalogue: ReleaseCatalogue, read: AttributeRead
 ) -> bool:
-    """Whether the attribute existed when the release of the reading package was uploaded."""
+    """Return whether the attribute existed when the reading package's release was uploaded."""
     release = release_catalogue.release(read.own, package_set.version(read.own) or "0")
     then = newest_at_time(
         release_catalogue.package_releases(read.other),
@@ -151,10 +151,6 @@ def _resolve_read(
 
 
 def _defines_attribute(package_set: PackageSet, package: str, name: str) -> bool:
-    """Whether any class of the package defines this name.
-
-    Subclasses are included.
-    """
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
     return any(
         defines_name(package_set.wheels[package].text(root).source, name) for root in sorted(roots)
@@ -162,11 +158,7 @@ def _defines_attribute(package_set: PackageSet, package: str, name: str) -> bool
 
 
 def defines_name(source: bytes, name: str) -> bool:
-    """Whether `source` defines, assigns or quotes `name`.
-
-    The name is searched for as plain text, and only its context is matched with a regular
-    expression. For megabytes of text, this is much faster than a search with the expression.
-    """
+    """Return whether `source` defines, assigns or quotes `name`."""
     plain = name.encode()
     word = re.escape(plain)
     given = re.compile(rb"(?<=def )%b\b|\b%b\b\s*[:=]|(?<=[\"'])%b[\"']" % (word, word, word))
@@ -181,7 +173,7 @@ def defines_name(source: bytes, name: str) -> bool:
 def _classes(
     package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
-    """Yield the displayed path and the class, for each possible class of a receiver.
+    """Yield path and class for each possible class of a receiver.
 
     A receiver whose type is a union has several classes.
     """

@@ -23,9 +23,9 @@ def same_use(
 ) -> Callable[[PackageRelease], bool]:
     """Return a function that checks whether a release uses the same item in the same file.
 
-    A file that was moved is found by its name. A use under further conditions, such as on the
-    version of the other package, is not the same. A use in a function is not the same as a use at
-    import. The function always returns False for evidence that cannot be checked in one file.
+    A moved file is recognized by its name. A use under additional conditions, such as on the
+    version of the other package, or in a function instead of at import, is not the same. The
+    function always returns False for evidence that cannot be checked in one file.
     """
     if evidence.relation not in (*NAMED_TESTS, ConflictRelation.PACKAGE, ConflictRelation.WINDOW):
         return lambda _: False
@@ -47,7 +47,7 @@ def same_use(
             return any(
                 set(use.guards) <= {*same}
                 for facts in _files(package_set, package, file)
-                for use in _uses(facts, evidence, shapes)
+                for use in _uses_of_item(facts, evidence, shapes)
                 if _runs_on_import(facts, use) or not on_import
                 for same in guards
             )
@@ -62,7 +62,6 @@ def same_use(
 def _modules_of_evidence(
     release_catalogue: ReleaseCatalogue, evidence: Evidence
 ) -> tuple[ModuleFacts, ...]:
-    """Return the modules that have the file and version in the evidence."""
     package, version = evidence.package, Version(evidence.version)
     releases = release_catalogue.readable_releases(package)
     release = next((each for each in releases if each.version == version), None)
@@ -74,7 +73,7 @@ def _modules_of_evidence(
 
 
 def runs_on_import(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> bool:
-    """Whether the use in the evidence runs at import of its module. True if it is not found."""
+    """Return whether the use in the evidence runs at import of its module, or is not found."""
     modules = _modules_of_evidence(release_catalogue, evidence)
     uses = _uses_of_evidence(modules, evidence, _shapes(modules, evidence))
     return not uses or any(_runs_on_import(facts, use) for facts, use in uses)
@@ -87,26 +86,19 @@ def _runs_on_import(facts: ModuleFacts, use: ItemUse) -> bool:
 def _uses_of_evidence(
     modules: Iterable[ModuleFacts], evidence: Evidence, shapes: Iterable[CallShape]
 ) -> tuple[tuple[ModuleFacts, ItemUse], ...]:
-    """Return the use in the evidence, with its module.
-
-    If the line is not found, all uses are returned.
-    """
-    uses = [(facts, use) for facts in modules for use in _uses(facts, evidence, shapes)]
+    """Return the use in the evidence and its module, or all uses if the line is not found."""
+    uses = [(facts, use) for facts in modules for use in _uses_of_item(facts, evidence, shapes)]
     at_line = [(facts, use) for facts, use in uses if use.line == evidence.line]
     return tuple(at_line or uses)
 
 
 def _shapes(modules: Iterable[ModuleFacts], evidence: Evidence) -> tuple[CallShape, ...]:
-    """Return the arguments of the calls in the evidence.
-
-    The result is empty if the calls are not found.
-    """
     return tuple(
         _shape(call)
         for facts in modules
         for call in facts.calls
         if evidence.relation is ConflictRelation.ARGUMENT
-        if call.line == evidence.line and _calls(call, evidence.subject)
+        if call.line == evidence.line and _is_call_of(call, evidence.subject)
     )
 
 
@@ -114,8 +106,7 @@ def _shape(call: Call) -> CallShape:
     return (call.positional, tuple(sorted(call.keywords)), call.star, call.double_star)
 
 
-def _calls(call: Call, subject: str) -> bool:
-    """Whether a call matches the last component of the subject."""
+def _is_call_of(call: Call, subject: str) -> bool:
     callee = subject.partition("(")[0]
     return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
 
@@ -133,22 +124,23 @@ def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleF
             yield facts
 
 
-def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Iterable[CallShape]) -> Iterable[ItemUse]:
-    """Return the places where a module imports, calls, reads or checks the item."""
+def _uses_of_item(
+    facts: ModuleFacts, evidence: Evidence, shapes: Iterable[CallShape]
+) -> Iterable[ItemUse]:
     subject, calls = evidence.subject, facts.calls
     in_brackets = subject.removesuffix(")").rpartition("(")[2]
     match evidence.relation:
         case ConflictRelation.MODULE | ConflictRelation.PACKAGE:
-            return (line for line in facts.imports if _imports(line, subject))
+            return (line for line in facts.imports if _imports_module(line, subject))
         case ConflictRelation.NAME:
             module, _, name = subject.partition(":")
             named = (each for each in facts.imports if (each.module, each.name) == (module, name))
             return (*named, *_attribute_reads(facts, name))
         case ConflictRelation.KEYWORD:
             keyed = (each for each in calls if in_brackets in each.keywords)
-            return (each for each in keyed if _calls(each, subject))
+            return (each for each in keyed if _is_call_of(each, subject))
         case ConflictRelation.ARGUMENT:
-            return (each for each in calls if _shape(each) in shapes and _calls(each, subject))
+            return (each for each in calls if _shape(each) in shapes and _is_call_of(each, subject))
         case ConflictRelation.REGISTERED:
             return (each for each in calls if in_brackets in each.literals[:1])
         case ConflictRelation.WINDOW:
@@ -157,8 +149,7 @@ def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Iterable[CallShape]) -
             return _attribute_reads(facts, subject)
 
 
-def _imports(line: Import, module: str) -> bool:
-    """Whether an import loads a module or one of its submodules."""
+def _imports_module(line: Import, module: str) -> bool:
     below = line.module == module or line.module.startswith(f"{module}.")
     return below or f"{line.module}.{line.name}" == module
 

@@ -28,7 +28,7 @@ NETRC = "store the credentials in netrc or in a git credential helper"
 
 
 class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel.
+    """A wheel that is not from an index.
 
     `place` is a URL or a path in the project, and `hashes` are in the URL's fragment.
     """
@@ -38,7 +38,7 @@ class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_path(self) -> bool:
-        """Whether the wheel is a file of the project."""
+        """True if the wheel is a file of the project."""
         return "://" not in self.place
 
     @property
@@ -52,7 +52,10 @@ class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GitAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of a git repository at `rev` (branch, tag or commit; default: default branch)."""
+    """A folder of a git repository.
+
+    `rev` is a branch, tag or commit, or "" for the default branch.
+    """
 
     url: str
     rev: str = ""
@@ -68,7 +71,7 @@ Address = WheelAddress | GitAddress
 
 
 def is_commit(text: str) -> bool:
-    """Whether `text` is a complete git hash (SHA-1 or SHA-256 in hex)."""
+    """Return whether `text` is a complete git hash (SHA-1 or SHA-256 in hexadecimal)."""
     return COMMIT.fullmatch(text) is not None
 
 
@@ -78,7 +81,10 @@ def strip_secrets(text: str) -> str:
 
 
 def parse_address(text: str) -> Address:
-    """Parse `text` as a URL. Raises ValueError, without credentials in the message, if invalid."""
+    """Parse `text` as a URL.
+
+    Raises ValueError, without credentials in the message, if `text` is invalid.
+    """
     if re.search(rf"[{CONTROLS}\\]", text):
         message = "a URL cannot contain control characters or backslashes"
         raise ValueError(message)
@@ -90,7 +96,10 @@ def parse_address(text: str) -> Address:
 
 
 def parse_wheel_address(text: str) -> WheelAddress:
-    """Parse the URL or path of a wheel. Raises ValueError like `parse_address`."""
+    """Parse the URL or path of a wheel.
+
+    Raises the same errors as `parse_address`.
+    """
     parts = urlsplit(text)
     if not parts.scheme:
         if not text.endswith(".whl"):
@@ -146,7 +155,7 @@ def _parse_git_address(text: str) -> GitAddress:
 
 
 def _check_relative_path(path: str) -> str:
-    """Return `path` unchanged. Raises ValueError if it is outside its base folder."""
+    """Raise ValueError if `path` is outside its base folder."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
         message = "the path is outside the project"

@@ -24,7 +24,7 @@ TAG = 128  # characters of a tag, which a target's name is
 def refuse_invalid_lock(lock: Lock, file: str, *, hint: str) -> None:
     """Raise InputError, with `hint` and all problems, if `lock` is invalid.
 
-    `file` is the name of the file in the message.
+    `file` is the file name in the message.
     """
     notes = ProblemNotes(file)
     if len(lock.target) > TAG:
@@ -54,7 +54,7 @@ def refuse_invalid_lock(lock: Lock, file: str, *, hint: str) -> None:
             notes.check_form(
                 (*here, "wheel", "file"), built.wheel.file, WHEEL, "file name of a wheel"
             )
-    _python(notes, lock)
+    _check_python(notes, lock)
     if lock.extends is not None:
         _check_extends(notes, lock.extends)
     if lock.project is not None:
@@ -64,8 +64,7 @@ def refuse_invalid_lock(lock: Lock, file: str, *, hint: str) -> None:
         raise InputError(message, problems=tuple(notes.problems), hint=hint)
 
 
-def _python(notes: ProblemNotes, lock: Lock) -> None:
-    """Note a Python that does not match the base, or a missing archive or URL."""
+def _check_python(notes: ProblemNotes, lock: Lock) -> None:
     base = lock.base
     urls = base.standalone or {}
     if urls and base.interpreter != f"{STANDALONE_PREFIX}/bin/python{base.python}":
@@ -123,7 +122,6 @@ def _settings(notes: ProblemNotes, lock: Lock) -> None:
 def _check_equal(
     notes: ProblemNotes, path: ValuePath, values: Mapping[str, str], expected: Mapping[str, str]
 ) -> None:
-    """Note values that are set but differ from the `expected` values of the same name."""
     for name, text in expected.items():
         if values.get(name, text) != text:
             message = "is inconsistent with the rest of the lock"

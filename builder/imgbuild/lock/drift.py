@@ -13,7 +13,10 @@ CONTEXT_BEFORE = 20  # of them before the first difference, where a value is cut
 
 
 def difference_lines(field: str, expected: object, locked: object) -> list[str]:
-    """Yield a line for each key of `field` that differs. `expected` is from the matrix."""
+    """Return a line for each difference between `expected`, from the matrix, and `locked`.
+
+    `field` is the name of the values in the lines.
+    """
     differences = list(_differences(field, codec.to_builtins(expected), codec.to_builtins(locked)))
     if len(differences) <= LINES:
         return differences
@@ -67,7 +70,6 @@ def _common_prefix(text: str, other: str) -> int:
 
 
 def _cut_text(text: str, start: int) -> str:
-    """Cut a long `text` to the part around `start`."""
     if len(text) <= WIDTH:
         return text
     first = max(0, min(start - CONTEXT_BEFORE, len(text) - WIDTH))

@@ -36,10 +36,10 @@ def make_lock(
     resolutions: Mapping[Arch, Resolution],
     sources: LockedProject = NO_SOURCES,
 ) -> Lock:
-    """Create the lock of target `name`. Raises InputError if an added file is unreadable.
+    """Create the lock of target `name`.
 
     `sources` contains the URLs and git trees of packages that are not from an index, and metadata
-    from build backends.
+    from build backends. Raises InputError if an added file is unreadable.
     """
     row = project_row(matrix, name)
     if row is None:
@@ -52,7 +52,7 @@ def make_lock(
 
 
 def _project(item: TargetOverlay, sources: LockedProject) -> LockedProject | None:
-    """Return the project requirements of `item`. None for a row without files and requirements."""
+    """Return None for a row without requirements files and requirements."""
     if not (item.row.requirements or item.row.add or item.row.like):
         return None
     return msgspec.structs.replace(
@@ -82,7 +82,6 @@ def _drop_kernels(lock: Lock) -> Lock:
 def _extension(
     matrix: Matrix, item: TargetOverlay, name: str, resolutions: Mapping[Arch, Resolution]
 ) -> Lock:
-    """Create the lock of a row with `extends`: the published lock and the additions."""
     row, extended, target = item.row, item.published, matrix.targets[name]
     published_lock = extended.lock
     present = locked_versions(published_lock)
@@ -174,7 +173,7 @@ def read_file(folder: Path, source: str) -> bytes:
 
 
 def added_contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
-    """Read each added file of `lock`. Returns contents by path in the image.
+    """Read the added files of `lock`, and return their contents by path in the image.
 
     Raises IntegrityError if a file has changed since it was locked, and InputError if a file is
     unreadable.
@@ -193,7 +192,7 @@ def added_contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
 
 def extension_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
-    """List differences of `lock` from the matrix, the user's files and the published lock."""
+    """List differences between `lock` and the matrix, the user's files and the published lock."""
     row = project_row(matrix, lock.target)
     if row is None:
         return lock_file.matrix_differences(lock, matrix)
@@ -230,7 +229,6 @@ def extension_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[str, ...]:
-    """Describe changes to the project's requirements since the lock was created."""
     before, after = set(locked.requirements), set(expected.requirements)
     lines = [f"the project now requires {line}" for line in sorted(after - before)]
     lines += [f"the project no longer requires {line}" for line in sorted(before - after)]
@@ -245,7 +243,7 @@ def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[st
 
 
 def _add_recorded_folders(expected: Lock, locked: Extends) -> Lock:
-    """Copy to `expected` the base folders of `locked`, and drop constraints that `locked` lacks."""
+    """Copy the base folders of `locked` to `expected`, and drop constraints that `locked` lacks."""
     if expected.extends is None:
         return expected
     arches = {
@@ -283,7 +281,6 @@ def _published_differences(locked: Extends, extended: PublishedTarget) -> list[s
 
 
 def _other_files(locked: Extends, expected: Extends | None) -> list[str]:
-    """List the added files that have changed since the lock was created."""
     files = expected.files if expected is not None else {}
     return [
         f"{files[path].file} has changed: its sha256 is {files[path].sha256}, but the lock has"

@@ -53,7 +53,7 @@ __all__ = (
 
 
 def published_lock(lock: Lock, arch: Arch) -> Lock:
-    """Return the values of an extension's published target that determine the layers on `arch`."""
+    """Return the part of an extension's lock that determines the published layers on `arch`."""
     if lock.extends is None:
         return lock
     whole, added = lock.arch[arch], lock.extends.arch[arch]
@@ -96,7 +96,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 
 
 def required_specifiers(matrix: Matrix, name: str) -> dict[str, str]:
-    """Return the specifiers of pins and other requirements of target `name`, by package."""
+    """Map packages to the specifiers of pins and other requirements of target `name`."""
     target = matrix.targets[name]
     beside = {
         **matrix.requires,
@@ -112,7 +112,7 @@ def require_arch(lock: Lock, arch: Arch) -> Resolution:
     """Return the resolution for `arch`. Raises InputError if `arch` is not locked."""
     if arch not in lock.arch:
         locked = ", ".join(sorted(lock.arch))
-        message = f"the lock of {lock.target} does not cover {arch}, only {locked}"
+        message = f"the lock of {lock.target} does not include {arch}, only {locked}"
         raise InputError(message, hint="select another architecture with --arch")
     return lock.arch[arch]
 
@@ -123,7 +123,10 @@ def lock_path(images: Path, target: str) -> Path:
 
 
 def find_lock(images: Path, target: str) -> Lock | None:
-    """Read the lock of `target` with `read_lock`, or return None if it does not exist."""
+    """Read the lock of `target`, or return None if it does not exist.
+
+    Raises the same errors as `read_lock`.
+    """
     return read_lock(images, target) if lock_path(images, target).exists() else None
 
 
@@ -147,10 +150,10 @@ def read_lock(images: Path, target: str) -> Lock:
 
 
 def locked_versions(images: Path, target: str) -> dict[Arch, dict[str, str]]:
-    """Read the versions of all Python packages in the lock of `target`, by architecture.
+    """Return the versions of all Python packages in the lock of `target`, by architecture.
 
-    Empty if there is no lock. Raises InputError and LockStale like `read_lock`. Only versions are
-    decoded and checked, which is ten times as fast as `read_lock`.
+    The result is empty if there is no lock. Raises the same errors as `read_lock`. Only versions
+    are decoded and checked, which is ten times as fast as `read_lock`.
     """
     path = lock_path(images, target)
     if not path.exists():
@@ -184,7 +187,7 @@ def _require_target(lock_target: str, target: str, path: Path) -> None:
 def _remedy(images: Path, target: str) -> str:
     """Return the hint for a missing lock.
 
-    For the read-only catalogue, the hint suggests another target.
+    In the read-only catalogue, the hint suggests another target.
     """
     if images != CATALOGUE / "images":
         return f"create it with: imgbuild lock {target}"
@@ -223,14 +226,14 @@ def _require_format(lock_format: int, file: str, remedy: str) -> None:
 
 
 def damaged_lock_remedy(target: str) -> str:
-    """Return the hint for an unreadable lock, or unreadable digests, of `target`."""
+    """Return the hint for unreadable digests or an unreadable lock of `target`."""
     return f"restore it from git, or create it again with: imgbuild lock {target}"
 
 
 def matrix_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
-    """List the differences between `lock` and `matrix`. Empty if the lock is current.
+    """List the differences between `lock` and `matrix`, or nothing if the lock is current.
 
-    A lock is current if it has the values of the matrix, and the locked files satisfy the matrix.
+    A lock is current if it has the values in the matrix, and the locked files satisfy the matrix.
     Requirements are not resolved again.
     """
     if lock.target not in matrix.targets:
@@ -239,14 +242,14 @@ def matrix_differences(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     target = matrix.targets[lock.target]
     return (
         *lock_differences(lock, expected, target.arch),
-        *_other_python(lock, matrix.bases[target.base]),
+        *_python_differences(lock, matrix.bases[target.base]),
     )
 
 
 def lock_differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
     """List the differences between `lock` and `expected`, which is computed from the matrix.
 
-    The text of the image's README is not compared, and is updated with the next lock.
+    The text of the image's README is not compared. The next lock updates it.
     """
     settings = msgspec.structs.replace(expected.settings, readme=lock.settings.readme)
     expected = msgspec.structs.replace(expected, settings=settings)
@@ -294,8 +297,7 @@ def _unsatisfied_requirements(expected: Lock, resolution: Resolution) -> list[st
     return texts
 
 
-def _other_python(lock: Lock, base: Base) -> Iterator[str]:
-    """Yield the differences between the locked Python archives and the matrix."""
+def _python_differences(lock: Lock, base: Base) -> Iterator[str]:
     standalone = base.standalone_python if isinstance(base, DebianBase) else None
     sha256 = standalone.sha256 if standalone is not None else {}
     for arch, resolution in lock.arch.items():
@@ -338,7 +340,7 @@ def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
 
 
 def image_labels(name: str, target: Target, pins: Mapping[str, str]) -> dict[str, str]:
-    """Labels with the name, date and pinned versions of a target."""
+    """Return labels with the name, date and pinned versions of a target."""
     return {
         "org.opencontainers.image.title": name,
         "dev.imgbuild.target": name,
@@ -379,28 +381,20 @@ def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
 
 
 class _LockedPackage(msgspec.Struct, frozen=True):
-    """The fields that are common to wheels from indexes and wheels built from sdists."""
-
     package: Package
     version: LockedVersion
 
 
 class _LockedPackages(msgspec.Struct, frozen=True):
-    """The Python packages of a resolution."""
-
     wheels: tuple[_LockedPackage, ...]
     built: tuple[_LockedPackage, ...] = ()
 
 
 class _LockedVersions(msgspec.Struct, frozen=True):
-    """The part of a lock that `locked_versions` reads."""
-
     format: int
     target: str = ""
     arch: dict[Arch, _LockedPackages] = {}
 
 
 class _VersionField(msgspec.Struct, frozen=True):
-    """The format version, which every lock has."""
-
     format: int

@@ -35,7 +35,10 @@ def matrix_from_locks(
     default_index: str,
     mirrors: tuple[str, ...],
 ) -> Matrix:
-    """Create a matrix from `locks` (by target name), with the image settings of the first lock."""
+    """Create a matrix from `locks`, which maps target names to locks.
+
+    Image settings are those of the first lock.
+    """
     first = next(iter(locks.values()))
     bases: dict[str, Base] = {}
     targets: dict[str, Target] = {}
@@ -45,7 +48,7 @@ def matrix_from_locks(
         if bases.setdefault(base_name, base) != base:  # two publishers, one name
             base_name = f"{base_name} of {lock.target}"
             bases[base_name] = base
-        targets[name] = _target(lock, base_name)
+        targets[name] = _pinned_target(lock, base_name)
         built = (item for resolution in lock.arch.values() for item in resolution.built)
         sdists |= {item.package: Sdist(reason=_reason(lock), env=item.env) for item in built}
     return Matrix(
@@ -75,7 +78,10 @@ def locked_versions(lock: Lock) -> dict[str, str]:
 
 
 def base_from_lock(lock: Lock, mirrors: tuple[str, ...]) -> Base:
-    """The base of `lock`. `mirrors` are used in addition to the Debian archives of the machine."""
+    """Return the base of `lock`.
+
+    `mirrors` are used in addition to the Debian archives of the machine.
+    """
     base = lock.base
     if base.kind == "debian":
         return DebianBase(
@@ -114,8 +120,7 @@ def _image(lock: Lock) -> Image:
     )
 
 
-def _target(lock: Lock, base: str) -> Target:
-    """Return the target of `lock`, with all versions pinned."""
+def _pinned_target(lock: Lock, base: str) -> Target:
     return Target(
         summary=lock.target,
         base=base,

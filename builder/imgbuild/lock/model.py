@@ -72,7 +72,7 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules that distribute wheels over layers (`layers:` of the matrix)."""
+    """The rules in `layers:` of the matrix that distribute wheels over layers."""
 
     own_from: Annotated[int, Meta(ge=0)]
     named: tuple[Package, ...]
@@ -82,9 +82,9 @@ class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of a target. `hardened`, `tools` and `standalone` can be unset.
+    """The base of a target.
 
-    `standalone` contains the URLs of a standalone build of Python. The archives are in the
+    `standalone` contains the URLs of a standalone build of Python, whose archives are in the
     resolutions.
     """
 
@@ -102,7 +102,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddedFile(LockedFile, frozen=True, kw_only=True):
-    """A file to add. `file` is the path in the user's repository, and `mode` is octal."""
+    """A file to add. `file` is a path in the user's repository, and `mode` is octal."""
 
     file: Line
     mode: FileMode
@@ -117,7 +117,7 @@ class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The names of packages to add to the published image `manifest`, and folders of the base.
+    """The packages to add to the published image `manifest`, and folders of the base.
 
     `folders` are folders with a non-default owner or mode to which files are added.
     """
@@ -148,7 +148,7 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A package of the project. The image has only the metadata, and containers mount the code.
+    """A package of the project. The image contains its metadata, and containers mount its code.
 
     `roots` are the folders of the package's modules in the image, `scripts` are console scripts as
     `module:function`, and `requires` are PEP 508 lines. `setup` is the hash of a setup.py that the
@@ -164,7 +164,7 @@ class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The requirements of a user's project, and the URLs of packages that are not from an index.
+    """The requirements of a user's project, and the sources of packages that are not from an index.
 
     `requirements` are the normalized and sorted lines of `files`. `sources` maps packages to the
     URL of a wheel or of a folder in a git commit (see `lock.addresses`). `trees` maps packages to
@@ -181,10 +181,11 @@ class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All inputs of a target. The lock determines the plan and, with `layers.json`, the digests.
+    """All inputs of a target's image.
 
-    If `extends` is set, the lock includes the inputs of the published target and the additions.
-    `project` describes a user's project whose files declare the requirements.
+    The lock determines the plan and, with `layers.json`, the digests. If `extends` is set, the lock
+    includes the inputs of the published target and the additions. `project` describes a user's
+    project whose files declare the requirements.
     """
 
     format: int
@@ -204,7 +205,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def gpu(self) -> tuple[str, ...]:
-        """The compute capabilities that the image is for, such as "9.0"."""
+        """The compute capabilities of the GPUs that the image supports, such as "9.0"."""
         return tuple(self.settings.labels.get(GPU_LABEL, "").split())
 
     @property
@@ -213,7 +214,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.project.omitted_gpus if self.project is not None else ()
 
     def with_gpus(self, gpu: Collection[str]) -> Lock:
-        """The lock of an image for the compute capabilities `gpu`, which records the others."""
+        """Return the lock with only the compute capabilities `gpu`, and record the omitted ones."""
         labels = {**self.settings.labels, GPU_LABEL: " ".join(gpu)}
         omitted = {*self.omitted_gpus, *self.gpu} - {*gpu}
         return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Combines the requirements of a project's files and of a row of the matrix.
+"""Combines the requirements in a project's files with those in a row of the matrix.
 
 A pin in a lock file takes precedence over ranges in other files. The row's `exclude` and `relax`
 take precedence over all files.
@@ -41,9 +41,9 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """The input of the resolver. Requirements are PEP 508 lines that uv accepts.
 
     `versions` maps packages to the combined specifiers of all files, for requirements that have no
-    URL and apply to this Python. `direct_packages` are the directly required packages. `direct` are
-    the requirements with a URL. `hashes` are the hashes in files ("sha256:…"), and `python` the
-    accepted versions of Python. `places` maps each package to the place of its first requirement.
+    URL and apply to this Python. `direct` are the requirements with a URL. `hashes` are the hashes
+    in files ("sha256:…"), and `python` the accepted versions of Python. `places` maps each package
+    to the place of its first requirement.
     """
 
     lines: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pins(self) -> dict[str, str]:
-        """Exact versions of direct requirements, by package."""
+        """The exact versions of direct requirements, by package."""
         specs = {package: SpecifierSet(spec) for package, spec in self.versions.items()}
         exact = {package: exact_version(spec) for package, spec in specs.items()}
         return {package: str(Version(version)) for package, version in exact.items() if version}
@@ -125,13 +125,12 @@ def editable_packages(
 
 
 def _setup_hash(folder: Path) -> Sha256 | None:
-    """Return the hash of setup.py in `folder`, or None if the file does not exist."""
     path = folder / "setup.py"
     return sha256(boundary.read_regular_file(path)) if path.is_file() else None
 
 
 def image_roots(item: LocalPackage, workdir: str) -> tuple[str, ...]:
-    """Return the folders in the image that a package of the project adds to Python's path."""
+    """Return the folders in the image that a package of the project adds to `sys.path`."""
     return tuple(posixpath.normpath(f"{workdir}/{root}") for root in item.roots)
 
 
@@ -197,7 +196,6 @@ def row_requirements(
 
 
 def _debian(row: Extension, declared: Declarations) -> tuple[str, ...]:
-    """Return the Debian packages required by the row and the files."""
     of_files = {item.name for item in declared.debian} - row.exclude.keys()
     return tuple(sorted({*row.packages, *of_files}))
 
@@ -218,7 +216,7 @@ def _overrides(
 
 
 def read_declared(row: Extension, folder: Path) -> Declarations:
-    """Read the declarations of `row` and of the files in the row.
+    """Read the declarations of `row` and of its files.
 
     The result is cached until a file changes.
     """
@@ -267,7 +265,7 @@ def _line(item: DeclaredRequirement, relaxed: Mapping[str, str]) -> str:
 
 
 def has_address(item: DeclaredRequirement) -> bool:
-    """Whether `item` is installed from a URL, a path, or a git repository."""
+    """Return whether `item` is installed from a URL, a path or a git repository."""
     if item.kind != "requirement" or item.locked:
         return False
     return item.parsed_requirement.url is not None or item.path.endswith(".whl")
@@ -282,7 +280,6 @@ def _versions(
     bounds: Sequence[DeclaredRequirement],
     overridden: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the specifiers of the direct requirements by package, with additional bounds."""
     specs = {item.package: SpecifierSet() for item in direct if not item.parsed_requirement.url}
     for item in (*direct, *bounds):
         if item.package in specs:
@@ -313,7 +310,7 @@ def _unique_texts(texts: Iterable[str]) -> tuple[str, ...]:
 def contradicted_versions(
     required: ProjectRequirements, versions: Mapping[str, str]
 ) -> tuple[tuple[str, str, FilePlace], ...]:
-    """List (package, specifier, place) for requirements that exclude a version in `versions`."""
+    """Return (package, specifier, place) for requirements that exclude a version in `versions`."""
     return tuple(
         (package, spec, required.places[package])
         for package, spec in required.versions.items()

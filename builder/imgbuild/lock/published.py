@@ -58,9 +58,10 @@ LAYOUT = "oci:"  # begins an `image` that is a folder
 
 
 class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A published target in the user's repository. `image` is the reference in the matrix.
+    """A copy of a published target in the user's repository.
 
-    `hash` is the SHA-256 of lock.json. `digest` and `manifests` are from digests.json.
+    `hash` is the SHA-256 of lock.json. `digest` and `manifests` are from digests.json, and `image`
+    is from the matrix.
     """
 
     name: str
@@ -85,22 +86,22 @@ class TargetOverlay(msgspec.Struct, frozen=True, kw_only=True):
     requirements: ProjectRequirements = ProjectRequirements()
 
     def requirements_for(self, arch: Arch) -> ProjectRequirements:
-        """Return the requirements on `arch`. Raises InputError with all problems in the files."""
+        """Return the requirements on `arch`.
+
+        Raises InputError with all problems in the files.
+        """
         return row_requirements(
             self.row, self.folder, environment_markers(self.published.lock.base.python, arch)
         )
 
     @property
     def prefers_gpus(self) -> bool:
-        """Whether packages are solved again for the GPUs of the published target.
-
-        The image then supports only those GPUs that all new packages support.
-        """
+        """True if the GPUs of the published target are a preference instead of a requirement."""
         return self.row.like is not None and not self.row.gpu
 
     @property
     def published_layout(self) -> Path | None:
-        """The layout with the published image, or None if the matrix names no layout."""
+        """The OCI layout with the published image, or None if the image is not in a layout."""
         image = self.published.image
         return self.folder / image.removeprefix(LAYOUT) if image.startswith(LAYOUT) else None
 
@@ -138,18 +139,24 @@ def load_matrix(path: Path) -> Matrix:
 
 
 def published_sources(path: Path) -> Mapping[str, PublishedSource]:
-    """Return the published targets of the matrix at `path`. Raises InputError if there are none."""
+    """Return the published targets of the matrix at `path`.
+
+    Raises InputError if there are none.
+    """
     return decode_extensions(path, read_content(path)).published
 
 
 def is_extension(path: Path) -> bool:
-    """Whether the matrix at `path` extends published targets."""
+    """Return whether the matrix at `path` extends published targets."""
     document = parse_yaml(read_content(path), str(path))
     return document.root is not None and _document_has(document.root, "published")
 
 
 def decode_extensions(path: Path, data: bytes) -> Extensions:
-    """Decode the matrix `data` of the file `path`. Raises InputError with all problems."""
+    """Decode the matrix `data` of the file `path`.
+
+    Raises InputError with all problems.
+    """
     document = parse_yaml(data, str(path))
     if document.root is None or not _document_has(document.root, "published"):
         message = f"{path} does not extend a published target"
@@ -182,7 +189,7 @@ def project_row(matrix: Matrix, name: str) -> TargetOverlay | None:
 
 
 def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
-    """Read the constraints in `images`, and for rows of a project also those of the catalogue."""
+    """Return the constraints in `images` and, for a project, the catalogue's constraints."""
     recorded = constraints.read_constraints(images)
     if not isinstance(matrix, ExtendedMatrix):
         return recorded
@@ -192,7 +199,7 @@ def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
 
 
 def shown_targets(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
-    """Return the targets of `selected` for a table.
+    """Return `selected` for a table.
 
     Packages of published targets are included only if they are pinned.
     """
@@ -278,7 +285,6 @@ def read_published_target(folder: Path, name: str, image: str = "") -> Published
 
 
 def _check_published(notes: ProblemNotes, value: Extensions, extended: PublishedTarget) -> None:
-    """Note missing indexes, and a digest that differs from the published target's digest."""
     here = ("published", extended.name)
     default = default_index_name(extended.lock)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
@@ -295,7 +301,6 @@ def _check_published(notes: ProblemNotes, value: Extensions, extended: Published
 def _check_row(
     notes: ProblemNotes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
 ) -> None:
-    """Note requirements of a row that the published target does not satisfy."""
     lock = extended.lock
     for number, arch in enumerate(row.arch):
         notes.check_choice(
@@ -331,7 +336,7 @@ def _check_row(
 def _check_places(
     notes: ProblemNotes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
 ) -> None:
-    """Note files and links of a row that would replace required files."""
+    """Report files and links of a row that would replace required files."""
     lock = extended.lock
     for place in (*row.files, *row.links):
         field = "files" if place in row.files else "links"
@@ -348,7 +353,7 @@ def _check_places(
 def _check_sources(
     notes: ProblemNotes, path: tuple[str, ...], row: Extension, folder: Path
 ) -> None:
-    """Note files of a row that are outside of the repository after links are resolved."""
+    """Report files of a row that are outside of the repository after links are resolved."""
     for place, file in row.files.items():
         # Reading the file reports circular links.
         led = Path(os.path.realpath(folder / file.source))
@@ -359,7 +364,6 @@ def _check_sources(
 
 
 def _protected_paths(lock: Lock) -> tuple[str, ...]:
-    """Return paths that files and links of a row must not replace, and the parent folders."""
     settings = lock.settings
     image_paths = (
         settings.prefix,
@@ -427,7 +431,7 @@ def _matrix(
 
 
 def _catalogue(value: Extensions) -> Matrix:
-    """Return the catalogue's settings for packages: indexes, sdists to build, and waivers.
+    """Return the catalogue's indexes, sdists to build, and waivers.
 
     Only the settings of targets that `value` extends are included.
     """
@@ -438,7 +442,7 @@ def _catalogue(value: Extensions) -> Matrix:
 
 
 def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> TargetOverlay:
-    """Create the overlay of a row. Requirements are those on the row's first architecture."""
+    """Create an overlay with the requirements on the row's first architecture."""
     item = TargetOverlay(row=row, published=target, folder=folder)
     required = item.requirements_for(next(iter(row.arch or target.lock.arch)))
     if row.extends is not None:
@@ -447,7 +451,6 @@ def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> TargetOve
 
 
 def _extended_target(item: TargetOverlay, below: Matrix) -> Target:
-    """Return the published target with the row's additions and settings."""
     row, target, required = item.row, below.targets[item.published.name], item.requirements
     added = {name: pin for name, pin in required.pins.items() if name not in target.pins}
     pins = {**target.pins, **added, **row.pins}
@@ -479,7 +482,7 @@ def _required_packages(required: ProjectRequirements) -> dict[str, RequiredPacka
 def _similar_target(
     item: TargetOverlay, below: Matrix, of_all: Mapping[str, RequiredPackage]
 ) -> Target:
-    """Create a target from the base and settings, but not the packages, of a published target.
+    """Create a target with the base and settings, but not the packages, of a published target.
 
     `of_all` are the requirements that apply to every image.
     """

@@ -26,7 +26,7 @@ from imgbuild.values import Digest, FileSize, Sha256
 
 
 class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A locked file. The URL is not stored, but looked up when the file is fetched."""
+    """A locked file, whose URL is looked up when the file is fetched."""
 
     file: FilePath
     size: FileSize
@@ -34,7 +34,7 @@ class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wheel(LockedFile, frozen=True, kw_only=True):
-    """A wheel and the name of the index, which is "built" for a wheel built from an sdist."""
+    """A wheel. `index` is the name of its index, or "built" for a wheel built from an sdist."""
 
     file: WheelFile
     package: Package
@@ -43,7 +43,7 @@ class Wheel(LockedFile, frozen=True, kw_only=True):
 
 
 class BuiltWheel(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel built from an sdist: the inputs of the build, and the expected result."""
+    """A wheel built from an sdist: the inputs of the build, and the expected wheel."""
 
     package: Package
     version: LockedVersion
@@ -72,13 +72,13 @@ class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def as_locked_file(self) -> LockedFile:
-        """The layer as a file."""
+        """Return the blob of the layer as a file."""
         key = self.digest.removeprefix("sha256:")
         return LockedFile(file=f"layers/{key}", size=self.size, sha256=key)
 
 
 class PythonArchive(LockedFile, frozen=True, kw_only=True):
-    """The archive of a standalone build of CPython, and the exact `version` of Python."""
+    """The archive of a standalone build of CPython. `version` includes the patch release."""
 
     version: PythonPatch
 
@@ -86,10 +86,10 @@ class PythonArchive(LockedFile, frozen=True, kw_only=True):
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """All inputs of an image on one architecture, sorted by package.
 
-    `base_files` contains etc/passwd and etc/group of a registry base, to which the image's user is
-    added. `security` is the date ("2026-11-22") of Debian's security suite, or unset if the suite
-    was not used. `tools` are the Debian packages in a separate layer above the base. `python` is
-    the archive of a standalone build, or unset if the base has an interpreter.
+    `base_files` contains etc/passwd and etc/group of a registry base, to which imgbuild adds the
+    image's user. `security` is the date ("2026-11-22") of Debian's security suite, or unset if the
+    suite was not used. `tools` are the Debian packages in a separate layer above the base. `python`
+    is the archive of a standalone build, or unset if the base has an interpreter.
     """
 
     wheels: tuple[Wheel, ...]
@@ -104,13 +104,13 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of all Python packages."""
+        """The versions of all Python packages, by name."""
         versions = {wheel.package: wheel.version for wheel in self.wheels}
         return versions | {built.package: built.version for built in self.built}
 
 
 def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
-    """Return all wheels to install, sorted by package, including wheels built from sdists."""
+    """Return all wheels to install, including those built from sdists, sorted by package."""
     built = (
         Wheel(
             package=item.package,

@@ -24,7 +24,7 @@ FAMILIES = {
 
 
 def duplicate_file_drops(lock: Lock) -> tuple[DroppedFiles, ...]:
-    """Select files of packages in `lock` that are omitted because another package replaces them.
+    """Return the files of packages in `lock` to omit because another package replaces them.
 
     Files of a published target are kept, so that the published layers do not change.
     """

@@ -21,7 +21,7 @@ from imgbuild.wheel.tags import WheelTags
 
 
 def find_row(session: Session, names: Sequence[str], verb: str) -> str:
-    """Select the row to change: the named row, or the only row of the matrix.
+    """Return the row to change: the one in `names`, or the only row of the matrix.
 
     Raises InputError if the target does not belong to a project, or if the project is the
     catalogue.
@@ -36,7 +36,7 @@ def find_row(session: Session, names: Sequence[str], verb: str) -> str:
         raise InputError(message, hint="choose one with --target")
     name = chosen[0].name
     if project_row(session.matrix, name) is None:
-        message = f"{session.project.matrix}: {name} is not the row of a project"
+        message = f"{session.project.matrix}: {name} is not a row of a project"
         raise InputError(message, hint=f"edit targets.{name} in this file")
     return name
 
@@ -50,9 +50,9 @@ def add_names(session: Session, requirements: Sequence[str]) -> list[str]:
 def addition_problems(
     session: Session, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
-    """List the reasons why `requirements` or `system` packages cannot be added to row `name`.
+    """Return the reasons why packages cannot be added to row `name`.
 
-    Raises FetchFailed if an index or an archive does not respond.
+    `system` are Debian packages. Raises FetchFailed if an index or an archive does not respond.
     """
     item = project_row(session.matrix, name)
     if item is None:

@@ -76,7 +76,7 @@ def read_code(
 
 
 def read_fork(text: str, context: Context) -> Fork:
-    """Read the fork given as `NAME=PATH` or `NAME=git+URL@REV`.
+    """Read the fork in `text`, which is `NAME=PATH` or `NAME=git+URL@REV`.
 
     Raises InputError for other texts.
     """
@@ -109,12 +109,12 @@ def read_fork(text: str, context: Context) -> Fork:
 def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> CodeReport:
     """Audit `code` against the packages of `lock` on `arch`.
 
-    Raises LockStale if the lock does not cover `arch`, and FetchFailed if the code of a package is
-    not available.
+    Raises LockStale if the lock does not include `arch`, and FetchFailed if the code of a package
+    is not available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
-        message = f"the lock of {lock.target} does not cover {arch}, only {', '.join(lock.arch)}"
+        message = f"the lock of {lock.target} does not include {arch}, only {', '.join(lock.arch)}"
         raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
     wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
@@ -146,9 +146,9 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> Code
 
 
 def _forks(lock: Lock, wheels: Iterable[Wheel], code: UserCode) -> tuple[Fork, ...]:
-    """Return the forks of `code`, with the locked versions that the forks replace.
+    """Return the forks of `code` with the locked versions that they replace.
 
-    Raises InputError if the target does not have the package.
+    Raises InputError if the target does not contain the package.
     """
     versions = {wheel.package: wheel.version for wheel in wheels}
     for fork in code.forks:
@@ -168,9 +168,9 @@ class CodePackages(msgspec.Struct, frozen=True, kw_only=True):
     """A package set that is opened only if no report is cached.
 
     `installed` maps packages to SHA-256 hashes. `machine` lists the Python version, the
-    architecture and other properties that affect the report. `others` are package sets to search
-    for alternatives. `others_key` is their cache key. `unread` are installed packages that were not
-    read.
+    architecture and other properties that affect the report. `others` returns package sets that are
+    searched for alternatives, and `others_key` is their cache key. `unread` are installed packages
+    that were not read.
     """
 
     installed: Mapping[str, str]
@@ -182,7 +182,7 @@ class CodePackages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_code_packages(package_set: PackageSet) -> CodePackages:
-    """Create the `CodePackages` of a package set that is already open."""
+    """Convert a package set that is already open to `CodePackages`."""
     return CodePackages(
         installed={name: each.wheel.sha256 for name, each in package_set.wheels.items()},
         machine=(package_set.python, package_set.arch, str(package_set.partial)),
@@ -234,7 +234,7 @@ def _place(store: Store, wheel: Wheel) -> Path | str:
 
 
 def _address(wheel: Wheel) -> str:
-    """Return a placeholder URL for a wheel, because no file is fetched for cached facts."""
+    """Return a placeholder URL: no file is fetched for cached facts."""
     return f"{LOCKED_PREFIX}{wheel.sha256}"
 
 
@@ -267,8 +267,7 @@ def _open_package_set(
 class CachedPackages(PackageSet):
     """A package set that reads only cached facts. Modules without cached facts are unknown.
 
-    `lacking` are the packages of unknown modules. Methods raise TimeoutError after `deadline` (a
-    value of `time.monotonic`).
+    Methods raise TimeoutError after `deadline` (a value of `time.monotonic`).
     """
 
     deadline = math.inf
@@ -289,25 +288,25 @@ class CachedPackages(PackageSet):
             return OpaqueModule(name, "unknown")
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """Works like `PackageSet`, but raises NotCachedError if sources must be searched."""
+        """Search sources as `PackageSet` does. Raises NotCachedError if they are not cached."""
         try:
             return super().mentioning(package, word)
         except FetchFailed as error:
             raise NotCachedError(self.owner(package) or package) from error
 
     def read(self, package: str, path: str) -> bytes | None:
-        """Works like `PackageSet`, but raises NotCachedError if a file must be fetched."""
+        """Read a file as `PackageSet` does. Raises NotCachedError if it must be fetched."""
         try:
             return super().read(package, path)
         except FetchFailed as error:
             raise NotCachedError(package) from error
 
     def read_ahead(self, package: str) -> None:
-        """Do nothing: facts are read only when a check needs them."""
+        """Do nothing, because facts are read only when a check needs them."""
 
 
 class NotCachedError(FetchFailed):
-    """A check needs all facts of a package, but some are not cached."""
+    """Raised if a check needs all facts of a package, but some are not cached."""
 
 
 def cached_findings(
@@ -318,7 +317,7 @@ def cached_findings(
     deadline: float = math.inf,
     only: Collection[str] | None = None,
 ) -> tuple[list[CodeFinding], list[str]]:
-    """Audit code with cached facts. Returns findings, and the packages whose facts are missing.
+    """Audit code with cached facts. Return findings, and the packages whose facts are missing.
 
     Facts are required for imported packages and for packages with a module that a check looked up.
     Nothing is fetched. If `only` is set, only these packages are read. Raises TimeoutError after
@@ -353,7 +352,7 @@ def find_run_errors(
 ) -> list[CodeFinding] | None:
     """Find errors in a command line and, with `project`, in the project's code.
 
-    Only cached facts are used. Returns None if the check would take longer than `seconds`.
+    Only cached facts are used. Return None if the check would take longer than `seconds`.
     """
     texts: tuple[CodeText, ...] = ()
     if command:
@@ -390,7 +389,6 @@ def _projects() -> list[Project]:
 
 
 def _others_key() -> str:
-    """Return a cache key that changes with the locks of `other_sets`."""
     locks = [
         path.read_bytes()
         for project in _projects()
@@ -430,7 +428,6 @@ def _other_set(lock: Lock, library: Library) -> OtherSet:
 
     @functools.cache
     def _open_cached_set() -> PackageSet:
-        """Open a package set of the wheels whose facts are cached."""
         here = [wheel for wheel in wheels if _is_cached(library, wheel)]
         return _open_package_set(lock, Arch.X86_64, here, library, partial_set=True)
 

@@ -1,7 +1,7 @@
 """Audits a lock, and caches the report.
 
-The facts of a wheel are cached under the hash of the wheel, and a report under a hash of all its
-inputs. A second audit therefore reads no wheels and downloads nothing.
+Facts about a wheel are cached under its hash, and a report under a hash of all its inputs. A second
+audit therefore reads no wheels and downloads nothing.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def audit_target(
     drop: bool = False,
     again: bool = False,
 ) -> Report:
-    """Audit the lock of target `name` with the waivers of the matrix.
+    """Audit the lock of target `name`, with the waivers in the matrix.
 
     If `drop` is set, downloaded wheels are removed from the cache after the audit. If `again` is
     set, a cached report is ignored. Raises LockStale if the target has no lock.
@@ -97,11 +97,12 @@ def audit_lock(
 ) -> Report:
     """Audit `lock` on `arch`.
 
-    Raises LockStale if the lock does not cover `arch`, and FetchFailed if a file is not available.
+    Raises LockStale if the lock does not include `arch`, and FetchFailed if a file is not
+    available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
-        message = f"the lock of {lock.target} does not cover {arch}, only {', '.join(lock.arch)}"
+        message = f"the lock of {lock.target} does not include {arch}, only {', '.join(lock.arch)}"
         raise LockStale(message, hint=f"run imgbuild lock {lock.target}")
     terms = judge.restrict_constraints(
         audit_terms(lock, inputs.matrix, learned), resolution.versions
@@ -126,7 +127,7 @@ def audit_lock(
 def audit_terms(
     lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()
 ) -> AuditTerms:
-    """Return the inputs of an audit other than packages: CUDA release, GPUs and waivers."""
+    """Return the inputs of an audit other than packages, such as CUDA release and waivers."""
     target = matrix.targets.get(lock.target)
     row = published.project_row(matrix, lock.target)
     required = row.requirements if row is not None else ProjectRequirements()
@@ -147,13 +148,10 @@ def audit_terms(
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """Return the symbolic links of an image: path → target."""
     return lock.settings.links | (lock.extends.links if lock.extends is not None else {})
 
 
 class _LockAudit:
-    """An audit of a lock on one architecture."""
-
     def __init__(self, lock: Lock, arch: Arch, inputs: Inputs, *, drop: bool) -> None:
         self._lock = lock
         self._arch = arch
@@ -166,7 +164,6 @@ class _LockAudit:
         self._turn = threading.Lock()  # threads read the base
 
     def run(self, terms: AuditTerms, checks: Sequence[str]) -> Report:
-        """Fetch missing files, read all files and run the checks."""
         try:
             return self._judge_files(terms, checks)
         finally:
@@ -188,7 +185,7 @@ class _LockAudit:
                 python=base.python,
                 arch=self._arch,
                 glibc=base.glibc,
-                locate=self._place,
+                locate=self._path_or_url,
                 omit=omitted_paths(self._lock.drop, self._wheels.values()),
             )
             return judge.audit_package_set(
@@ -203,7 +200,6 @@ class _LockAudit:
     def _removed_attributes(
         self, package_set: PackageSet, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
-        """Run `removed_attributes_check`, and add the name of the target to download errors."""
         http, pins = self._inputs.context.http, self._resolution.versions
         extends = self._lock.extends
         added = extends.arch[self._arch].wheels if extends is not None else ()
@@ -224,16 +220,14 @@ class _LockAudit:
 
         return _check_removed_attributes
 
-    def _place(self, wheel: Wheel) -> Path | str:
-        """Return the location of a wheel: a path in the cache, else a URL for range requests."""
+    def _path_or_url(self, wheel: Wheel) -> Path | str:
         return self._store.file(wheel.sha256) or f"{LOCKED_PREFIX}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
-        """Read shared objects that were not read before. Downloads their wheels."""
         unread = [
             wheel
             for wheel in self._wheels.values()
-            if library.wheel(wheel, self._place(wheel)).stored_elf_facts() is None
+            if library.wheel(wheel, self._path_or_url(wheel)).stored_elf_facts() is None
         ]
         for batch in split_into_batches(unread, lambda wheel: wheel.size, bounded=self._drop):
             fetched = self._supply.fetch_missing(batch)
@@ -250,14 +244,14 @@ class _LockAudit:
         return [*links, *debs, *libraries_loaded_first(self._interpreter(), self._lock.base.python)]
 
     def _interpreter(self) -> Sequence[ElfFacts]:
-        """Return the files of the standalone Python. Empty if Python is from Debian."""
+        """Return the shared objects of the standalone Python, or () if Python is from Debian."""
         archive = self._resolution.python
         if not archive:
             return []
         return read_standalone(archive, self._lock.base.python, self._file, self._store)
 
     def _file(self, item: Wheel | Deb | PythonArchive) -> Path:
-        """Return the path of the file of `item`. Fetches all files of the type if it is missing."""
+        """Return the path of `item`. If it is missing, fetch all files of its type."""
         with self._turn:
             rest = self._resolution.debs if isinstance(item, Deb) else (item,)
             return self._supply.path(item, rest)
@@ -276,25 +270,25 @@ class LockFiles:
         self.used_up: set[Sha256] = set()
 
     def is_built(self, wheel: Wheel) -> bool:
-        """Whether `wheel` is built from an sdist because no index has a wheel."""
+        """Return whether `wheel` is built from an sdist because no index has a wheel."""
         return wheel.sha256 in self._built
 
     def path(self, item: LockedFile, rest: Iterable[LockedFile] = ()) -> Path:
-        """Return the path of the file of `item`. Fetches `item` and `rest` if it is missing."""
+        """Return the path of `item`. If it is missing, fetch `item` and `rest`."""
         store = self._inputs.store
         path = store.file(item.sha256)
         if path is None:
             self.fetch_missing((item, *rest))
             path = store.file(item.sha256)
         if path is None:
-            message = f"{item.file} is not in {store.root} after it was fetched"
+            message = f"{item.file} was fetched, but is missing from {store.root}"
             raise FetchFailed(
                 message, hint="make sure that no other program removes files from the cache"
             )
         return path
 
     def fetch_missing(self, items: Iterable[LockedFile]) -> set[Sha256]:
-        """Fetch and build missing `items`. Returns the hashes of fetched files."""
+        """Fetch or build missing `items`, and return the hashes of fetched files."""
         missing = self._missing_hashes(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(missing)
         self.used_up |= self._missing_hashes(located.ingredients)
@@ -306,7 +300,7 @@ class LockFiles:
 
 
 class LockedRanges(ResolvedAddresses):
-    """A `RangeClient` for locked wheels. Their URLs are looked up on the first read.
+    """A `RangeClient` for locked wheels, whose URLs are looked up on the first read.
 
     Wheels that must be built from an sdist are built on the first read. URLs of wheels that are not
     locked are used unchanged.
@@ -315,7 +309,7 @@ class LockedRanges(ResolvedAddresses):
     def __init__(
         self, lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, supply: LockFiles
     ) -> None:
-        super().__init__(inputs.context.http, self._place)
+        super().__init__(inputs.context.http, self._path_or_url)
         self._lock = lock
         self._wheels = wheels
         self._inputs = inputs
@@ -328,7 +322,7 @@ class LockedRanges(ResolvedAddresses):
         with self._opening:
             return self._sources.indexes
 
-    def _place(self, sha256: Sha256) -> str:
+    def _path_or_url(self, sha256: Sha256) -> str:
         wheel = self._wheels[sha256]
         if self._supply.is_built(wheel) or wheel.index == PROJECT:
             return self._supply.path(wheel).as_uri()
@@ -359,7 +353,7 @@ def removed_attributes_check(
     """Create a check that finds removed class attributes by comparing releases of packages.
 
     Indexes are opened, and requests are sent, only if an attribute may have been removed.
-    `published` has the same meaning as in `removed_attributes.check_removed_attributes`.
+    `published` is as in `removed_attributes.check_removed_attributes`.
     """
 
     def _releases() -> ReleaseCatalogue:

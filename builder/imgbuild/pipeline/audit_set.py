@@ -64,7 +64,7 @@ class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a package set: wheels, their locations, and packages without wheels.
 
     `known` maps packages without a readable file to versions. If `partial` is set, packages that
-    are not listed can be installed, too. `unread` lists parts that the audit does not check.
+    are not listed may also be installed. `unread` lists what the audit does not check.
     """
 
     wheels: tuple[Wheel, ...]
@@ -75,12 +75,12 @@ class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions by package."""
+        """The versions of packages, by name."""
         return {**self.known, **{wheel.package: wheel.version for wheel in self.wheels}}
 
 
 class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for an audit of a package set.
+    """The options of an audit of a package set.
 
     `index` returns the URL of the default index. `indexes` are other indexes that files declare. If
     `again` is set, cached reports are ignored. `code` audits the user's code against the opened
@@ -101,10 +101,11 @@ class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
 def audit_pins(
     listed: PinList, request: SetRequest, *, partial: bool = False, matrix: Matrix | None = None
 ) -> Report:
-    """Audit a set of pins. Local wheels are read; remote wheels are not downloaded completely.
+    """Audit a set of pins.
 
-    If `partial` is set, missing requirements are not errors. The indexes with builds for a CUDA
-    release (`torch==2.10.0+cu130`) are taken from `matrix`.
+    Remote wheels are not downloaded completely. If `partial` is set, missing requirements are not
+    errors. The indexes with builds for a CUDA release (`torch==2.10.0+cu130`) are taken from
+    `matrix`.
     """
     context = request.context
     extras = {package: pin.extras for package, pin in listed.pins.items() if pin.extras}
@@ -186,7 +187,6 @@ def _cached_report(
 
 
 def _path(pin: Pin) -> Path | None:
-    """Return the path of a pin's local wheel, or None."""
     parts = urlsplit(pin.url)
     path = Path(unquote(parts.path))
     return path if parts.scheme == "file" and path.suffix == ".whl" and path.is_file() else None
@@ -244,12 +244,12 @@ def _pinned_files(
     for package, pinned in listed.pins.items():
         if package in failed:
             why = (
-                f"could not read {pinned.url} ({failed[package]}); read this version from the "
-                "index instead"
+                f"could not read {pinned.url} ({failed[package]}); this version was read from the"
+                " index instead"
             )
             unread.append(UncheckedPart(what=f"{package}=={pinned.version}", why=why))
         elif pinned.url and package not in local and package not in by_address:
-            why = f"did not read {pinned.url}; read this version from the index instead"
+            why = f"{pinned.url} was not read; this version was read from the index instead"
             unread.append(UncheckedPart(what=f"{package}=={pinned.version}", why=why))
     lacking = {name.partition("==")[0] for name in picked.lacking} - sdists.packages
     here = (*local.values(), *sdists.wheels)
@@ -276,7 +276,7 @@ def open_indexes(
 def _wheels_by_address(
     listed: PinList, local: Mapping[str, object], request: SetRequest
 ) -> tuple[dict[str, tuple[IndexFile, ...]], dict[str, str]]:
-    """Find the wheels that are required by URL. Returns files and errors by package."""
+    """Find the wheels that are required by URL. Return files and errors by package."""
     files: dict[str, tuple[IndexFile, ...]] = {}
     failed: dict[str, str] = {}
     for package, pin in listed.pins.items():
@@ -317,7 +317,7 @@ def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[IndexL
 def _audit_files(
     files: PackageFiles, request: SetRequest, *, history_may_fail: bool
 ) -> tuple[Report, bool]:
-    """Audit `files`. Returns the report, and whether all queried indexes responded."""
+    """Return the report, and whether all queried indexes responded."""
     from imgbuild.pipeline import audit_lock
 
     http = BlockCache(request.context.http)
@@ -435,7 +435,7 @@ def torch_cuda(package_set: PackageSet) -> str:
 def _unread_binaries(
     package_set: PackageSet, files: PackageFiles, checks: Sequence[str]
 ) -> list[UncheckedPart]:
-    """Return the parts of compiled packages that were not checked, and the reasons."""
+    """Return what was not checked in compiled packages, with reasons."""
     if not {"elf", "cuda"} & set(checks):
         return []
     compiled = [

@@ -31,7 +31,10 @@ def build_all(
     form: str = "oci",
     only_base: bool = False,
 ) -> list[BuiltImage]:
-    """Build each target from its lock. Raises LockStale if a lock is out of date."""
+    """Build each target from its lock.
+
+    Raises LockStale if a lock is out of date.
+    """
     refuse_one_file(selected, output, form)
     files.require_writable(
         [session.project.output_path("build")] if output is None else [output],
@@ -97,7 +100,7 @@ def deliver_image(built: BuiltImage, folder: Path, place: Path, form: str, name:
 
 
 def report_built(built: BuiltImage) -> None:
-    """Report the result of a build."""
+    """Report the size and path of an image, and the number of assembled layers."""
     work = (
         "nothing to do"
         if built.unchanged

@@ -1,7 +1,4 @@
-"""Audits a user's code with cached facts, to find compatible targets and print warnings.
-
-Modules of the audit are imported only when needed, so that `run` and `list` start faster.
-"""
+"""Audits a user's code with cached facts, to find compatible targets and print warnings."""
 
 from __future__ import annotations
 
@@ -51,9 +48,10 @@ class CodeFit(msgspec.Struct, frozen=True, kw_only=True):
 def check_code_fits(
     session: Session, names: Sequence[str], arches: Sequence[Arch], paths: Sequence[Path]
 ) -> list[CodeFit]:
-    """Check the code at `paths` against each locked target of `names`, and sort the best first.
+    """Check the code at `paths` against each locked target in `names`.
 
-    Nothing is fetched. Raises NothingSelected if there is no code at `paths`.
+    The best results are first. Nothing is fetched. Raises NothingSelected if there is no code at
+    `paths`.
     """
     from imgbuild.pipeline import audit_code
 
@@ -123,7 +121,7 @@ def warn_of_command_errors(
 
 
 def warn_of_code_errors(session: Session, name: str, arch: Arch, took: float) -> None:
-    """Warn about errors in a project's code after a lock that `took` this many seconds.
+    """Warn about errors in a project's code after a lock that took `took` seconds.
 
     The audit takes at most `LOCK_SHARE` of that time, or a second for a lock that is up to date.
     """
@@ -140,7 +138,6 @@ def warn_of_code_errors(session: Session, name: str, arch: Arch, took: float) ->
 
 
 def _print_errors(name: str, errors: Sequence[CodeFinding]) -> None:
-    """Warn about a limited number of `errors`, most frequent first. Each text is printed once."""
     places: dict[str, list[CodeFinding]] = {}
     for finding in errors:
         text = ": ".join(filter(None, (finding.message, finding.remedy)))

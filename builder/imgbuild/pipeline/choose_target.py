@@ -47,14 +47,14 @@ from imgbuild.system import threads
 from imgbuild.values import normalize_package
 from imgbuild.wheel.tags import WheelTags
 
-CONDA_REASON = "a conda package that is missing from the index"
+CONDA_REASON = "a Conda package that is missing from the index"
 PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 
 class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
     """The number of pinned packages with a wheel for a Python version, and packages without one.
 
-    `unlocked` lists the targets with this Python version if none of these targets is locked.
+    If no target with this Python version is locked, `unlocked` lists these targets.
     """
 
     python: str
@@ -64,12 +64,12 @@ class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The target for a project, ordered alternatives, and packages to exclude or build.
+    """The target for a project, alternatives in order, and packages to exclude or build.
 
-    `excluded` maps packages to reasons, and `sdists` packages to build from an sdist. `missed` are
-    messages about packages that the user excluded but the project needs. `relaxed` maps packages to
-    the selected version. `indexes` are the indexes of the project's files that are used. `as_of` is
-    None if the cut-off date of the target is late enough.
+    `excluded` and `sdists` map packages to reasons. `missed` are messages about packages that the
+    user excluded but the project needs. `relaxed` maps packages to the selected version. `indexes`
+    are the indexes of the project's files that are used. `as_of` is None if the cut-off date of the
+    target is late enough.
     """
 
     candidates: tuple[TargetCandidate, ...]
@@ -137,7 +137,7 @@ class TargetChooser:
         return self._demands[python]
 
     def _metadata(self, demand: PackageDemand, python: str) -> bytes:
-        """METADATA of the wheel that satisfies a requirement. Empty if no wheel does."""
+        """Return METADATA of the wheel that meets `demand`, or b"" if no wheel does."""
         pages, tags = self.pages, self._tags(python)
         wheel = pages.pinned_wheel(demand, tags) if demand.pin else pages.newest_wheel(demand, tags)
         return pages.metadata(wheel) if wheel is not None else b""
@@ -146,10 +146,10 @@ class TargetChooser:
         return next((d for d in self.demands(facts.python) if d.package == "torch"), None)
 
     def _torch(self, facts: LockedFacts) -> tuple[str, str]:
-        """Choose the torch version and CUDA release of the image, from the project or from `facts`.
+        """Return the torch version and CUDA release of the image, from the project or from `facts`.
 
-        The newest build for the CUDA release of the target, or for a release in the project's
-        files, is preferred among the versions that the project accepts.
+        Among the versions that the project accepts, the newest build for the CUDA release of the
+        target, or for a release in the project's files, is preferred.
         """
         has = facts.versions.get("torch", "")
         demand = self._torch_demand(facts)
@@ -168,7 +168,7 @@ class TargetChooser:
         return build.version.public, build.cuda or facts.cuda
 
     def cuda(self) -> tuple[str, ...]:
-        """Return the CUDA releases implied by the project's files."""
+        """Return the CUDA releases in the project's files."""
         python = next(iter(self._matrix.bases.values())).python
         return cuda_named(self._declared, self._tags(python).markers)
 
@@ -239,7 +239,6 @@ class TargetChooser:
     def _find_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[UnmetDemand]:
-        """Find all reasons why no image can be based on `chosen`."""
         pages, tags = self.pages, self._tags(facts.python)
         required = self._missing_pins(facts, asked)
         blocked = [
@@ -288,7 +287,6 @@ class TargetChooser:
         return facts
 
     def _read_indexes(self, published: Collection[str], folder: Path) -> None:
-        """Look up packages in the indexes declared in the project's files."""
         if not self._declared.indexes:
             return
         tags = self._tags(next(iter(self._matrix.bases.values())).python)
@@ -305,7 +303,7 @@ class TargetChooser:
         self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)
 
     def _other_cuda(self, chosen: TargetCandidate, facts: LockedFacts) -> str:
-        """Return the CUDA release that the project's files imply, if the target has another one.
+        """Return the CUDA release in the project's files, or "" if it is the target's.
 
         If the files pin torch, the CUDA release of this build is used, unless the files require a
         different major version of CUDA. Releases of container images are ignored if torch has no
@@ -323,7 +321,6 @@ class TargetChooser:
         return cuda if cuda != chosen.cuda else ""
 
     def _usable_cuda(self, facts: LockedFacts) -> list[str]:
-        """Return the CUDA releases in the files, oldest first, without those that torch lacks."""
         required = required_cuda(self._declared)
         return [
             release
@@ -332,7 +329,6 @@ class TargetChooser:
         ]
 
     def _is_built(self, cuda: str, facts: LockedFacts) -> bool:
-        """Whether the index has a torch build for this CUDA release."""
         if cuda != facts.cuda and facts.python not in self._cuda_of:
             self._cuda_of[facts.python] = engine_torch.releases(
                 self.pages, self._tags(facts.python)
@@ -342,7 +338,6 @@ class TargetChooser:
     def _missing_toolkit_obstacles(
         self, chosen: TargetCandidate, facts: LockedFacts
     ) -> list[UnmetDemand]:
-        """Return the project's torch or CUDA requirement if no image can have this CUDA release."""
         built, named = self._torch(facts)[1], self._other_cuda(chosen, facts)
         if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
             return []
@@ -357,14 +352,12 @@ class TargetChooser:
         return {r.package for r in self._declared.requirements if r.kind == "override"}
 
     def _excluded_packages(self) -> dict[str, str]:
-        """Return packages that the user excluded, or that exist only as CUDA source code."""
         named = sorted(self._request.exclude)
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
         }
 
     def _open_demands(self, facts: LockedFacts) -> list[PackageDemand]:
-        """Return the requirements that a target does not satisfy, up to the limit of lookups."""
         demands_left = [
             each for each in self.demands(facts.python) if not _is_satisfied(each, facts)
         ]
@@ -373,7 +366,6 @@ class TargetChooser:
     def _read_pages(
         self, order: Sequence[TargetCandidate], facts: Mapping[str, LockedFacts]
     ) -> None:
-        """Fetch index pages of the nearest target's unsatisfied requirements, and of other pins."""
         nearest = facts[order[0].target]
         names = {
             demand.package
@@ -393,7 +385,6 @@ class TargetChooser:
     def _conflicts(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> Sequence[TargetChange]:
-        """Find conflicts of the target's versions with requirements of packages it lacks."""
         changes: dict[str, TargetChange] = {}
         overrides = self._overridden_packages()
         for demand, requirements in self._missing_pins(facts, asked):
@@ -415,7 +406,6 @@ class TargetChooser:
     def _missing_pins(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[tuple[PackageDemand, list[Requirement]]]:
-        """Return a limited number of pins that the target lacks, with their requirements."""
         tags = self._tags(facts.python)
         pins = [
             demand
@@ -435,7 +425,6 @@ class TargetChooser:
         ]
 
     def _add_suggestion(self, obstacle: UnmetDemand) -> UnmetDemand:
-        """Add a similar name from the catalogue to `obstacle` if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
             reason = f"{obstacle.reason}, because it is a nightly build; require the wheel by URL"
             return msgspec.structs.replace(obstacle, reason=reason)
@@ -447,7 +436,6 @@ class TargetChooser:
     def _source_packages(
         self, blocked: Sequence[UnmetDemand], facts: LockedFacts, folder: Path
     ) -> tuple[list[BuildAdvice], dict[str, str]]:
-        """Split packages published only as sdists: those with CUDA code, and buildable ones."""
         cuda, sdists = source_packages.split_obstacles(blocked, self.pages)
         torch, release = self._torch(facts)
         needs = WheelNeeds(
@@ -461,7 +449,6 @@ class TargetChooser:
         return source_packages.advise_on_builds(cuda, needs, folder, requiring), sdists
 
     def _requiring(self, facts: LockedFacts, package: str) -> list[str]:
-        """Return the requirements that a target does not satisfy and that depend on `package`."""
         demands_left = (d for d in self.demands(facts.python) if d.package not in facts.versions)
         added = sorted(demands_left, key=lambda each: _weight(each.package))
         return source_packages.demands_requiring(
@@ -469,7 +456,6 @@ class TargetChooser:
         )
 
     def _missed(self, facts: LockedFacts, folder: Path) -> tuple[str, ...]:
-        """Messages about packages that the user excluded but the project or its packages need."""
         imports = source_packages.package_imports(folder, self._request.exclude)
         needed = {
             name: [*map(str, sites), *self._requiring(facts, name)]
@@ -503,7 +489,6 @@ class TargetChooser:
         return latest if latest > datetime.date.fromisoformat(facts.as_of) else None
 
     def _wheel_counts(self) -> tuple[WheelCount, ...]:
-        """Count the pinned packages that have wheels, for the Python version of each base."""
         locked = set(self._project.locked_targets())
         targets: dict[str, list[str]] = {}
         for name, target in self._matrix.targets.items():

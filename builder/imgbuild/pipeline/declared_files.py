@@ -1,4 +1,4 @@
-"""Reads files that declare a project's requirements, from folders or git repositories."""
+"""Reads files that declare a project's requirements, in folders or git repositories."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ NAMED_PACKAGES = 6  # entries of one file that are omitted for one reason; --jso
 class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The declarations of a project's files, and their locations.
 
-    `extras` and `groups` are selected by the user. `copies` maps external files to their new
-    locations in the project. `names` maps URLs of git repositories to package names. `failures` are
-    the errors of repositories whose package name could not be read.
+    `copies` maps external files to their new locations in the project. `names` maps URLs of git
+    repositories to package names. `failures` are the errors of repositories whose package name
+    could not be read.
     """
 
     declared: Declarations
@@ -71,7 +71,8 @@ def read_files(
 ) -> ReadFiles:
     """Read the declarations of `places`, and the package names of git repositories.
 
-    Parameters and errors are the same as in `_read_files`.
+    A place is a file, a folder or a git URL, by default the project's `folder`. Repositories are
+    cloned into `scratch`. Raises InputError for a place that does not exist.
     """
     files = _read_files(folder, places, scratch / "first", extras, groups, {})
     if not files.declared.unnamed:
@@ -89,12 +90,7 @@ def _read_files(
     groups: Sequence[str],
     names: Mapping[str, str],
 ) -> ReadFiles:
-    """Read the declarations of `places`, or by default of the project's `folder`.
-
-    A place is a file, a folder or a git URL. Repositories are cloned into `scratch`. Files outside
-    of the project are listed as copies, because the matrix can only refer to files in its folder.
-    Raises InputError for a place that does not exist.
-    """
+    """List files outside of the project as copies: a matrix can only refer to its folder."""
     inside: list[str] = []
     outside: list[Path] = []
     for place in places:
@@ -128,7 +124,7 @@ def _read_files(
         files = () if place_.is_dir() else (place_.name,)
     declared = read.read_declared(top, files, extras=extras, groups=groups, names=names)
     if outside:
-        declared = _drop_folder_indexes(declared)
+        declared = _drop_outside_indexes(declared)
     copies = [(top / file, f"{COPIES}/{top.name}/{file}") for file in declared.files]
     return ReadFiles(
         declared=declared,
@@ -141,7 +137,7 @@ def _read_files(
 
 
 def declares_anything(declared: Declarations) -> bool:
-    """Whether the files of a project declare requirements."""
+    """Return whether the files of a project declare requirements."""
     named = (*declared.requirements, *declared.packages, *declared.debian, *declared.unnamed)
     return bool(named or declared.python or declared.cuda)
 
@@ -160,8 +156,7 @@ def require_read(declared: Declarations) -> None:
     raise InputError(message, problems=problems, hint=hint)
 
 
-def _drop_folder_indexes(declared: Declarations) -> Declarations:
-    """Omit indexes that are folders outside of the project."""
+def _drop_outside_indexes(declared: Declarations) -> Declarations:
     folders = [each for each in declared.indexes if each.url.startswith("file:")]
     notes = [
         NotRead(place=each.place, text=each.url, reason="a folder of another project")
@@ -209,7 +204,8 @@ def _locate_indexes(declared: Declarations, folder: Path) -> Declarations:
 def listed_files(files: ReadFiles) -> tuple[str, ...]:
     """Return the files to list in a row of the matrix, without files that other files include.
 
-    Included files at the root of the project are omitted only if they are requirements files.
+    Included files in the root folder of the project are omitted only if they are requirements
+    files.
     """
     every = {(each.text, each.place) for each in files.declared.requirements}
     nested = set()
@@ -228,7 +224,6 @@ def listed_files(files: ReadFiles) -> tuple[str, ...]:
 
 
 def _read_alone(files: ReadFiles, file: str) -> Declarations | None:
-    """Return the declarations of `file` alone. None if the file is unreadable."""
     try:
         return read.read_declared(
             files.folder, (file,), extras=files.extras, groups=files.groups, names=files.names
@@ -240,7 +235,7 @@ def _read_alone(files: ReadFiles, file: str) -> Declarations | None:
 
 
 def copy_files(files: ReadFiles, folder: Path) -> list[Path]:
-    """Copy external files into the project's `folder`. Returns their paths."""
+    """Copy external files into the project's `folder`, and return their paths."""
     paths = []
     for source, name in files.copies:
         path = folder / name
@@ -265,7 +260,7 @@ def add_requirements(declared: Declarations, lines: Sequence[str]) -> Declaratio
 
 
 def declared_summary(declared: Declarations) -> list[str]:
-    """Summarize the declarations of each file in one line."""
+    """Summarize the declarations of each file on one line."""
     lines = []
     for file in declared.files:
         counts: dict[str, int] = {}
@@ -289,7 +284,7 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
 
 
 def unread_entries(declared: Declarations) -> list[str]:
-    """Format entries that were not read, one line for each file and reason."""
+    """Return a line for each file and reason, listing what was not read in the file."""
     reason = "the package name is missing; write `NAME @ git+https://…`, or add #egg=NAME"
     groups: dict[tuple[str, str], list[NotRead]] = {}
     for item in declared.not_read:
@@ -309,7 +304,7 @@ def find_indexes(
     *,
     published: Collection[str] = (),
 ) -> ProjectIndexes:
-    """Find the declared indexes that `demands` need. Reports the packages and errors of each index.
+    """Find the declared indexes that `demands` need, and report their packages and errors.
 
     Packages in `published` use a declared index only if the default index does not satisfy the
     requirement.
@@ -327,7 +322,6 @@ def find_indexes(
 
 
 def _unread_entry_text(items: Sequence[NotRead]) -> str:
-    """Format the entries of a file that were not read for the same reason."""
     first, last = items[0], items[-1]
     lines = f"-{last.place.line}" if last.place.line > first.place.line else ""
     texts = list(dict.fromkeys(each.text for each in items if each.text != each.place.file))

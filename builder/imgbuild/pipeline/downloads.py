@@ -1,4 +1,4 @@
-"""Computes what `imgbuild lock` will download, so that the progress bar shows the total size."""
+"""Computes the total download size for the progress bar of `imgbuild lock`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from imgbuild.values import Digest, Sha256
 
 
 class DownloadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The files to download for several locks, and for each target the files to read again."""
+    """The files to download for several locks.
+
+    `later` maps each target to the files that targets locked after it need.
+    """
 
     transfer: Transfer
     missing: frozenset[Sha256]
@@ -40,7 +43,7 @@ def plan_downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> D
         added = lock.extends.files.values() if lock.extends is not None else ()
         for file in added:  # the user's files next to the matrix
             lock_inputs.pop(file.sha256, None)
-        layers = [layer for layer in _layers(project, lock, inputs) if layer.id not in seen]
+        layers = [layer for layer in _unread_layers(project, lock, inputs) if layer.id not in seen]
         seen.update(layer.id for layer in layers)
         # Facts read from a complete file for an earlier lock are cached, so that only layers reread
         # it.
@@ -66,7 +69,7 @@ def plan_downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> D
 def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> RecordedLayers:
     """Return the layer records of the project, and cached records for the base of `lock`.
 
-    The records of a published target are part of its lock.
+    The records of a published target are in its lock.
     """
     project_records = records.read_records(project.images)
     others = {*project_records.layers, *published_layers(lock)}
@@ -88,8 +91,7 @@ def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[L
     return unknown, rest
 
 
-def _layers(project: Project, lock: Lock, inputs: Inputs) -> list[Layer]:
-    """Return the layers of `lock` whose inputs must be read."""
+def _unread_layers(project: Project, lock: Lock, inputs: Inputs) -> list[Layer]:
     unknown, rest = layers_to_read(project, lock, inputs)
     return [*unknown, *rest, *folders.find_unread_layers(lock, inputs.store)]
 

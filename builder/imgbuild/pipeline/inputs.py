@@ -12,9 +12,8 @@ from imgbuild.system.console import console
 def open_inputs(session: Session, *, locking: bool = False) -> Inputs:
     """Open the cache and the sources of files.
 
-    If `locking` is set, the indexes are used even if the mirror is set as the only source.
-
-    Raises InputError if a mirror setting is invalid.
+    If `locking` is set, the indexes are used even if the mirror is set as the only source. Raises
+    InputError if a mirror setting is invalid.
     """
     named = mirror.find_mirror(
         session.project.root, session.options.mirror, only=session.options.mirror_only

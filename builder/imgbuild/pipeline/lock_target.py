@@ -6,7 +6,7 @@ resolve → audit → lock → plan → fetch → assemble (digests only) → co
 computed.
 
 Shared objects and GPU code are audited after the download, because this check needs complete files.
-If imgbuild learns a constraint from an error, the target is resolved again. Otherwise the target
+If imgbuild learns a constraint from an error, the target is resolved again. Otherwise, locking
 fails, and nothing is written.
 """
 
@@ -57,7 +57,7 @@ SITE_PACKAGES: Final = "/site-packages"
 def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
     """Resolve the lock of target `name` from METADATA and Python code, without downloading files.
 
-    Learned constraints are kept even if the target fails, because they apply to the packages.
+    Learned constraints are stored even if locking fails, because they apply to the packages.
     """
     matrix = inputs.matrix
 
@@ -87,7 +87,7 @@ def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
 def lock_target(
     project: Project, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
 ) -> tuple[Lock, TargetDigests]:
-    """Write `lock` and its digests. The target is resolved again if the audit yields constraints.
+    """Write `lock` and its digests, or resolve again if the audit yields constraints.
 
     Files are written only on success. If `drop` is set, downloaded files are removed from the cache
     after the digests of their layers are computed.
@@ -120,7 +120,7 @@ def lock_target(
 
 
 def _audit_lock(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> list[Report] | None:
-    """Audit `lock`. Returns the reports, or None if new constraints were learned.
+    """Return the reports, or None if new constraints were learned.
 
     For a lock that extends another, only checks that need complete files are run, because
     `resolve_target` or the audit of the published lock has run the other checks. Raises AuditFailed
@@ -165,12 +165,13 @@ def omit_unsupported_gpus(lock: Lock, reports: Iterable[Report]) -> Lock:
         raise AuditFailed(message, hint="change a pin, or `like` in matrix.yaml")
     shown = ", ".join(capability for capability in lock.gpu if capability in omitted)
     reasons = "; ".join(findings)
-    console.warn(f"{lock.target} is locked without the GPUs {shown} of its `like` row: {reasons}")
+    console.warn(
+        f"{lock.target} is locked without the GPUs {shown} of the target in `like`: {reasons}"
+    )
     return lock.with_gpus(gpus)
 
 
 def _without_gpus(report: Report, omitted: Collection[str]) -> Floors | None:
-    """The requirements of a report on the host, without GPUs that the image does not support."""
     if report.floors is None:
         return None
     return msgspec.structs.replace(
@@ -234,7 +235,7 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
 
 
 def _replaces_script(lock: Lock, arch: Arch, conflict: PathConflict) -> bool:
-    """Whether a script of the project's package replaces a script of the published target.
+    """Return whether a script of the project's package replaces a script of the published target.
 
     Such a conflict is allowed, because the layer of the project's package is above the other
     layers, and pip also replaces scripts.
@@ -250,8 +251,8 @@ def _replaces_script(lock: Lock, arch: Arch, conflict: PathConflict) -> bool:
 def drop_lines(lock: Lock, arch: Arch, file_conflicts: Iterable[PathConflict]) -> str:
     """Return lines for `matrix.yaml` that omit the conflicting files of one of the packages.
 
-    Files of published packages cannot be omitted. Files of added packages are omitted first, and
-    files of the project's packages last.
+    Files of added packages are omitted first, and files of the project's packages last. Files of
+    published packages cannot be omitted.
     """
     added = lock.extends.arch[arch].wheels if lock.extends is not None else ()
     of_project = lock.project.packages if lock.project is not None else {}
@@ -314,7 +315,6 @@ def _lock_layers(
 
 
 def _save_records(project: Project, added: RecordedLayers, inputs: Inputs) -> RecordedLayers:
-    """Add records to the files of the project. Other processes can add records at the same time."""
     with inputs.store.hold_lock(f"records-{sha256(str(project.images).encode())}"):
         before = records.read_records(project.images)
         merged = records.merge_records(before, [added])

@@ -58,7 +58,6 @@ def package_requirements(
 
 
 def _fetch_metadata(lock: Lock, wheels: Sequence[Wheel], http: RangeClient, inputs: Inputs) -> None:
-    """Fetch METADATA of `wheels` from their indexes into the cache."""
     title = f"reading the requirements of {format_count(len(wheels), 'package')} of {lock.target}"
     with console.progress(title, len(wheels), unit="packages") as bar:
 

@@ -30,7 +30,7 @@ from imgbuild.system.amounts import format_count
 
 
 class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
-    """Exact versions of all packages, and the CUDA release that the files imply (or "").
+    """The exact versions of all packages, and the CUDA release in the files (or "").
 
     `indexes` are the indexes in the files from which packages were selected. `exempt` maps packages
     that the files override to the places of the overrides.
@@ -43,7 +43,7 @@ class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_indexes(listed: PinList, request: SetRequest, matrix: Callable[[], Matrix]) -> SetRequest:
-    """Add the declared indexes with packages that the default index lacks to the request.
+    """Add the declared indexes with packages that the default index lacks to `request`.
 
     A local version (`2.6.0+cu124`) is looked up by its public version.
     """
@@ -137,7 +137,6 @@ def solve_pins(
 def _pins_by_url(
     items: Sequence[PackageDemand],
 ) -> tuple[dict[str, Pin], tuple[UncheckedPart, ...]]:
-    """Split URL requirements into pins of wheels, and requirements whose version is unknown."""
     pins, unread = {}, []
     for item in items:
         version = addresses.wheel_version(item.source)

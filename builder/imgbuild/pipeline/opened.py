@@ -1,4 +1,4 @@
-"""Finds the project of a command, and prints a message if it is the catalogue of imgbuild."""
+"""Finds the project of a command, and prints a message if the catalogue is used instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imgbuild.system.console import console
 
 
 def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
-    """Find the project of `matrix` as `find_project` does, or use the catalogue.
+    """Find the project of `matrix` as `find_project` does, or return the catalogue.
 
     The catalogue is used if `matrix` is not a file, the project has none of the targets `names` (or
     patterns), and the catalogue has all of these targets. With -v, the folder of the catalogue is
@@ -25,12 +25,11 @@ def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
     if matrix is None and names and opened_project.writable:
         opened_project = _project_with_targets(opened_project, names)
     if not opened_project.writable:
-        _report(opened_project.root)
+        _report_catalogue_once(opened_project.root)
     return opened_project
 
 
 def _project_with_targets(project: Project, names: Sequence[str]) -> Project:
-    """Return the catalogue if `project` has none of `names` and the catalogue has all of them."""
     catalogue = project_paths.catalogue_project()
     offered = catalogue.locked_targets()
     if not all(fnmatch.filter(offered, name) for name in names):
@@ -51,7 +50,7 @@ def matrix_targets(project: Project) -> list[str]:
 
 
 def report_templates(project: Project) -> None:
-    """Print the templates of the project that replace templates of imgbuild."""
+    """Print the project's templates that replace templates of imgbuild."""
     names = templates.project_templates(project.images)
     if names:
         folder = project.images / templates.FOLDER
@@ -59,6 +58,5 @@ def report_templates(project: Project) -> None:
 
 
 @functools.cache
-def _report(folder: Path) -> None:
-    """Print the folder of the catalogue, once per process."""
+def _report_catalogue_once(folder: Path) -> None:
     console.detail(f"using targets of the catalogue of imgbuild {__version__} in {folder}")

@@ -29,7 +29,7 @@ from imgbuild.values import Arch, Digest, native_arch
 
 
 class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of a rebuild: a lock, the architectures, and the location of the lock.
+    """The lock for a rebuild, its architectures, and its location.
 
     Wheel folders in the lock are relative to `folder`.
     """
@@ -110,7 +110,6 @@ def rebuild_image(
 
 
 def _published_origin(reference: ImageReference, client: RegistryClient) -> RebuildOrigin:
-    """Read the lock attached to a published image, and check that it belongs to the image."""
     descriptor = client.resolve(reference)
     if descriptor is None:
         message = f"{reference}: no such image"

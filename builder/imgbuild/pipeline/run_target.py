@@ -1,4 +1,4 @@
-"""Finds or builds the image of a target for `imgbuild run`, and runs the command in the image.
+"""Finds or builds the image of a target, and runs the command of `imgbuild run` in it.
 
 Modules that build or convert images are imported only when needed, because `imgbuild run` otherwise
 takes three times as long to start.
@@ -66,7 +66,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
         return self.layout if self.layout is not None and arch in self.layout.images else None
 
     def config(self, arch: Arch) -> CommandConfig:
-        """Return the configuration for commands in the (possibly missing) image for `arch`."""
+        """Return the configuration for commands in the image for `arch`, even if it is missing."""
         built_layout = self.built(arch)
         if built_layout is not None or self.locked is None:
             return run_in_image.command_config(built_layout or layout.read_layout(self.place), arch)
@@ -109,7 +109,7 @@ def find_run_target(session: Session, name: str, folder: Path | None) -> RunTarg
 
 
 def build_if_missing(session: Session, target: RunTarget, arch: Arch) -> Layout:
-    """Return the layout with the image for `arch`. Builds a missing or outdated image."""
+    """Return the layout with the image for `arch`, and build a missing or outdated image."""
     there = target.built(arch)
     if there is not None or target.locked is None:
         return there or find_built_layout(session, target.name, target.place)
@@ -154,13 +154,13 @@ def run_target(
     capture: bool,
     kernel_cache: bool,
 ) -> CommandResult:
-    """Run the command of `request` in the image. A missing image is built and loaded.
+    """Run the command of `request` in the image, which is built and loaded if it is missing.
 
     If `kernel_cache` is set, compiled kernels are cached for later runs.
     """
     store = Store.open(reporter=console)
     if through == "apptainer":
-        image = _sif(session, target, arch)
+        image = _current_sif(session, target, arch)
         if kernel_cache:
             request = _mount_kernel_cache(target, arch, request, store, make=True)
         _report_ignored(request, through)
@@ -168,8 +168,7 @@ def run_target(
     chosen = run_in_image.choose_engine(through, reporter=console)
     if chosen is not None and not engine.is_local(chosen):
         console.warn(
-            f"{chosen.kind} runs on another machine, so mounts refer to folders on the other "
-            "machine"
+            f"{chosen.kind} runs on another machine, so mounts refer to folders on that machine"
         )
     layout_built = build_if_missing(
         session, target, arch
@@ -229,9 +228,10 @@ def engine_command(
     through: str | None,
     kernel_cache: bool,
 ) -> EngineCommand:
-    """Return the command line for the engine `through` (default: the running engine, or Docker).
+    """Return the command line for an engine.
 
-    Raises InputError for a root folder, because a root folder needs more than one command.
+    The engine is `through`, or else the running engine or Docker. Raises InputError for a root
+    folder, because a root folder needs more than one command.
     """
     if through == "root":
         message = (
@@ -279,8 +279,7 @@ def _sif_path(target: RunTarget) -> Path:
     return target.place.with_name(f"{target.place.name}.sif").absolute()
 
 
-def _sif(session: Session, target: RunTarget, arch: Arch) -> Path:
-    """Return the path of the SIF file next to the layout. Creates a missing or outdated file."""
+def _current_sif(session: Session, target: RunTarget, arch: Arch) -> Path:
     from imgbuild.sif import convert, files
 
     source, path = build_if_missing(session, target, arch), _sif_path(target)

@@ -19,7 +19,7 @@ from imgbuild.lock.resolution import LockedFile, Wheel
 
 
 class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
-    """Wheels built from sdists, their locations, and the errors of failed builds by package."""
+    """The wheels built from sdists, their locations, and the errors of failed builds by package."""
 
     wheels: tuple[tuple[Wheel, Path], ...] = ()
     refused: dict[str, str] = {}
@@ -31,7 +31,7 @@ class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_sdists(pins: Iterable[str], indexes: IndexLookup, context: Context) -> SdistPins:
-    """Read the code of pins (`name==version`) from sdists. Pins without an sdist are skipped."""
+    """Read the code of the pins (`name==version`) that have an sdist."""
     sdists: dict[str, tuple[str, LockedFile, str]] = {}
     for pin in pins:
         package, _, version = pin.partition("==")

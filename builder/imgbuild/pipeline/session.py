@@ -22,10 +22,10 @@ from imgbuild.values import Arch
 
 
 class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a session for processes, network access and repeated checks.
+    """The options of a session.
 
-    `mirror` is the URL of a mirror, and `mirror_only` disables other servers. Both default to the
-    settings. `plain_http` lists registries without TLS.
+    `mirror` is the URL of a mirror, and `mirror_only` disables other servers. The defaults are in
+    the settings. `plain_http` lists registries without TLS.
     """
 
     jobs: int = 1
@@ -46,8 +46,8 @@ def select_in_matrix(
 ) -> list[Selected]:
     """Select targets in the matrix of `own`, as `select_targets` does.
 
-    The message of NothingSelected names the matrix, and the hint names matching targets of the
-    catalogue.
+    The message of NothingSelected contains the matrix, and the hint contains matching targets of
+    the catalogue.
     """
     try:
         return select_targets(matrix, patterns, everything=everything, arches=arches)
@@ -81,10 +81,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     ) -> list[Selected]:
         """Select targets that match the patterns, with their architectures.
 
-        A target that has no lock and needs an index other than the default one is skipped with a
-        message, unless it is selected by name.
-
-        Raises NothingSelected if no target matches.
+        A target that has no lock and needs an index other than the default index is skipped with a
+        message, unless it is selected by name. Raises NothingSelected if no target matches.
         """
         chosen = select_in_matrix(
             self.project, self.matrix, patterns, everything=everything, arches=arches
@@ -100,9 +98,7 @@ def open_session(
     """Find and read the matrix.
 
     If only the catalogue has the targets `names`, the matrix of the catalogue is used, as in
-    `open_project`.
-
-    Raises InputError with all problems in the matrix.
+    `open_project`. Raises InputError with all problems in the matrix.
     """
     project = open_project(named, names)
     if project.writable and project.is_half_updated:
@@ -117,7 +113,10 @@ def open_session(
 
 
 def find_built_layout(session: Session, name: str, folder: Path | None) -> Layout:
-    """Return the layout with the image of `name`. Raises InputError if the image is not built."""
+    """Return the layout with the image of `name`.
+
+    Raises InputError if the image is not built.
+    """
     place = folder or session.project.output(name)
     if not place.exists():
         message = f"{place}: {name} is not built"

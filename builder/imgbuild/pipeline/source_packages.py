@@ -1,4 +1,4 @@
-"""Finds packages without wheels, and determines which of them compile CUDA code.
+"""Finds packages without wheels, and determines which of them contain CUDA code.
 
 The advice for `init`, `add` and `lock` lists URLs of compatible wheels, the packages that require
 the package, and alternatives.
@@ -32,7 +32,7 @@ EXCLUDE_REMEDY = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
 def name_obstacles(blocked: Sequence[UnmetDemand], pages: IndexPages) -> list[UnmetDemand]:
-    """Replace the reasons in `blocked` for placeholders and packages that need a compiler."""
+    """Replace the reasons in `blocked` for placeholders and for packages that need a compiler."""
     reasons = {"placeholder": sdist_code.PLACEHOLDER, "native": sdist_code.NATIVE_REASON}
     return [
         msgspec.structs.replace(each, reason=reasons[code])
@@ -67,7 +67,7 @@ def advise_on_builds(
     folder: Path,
     needed_by: Callable[[str], Sequence[str]],
 ) -> list[BuildAdvice]:
-    """Give advice on each package of `cuda`, all of which compile CUDA code.
+    """Return advice on each package in `cuda`, whose code requires a CUDA compiler.
 
     The imports in the project's `folder` are read. `needed_by` returns the packages that require a
     package.
@@ -98,7 +98,7 @@ def advise_on_builds(
 def demands_requiring(
     package: str, demands: Sequence[PackageDemand], pages: IndexPages, tags: WheelTags
 ) -> list[str]:
-    """Return the first items of `demands` that require `package`, with their wheels."""
+    """Return the first of `demands` whose wheels require `package`."""
     first = [each for each in demands if each.installed and not each.source][:LOOKUP_LIMIT]
     pages.read(each.package for each in first)
     added = [
@@ -119,7 +119,7 @@ def demands_requiring(
 
 
 def package_imports(folder: Path, packages: Iterable[str]) -> dict[str, tuple[ImportSite, ...]]:
-    """Return the places below `folder` where Python files import each of `packages`."""
+    """Map each of `packages` to the places below `folder` where Python files import it."""
     modules = {package: source_only.imported_module(package) for package in packages}
     sites = import_sites(folder, frozenset(modules.values()))
     return {package: sites[module] for package, module in modules.items()}

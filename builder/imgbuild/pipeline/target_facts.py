@@ -1,4 +1,4 @@
-"""Reads facts of locked targets for `init`, and selects eligible targets."""
+"""Reads facts about locked targets for `init`, and selects eligible targets."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from imgbuild.values import Arch
 class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `imgbuild init` that select a target.
 
-    If `target` or `extends` is set, only this target is considered. The versions of `extends` are
-    kept. `host` is the machine whose driver and GPUs a target must support. `gpu` are the compute
-    capabilities that the user named. Any version is accepted for packages in `relax`. Packages in
-    `exclude` are omitted.
+    If `target` is set, only this target is considered. With `extends`, its versions are kept.
+    `host` is the machine whose driver and GPUs a target must support. `gpu` are required compute
+    capabilities. Any version is accepted for packages in `relax`. Packages in `exclude` are
+    omitted.
     """
 
     host: Host
@@ -43,7 +43,7 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_facts(project: Project, matrix: Matrix, request: ChoiceRequest) -> list[LockedFacts]:
-    """Return the facts of each locked target on the requested architecture."""
+    """Return the facts about each locked target on the requested architecture."""
     facts = []
     for name in project.locked_targets():
         lock = lock_file.read_lock(project.images, name)
@@ -53,7 +53,7 @@ def target_facts(project: Project, matrix: Matrix, request: ChoiceRequest) -> li
 
 
 def add_learned_constraints(facts: Sequence[LockedFacts], project: Project) -> list[LockedFacts]:
-    """`facts` with the constraints that earlier locks of the user's `project` learned."""
+    """Add the constraints that earlier locks of the user's `project` learned to `facts`."""
     own = constraints.read_constraints(project.images)
     return [
         msgspec.structs.replace(each, learned=constraints.merge_constraints(each.learned, own))
@@ -91,7 +91,10 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, request: ChoiceRequest)
 def select_facts(
     facts: Sequence[LockedFacts], request: ChoiceRequest, matrix: Matrix
 ) -> list[LockedFacts]:
-    """Select eligible targets. Raises NothingSelected, with the available targets, if none is."""
+    """Select eligible targets.
+
+    Raises NothingSelected, with the available targets, if no target is eligible.
+    """
     if request.target is not None:
         named = [each for each in facts if each.target == request.target]
         if named:

@@ -114,7 +114,7 @@ def lock_all(
 def _report_failures(
     session: Session, name: str, inputs: Inputs, failed: dict[str, ImgbuildError], *, single: bool
 ) -> Iterator[None]:
-    """Report an error of target `name`, and record the error in `failed`.
+    """Report an error of target `name`, and record it in `failed`.
 
     If `single` is set, the error is raised instead.
     """
@@ -140,7 +140,6 @@ def _explain_failures(session: Session, name: str, inputs: Inputs) -> Iterator[N
 
 
 def _explain_error(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
-    """Add a minimal conflict and suggestions to `error`, if any are found."""
     from imgbuild.resolve import explain
 
     recorded = published.known_constraints(session.matrix, session.project.images)
@@ -259,7 +258,6 @@ def _refuse_impossible(name: str, inputs: Inputs) -> None:
 
 
 def _unnamed_repositories(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
-    """Return messages about repositories without a package name, with lines to add to the row."""
     return [
         f"{each.place}: {address} has no package name; write {names[address]} @ …, or add to "
         f'the row: names: {{"{address}": {names[address]}}}'

@@ -47,7 +47,7 @@ def build_with_project(
     """
     for item in selected:
         if published.project_row(session.matrix, item.name) is None:
-            message = f"--with-project: {item.name} is not the row of a project"
+            message = f"--with-project: {item.name} is not a row of a project"
             hint = (
                 "run the command in the folder of a project; to create a project, run: imgbuild "
                 "init"
@@ -72,7 +72,6 @@ def build_with_project(
 def _add_project_layer(
     built: BuiltImage, committed: CommittedFolder, target: Path, name: str
 ) -> BuiltImage:
-    """Add the project's layer to the image in `built`, and write it to the layout `target`."""
     below = layout.read_layout(built.output)
     store = Store.open(reporter=console)
     layout.refuse_others(target, name)
@@ -109,7 +108,6 @@ def _add_project_layer(
 def _layer(
     committed: CommittedFolder, workdir: str, store: Store, *, report: bool
 ) -> tuple[LayerRecord, Path]:
-    """Create a layer with the committed files below `workdir`, and store the blob of the layer."""
     if workdir in ("", "/"):
         message = f"--with-project: the image has no working folder (its WorkingDir is {workdir!r})"
         raise InputError(
@@ -120,7 +118,7 @@ def _layer(
             committed, workdir, folder / "contents"
         )
         if report:
-            _report(committed, committed_content)
+            _report_differences(committed, committed_content)
         with (folder / "layer").open("xb") as sink:
             record = write_layer(committed_content.members, sink)
         return record, store.add_blob(folder / "layer", record.digest)
@@ -129,7 +127,6 @@ def _layer(
 def _add_layer(
     below: Layout, image: PlatformImage, record: LayerRecord, blob: Path, commit: str
 ) -> ImageFiles:
-    """Add a layer, its history entry, and labels with the commit to `image`."""
     config = msgspec.json.decode(image.config_data)
     config["rootfs"]["diff_ids"].append(record.diff_id)
     config.setdefault("history", []).append(
@@ -149,8 +146,7 @@ def _add_layer(
     )
 
 
-def _report(committed: CommittedFolder, content: CommittedFiles) -> None:
-    """Warn about differences between the layer and the folder."""
+def _report_differences(committed: CommittedFolder, content: CommittedFiles) -> None:
     commit, folder = committed.commit[:12], committed.folder
     paths = committed_files.find_differences(committed, content)
     if paths:

@@ -21,7 +21,7 @@ def strip_secrets(text: str) -> str:
 
 
 def split_url(url: str) -> SplitResult | None:
-    """Split a URL into its parts. Returns None if Python cannot parse the URL."""
+    """Split a URL into its parts. Return None if Python cannot parse the URL."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # is checked when it is read
@@ -31,18 +31,18 @@ def split_url(url: str) -> SplitResult | None:
 
 
 def url_path(url: str) -> str:
-    """Return the unescaped path of a URL, or "" if the URL is invalid or has no path."""
+    """Return the unescaped path of a URL, or "" if the URL has none or is invalid."""
     parts = split_url(url)
     return unquote(parts.path) if parts else ""
 
 
 def file_name(url: str) -> str:
-    """Return the last part of a URL's path."""
+    """Return the last component of a URL's path."""
     return url_path(url).rpartition("/")[2]
 
 
 def url_fragment(url: str) -> dict[str, str]:
-    """Return the values after `#`, as in `#egg=NAME&subdirectory=FOLDER`."""
+    """Return the values after `#` in a URL, as in `#egg=NAME&subdirectory=FOLDER`."""
     parts = split_url(url)
     pairs = (part.partition("=") for part in (parts.fragment if parts else "").split("&"))
     return {key: unquote(value) for key, _, value in pairs if key}

@@ -1,4 +1,4 @@
-"""Determines whether the pins of one file of a project satisfy the ranges of another."""
+"""Compares the requirements of different files of a project."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def find_contradictions(
 
 
 def are_compatible(first: Requirement, second: Requirement) -> bool:
-    """Whether a version satisfies both requirements, or their markers exclude each other."""
+    """Return whether a version satisfies both requirements or their markers exclude each other."""
     together = platforms.matching_environments(
         str(first.marker or "")
     ) & platforms.matching_environments(str(second.marker or ""))
@@ -47,7 +47,7 @@ def are_compatible(first: Requirement, second: Requirement) -> bool:
 
 
 def _specifier(requirement: Requirement) -> SpecifierSet | None:
-    """Return the specifier, or for the URL of a wheel the version. None for other URLs."""
+    """Return the specifier, for the URL of a wheel the version, and for other URLs None."""
     if requirement.url is None:
         return requirement.specifier
     version = addresses.wheel_version(requirement.url)
@@ -80,7 +80,7 @@ def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
 
 
 def is_pinned(declared: DeclaredRequirement) -> bool:
-    """Whether a requirement allows a single file or version."""
+    """Return whether a requirement allows only one version or file."""
     requirement = declared.parsed_requirement
     if requirement.url is not None or declared.path:
         return True
@@ -91,7 +91,7 @@ def is_pinned(declared: DeclaredRequirement) -> bool:
 
 
 def is_lock(requirements: Iterable[DeclaredRequirement]) -> bool:
-    """Whether all requirements are pinned, as in the output of `pip freeze` or `uv export`."""
+    """Return whether all requirements are pinned, as `pip freeze` and `uv export` print them."""
     listed = [each for each in requirements if each.kind == "requirement"]
     return bool(listed) and all(map(is_pinned, listed))
 
@@ -99,6 +99,6 @@ def is_lock(requirements: Iterable[DeclaredRequirement]) -> bool:
 def missing_requirements(
     requirements: Iterable[DeclaredRequirement], others: Iterable[DeclaredRequirement]
 ) -> list[DeclaredRequirement]:
-    """Return the requirements on packages that are not in `others`."""
+    """Return the requirements whose packages are not in `others`."""
     names = {normalize_package(each.parsed_requirement.name) for each in others}
     return [each for each in requirements if each.package not in names]

@@ -42,10 +42,10 @@ VALUE = re.compile(
 
 
 class ShellScript:
-    """Reads the commands of a shell script in `file` in order.
+    """Reads the commands of a shell script in `file`, in order.
 
-    `variables` are the environment variables. `folder` is the current folder relative to the
-    project, or None outside of the project.
+    `variables` are environment variables. `folder` is the current folder relative to the project,
+    or None outside of the project.
     """
 
     def __init__(self, reading: ProjectReading, file: str, *, variables: Mapping[str, str]) -> None:
@@ -60,9 +60,9 @@ class ShellScript:
         self._downloads: dict[str, str] = {}  # addresses by the names of their files
 
     def run(self, script: str, start: int, end: int, *, condition: str = "") -> None:
-        """Read the commands of `script`, the lines `start` to `end` of the file.
+        """Read the commands of `script`, which are lines `start` to `end` of the file.
 
-        With a `condition`, the commands are recorded as omitted.
+        If `condition` is given, the commands are recorded as omitted.
         """
         lines = [re.sub(r"(^|\s)#.*$", r"\1", line) for line in script.split("\n")]
         joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
@@ -87,8 +87,8 @@ class ShellScript:
                 if command:
                     self._read_command(command, start, end, condition or alternative)
                 tested = word == "&&" and command[:1] and command[0] in TESTS
-                alternative = "the test before it succeeds" if tested else ""
-                alternative = "the command before it fails" if word == "||" else alternative
+                alternative = "the preceding test succeeds" if tested else ""
+                alternative = "the preceding command fails" if word == "||" else alternative
                 command = []
             else:
                 command.append(word)
@@ -98,7 +98,7 @@ class ShellScript:
         if not words:
             return
         if self._conditions and not condition:
-            condition = "a condition of the script holds"
+            condition = "a condition in the script is true"
         name, rest = words[0], words[1:]
         if name in SHELLS and len(rest) > 1 and re.fullmatch(r"-\w*c", rest[0]):
             self._read_line(rest[1], start, end, condition)
@@ -135,7 +135,7 @@ class ShellScript:
         return value.split() if value != word and VALUE.fullmatch(word) else [value]
 
     def _command_body(self, words: list[str]) -> list[str]:
-        """Remove shell keywords and assignments from `words`. Assignments set variables."""
+        """Remove shell keywords and assignments from `words`, and set the assigned variables."""
         rest = list(words)
         while rest:
             assigned = ASSIGNMENT.fullmatch(rest[0])
@@ -157,7 +157,7 @@ class ShellScript:
         return rest
 
     def settings(self, variables: Mapping[str, str], place: FilePlace) -> None:
-        """Read the environment variables that set indexes for pip and uv."""
+        """Read the environment variables that configure indexes for pip and uv."""
         for name, value in variables.items():
             for url in value.split() if name in INDEXES else ():
                 self.reading.index(url, place, flat=name == "PIP_FIND_LINKS")
@@ -185,7 +185,6 @@ class ShellScript:
         )
 
     def _pip(self, arguments: Sequence[str], start: int, end: int) -> None:
-        """Read the arguments of `pip install`, `uv pip install` and `uv add`."""
         scope = LineScope(no_deps="--no-deps" in arguments)
         left = list(arguments)
         while left:
@@ -222,10 +221,10 @@ class ShellScript:
             if release:
                 self.reading.cuda_release(release, place)
             elif value != "auto":
-                self.reading.add_unread(place, f"{option}={value}", "images use builds for CUDA")
+                self.reading.add_unread(place, f"{option}={value}", "images use CUDA builds")
         elif option in CHOICES:
             self.reading.add_unread(
-                place, f"{option}={value}", "pass the file to imgbuild if it applies"
+                place, f"{option}={value}", "pass the option to imgbuild if required"
             )
 
     def _read_requirements_file(
@@ -244,7 +243,6 @@ class ShellScript:
             requirement_lines.read_nested_file(self.reading, name, ".", place, scope)
 
     def _copied_file(self, path: str) -> str | None:
-        """Return the file of the project that is copied to `path` in the image."""
         files = self.reading.sources
         inner = [relative_path(self.folder or ".", path)] if not path.startswith("/") else []
         parts = path.strip("/").split("/")
@@ -324,7 +322,6 @@ class ShellScript:
             self.reading.request_local(LocalRequest(folder=self.folder, place=place))
 
     def _sync(self, arguments: Sequence[str], start: int, end: int) -> None:
-        """Read `uv sync`, which installs the packages that pyproject.toml declares."""
         for at, word in enumerate(arguments):
             option, equals, value = word.partition("=")
             if option in ("--extra", "--group"):
@@ -338,7 +335,7 @@ class ShellScript:
 
 
 def keep_last(reading: ProjectReading, file: str) -> None:
-    """Omit requirements if a later command of `file` installs another version of the package."""
+    """Omit requirements if a later command in `file` installs another version of the package."""
     placed = [each for each in reading.requirements if each.place.file == file]
     for at, earlier in enumerate(placed):
         for later in placed[at + 1 :]:
@@ -351,7 +348,7 @@ def keep_last(reading: ProjectReading, file: str) -> None:
 
 
 def substitute_variables(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$NAME`, `${NAME}` and `${NAME:-DEFAULT}` in `text`. Other forms are unchanged."""
+    """Replace `$NAME`, `${NAME}` and `${NAME:-DEFAULT}` in `text`. Other forms stay unchanged."""
 
     def _value(match: re.Match[str]) -> str:
         name = match["name"] or match["braced"]

@@ -1,4 +1,4 @@
-"""Reads the packages and the pip section of a Conda environment.yml."""
+"""Reads Conda packages and pip requirements from a Conda environment.yml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imgbuild.project.reading import ProjectReading
 
 
 def read_file(reading: ProjectReading, name: str) -> None:
-    """Read an environment.yml."""
+    """Read the environment file `name`."""
     document = reading.read_yaml(name)
     if document is None:
         return
@@ -66,7 +66,7 @@ def _pip_part(reading: ProjectReading, entry: dict[str, Any], name: str, text: s
 
 
 def is_environment(name: str) -> bool:
-    """Whether a file has the name of a conda environment file."""
+    """Return whether a file has the name of a Conda environment file."""
     file = name.rpartition("/")[2]
     pattern = r"(conda[-_.])?(env|environment)([-_.][\w-]+)?\.ya?ml|conda\.ya?ml"
     return bool(re.fullmatch(pattern, file))

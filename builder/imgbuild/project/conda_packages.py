@@ -1,4 +1,4 @@
-"""Maps Conda packages to packages on the Python index, Debian packages, or CUDA releases.
+"""Maps Conda packages to packages on the Python index, Debian packages or CUDA releases.
 
 A table lists the Conda packages that have another name on the index.
 """
@@ -33,14 +33,14 @@ class CondaTable(msgspec.Struct, frozen=True, kw_only=True):
     not_libraries: frozenset[str]
 
     def is_library(self, name: str) -> bool:
-        """Whether the package is a library that only Conda environments need."""
+        """Return whether the package is a library that only Conda environments need."""
         by_prefix = name.startswith(self.library_prefixes) and name not in self.not_libraries
         return by_prefix or name in self.libraries
 
 
 @functools.cache
 def load_conda_table() -> CondaTable:
-    """Load the table that is installed with imgbuild."""
+    """Load the table from imgbuild's data files."""
     return yaml_data.load_yaml_data(files.data("project/conda.yaml"), CondaTable)
 
 
@@ -55,7 +55,7 @@ def read_dependency(reading: ProjectReading, text: str, place: FilePlace) -> Non
     version = convert_specifier(written)
     packages = load_conda_table()
     if version is None:
-        reading.add_unread(place, text, "versions that pip cannot express")
+        reading.add_unread(place, text, "pip cannot express these versions")
     elif name == "python":
         reading.add_python(_minor_specifier(version), place)
     elif name in packages.cuda:
@@ -91,16 +91,17 @@ def _key(keys: str | None, name: str) -> str:
 
 
 def _minor_specifier(version: str) -> str:
-    """Replace the patch release by `*`, as in `==3.10.*`. Images have the newest patch release."""
+    """Replace the patch release by `*`, as in `==3.10.*`: images have the newest patch release."""
     match = re.fullmatch(r"==(\d+\.\d+)\.[\d.]+", version)
     return f"=={match[1]}.*" if match else version
 
 
 def convert_specifier(version: str) -> str | None:
-    """Convert Conda's version specification to a PEP 440 specifier, or None if there is none.
+    """Convert a Conda version specification to a PEP 440 specifier.
 
     `=1.26` and `1.26` match any release that begins with these numbers. `=1.26.4=BUILD` and
-    `==1.26.4` are exact. Source: conda's documentation of match specifications.
+    `==1.26.4` are exact. Return None if PEP 440 has no equivalent. Source: Conda's documentation of
+    match specifications.
     """
     version = version.strip().replace(" ", "=") if re.match(r"\s*[\d.]+\s", version) else version
     version = version.replace(" ", "").strip()

@@ -39,7 +39,7 @@ MAIN_FILES = ("requirements.txt", "base.txt", "common.txt", "core.txt", "main.tx
 
 
 def read_project(reading: ProjectReading) -> None:
-    """Read the files at the root of the project."""
+    """Read the files in the root folder of the project."""
     names = [name for name in reading.sources.names() if reading.sources.exists(name)]
     for name in (".python-version", "runtime.txt", "apt.txt"):
         if name in names:
@@ -65,14 +65,12 @@ def _read_file(reading: ProjectReading, name: str) -> None:
 
 
 def _declares_requirements(reading: ProjectReading) -> bool:
-    """Whether a file that was read declares requirements."""
     return bool(reading.local_requests) or any(
         each.kind == "requirement" for each in reading.requirements
     )
 
 
 def _metadata(reading: ProjectReading, names: list[str]) -> None:
-    """Read the metadata and the lock file of the package at the root of the project."""
     document = reading.read_toml("pyproject.toml") if "pyproject.toml" in names else None
     standard = document is not None and (
         isinstance(document.get("project"), dict)
@@ -100,7 +98,7 @@ def _metadata(reading: ProjectReading, names: list[str]) -> None:
 def _read_consistent(reading: ProjectReading, name: str, *, lock: bool = False) -> None:
     """Read a file, or skip it if it contradicts the files read before.
 
-    A file that pins all requirements is treated as a lock.
+    A file that pins all requirements counts as a lock.
     """
     child = reading.create_child()
     _read_file(child, name)
@@ -122,7 +120,6 @@ def _read_consistent(reading: ProjectReading, name: str, *, lock: bool = False) 
 
 
 def _requirements(reading: ProjectReading, names: list[str]) -> None:
-    """Read requirements.txt and constraints, and record other requirements files as unread."""
     files = [name for name in names if is_requirements(name)]
     inner = [f"requirements/{name}" for name in reading.sources.names("requirements")]
     inner = [name for name in inner if name.endswith((".txt", ".in", ".pip"))]
@@ -136,7 +133,7 @@ def _requirements(reading: ProjectReading, names: list[str]) -> None:
         if name not in reading.files and name != main:
             compiled = name.endswith(".in") and f"{name[:-3]}.txt" in reading.files
             reason = (
-                ("the file compiled from this file is read instead")
+                ("the lock compiled from this file is read instead")
                 if compiled
                 else reason_to_skip(name)
             )
@@ -148,7 +145,6 @@ def _requirements(reading: ProjectReading, names: list[str]) -> None:
 
 
 def _main_file(reading: ProjectReading, files: list[str], inner: list[str]) -> str:
-    """Return the requirements file to read by default, or ""."""
     if "requirements.txt" in files:
         return "requirements.txt"
     if "requirements.in" in files:
@@ -188,7 +184,6 @@ def _dockerfiles(reading: ProjectReading, names: list[str]) -> None:
 
 
 def _files(reading: ProjectReading, folder: str, levels: int) -> Iterable[str]:
-    """List the files in a folder and in `levels` levels of subfolders."""
     for name in reading.sources.names(folder):
         path = f"{folder}/{name}"
         if reading.sources.exists(path):
@@ -198,10 +193,10 @@ def _files(reading: ProjectReading, folder: str, levels: int) -> Iterable[str]:
 
 
 def read_dockerfile(reading: ProjectReading, name: str) -> None:
-    """Read a Dockerfile after all other files. Adds Debian packages, bounds and base versions.
+    """Read Debian packages, bounds and base versions from a Dockerfile.
 
-    If no other file declares requirements, the packages that the Dockerfile installs are
-    requirements.
+    All other files must have been read before. If none of them declares requirements, the packages
+    that the Dockerfile installs are requirements.
     """
     child = reading.create_child()
     child.files = list(reading.files)
@@ -242,7 +237,6 @@ def _add_base_versions(reading: ProjectReading, child: ProjectReading) -> list[D
 
 
 def _note_missing(reading: ProjectReading, child: ProjectReading, name: str) -> None:
-    """Record packages that the Dockerfile `name` installs and no other file declares."""
     by_file: dict[str, list[str]] = {}
     for each in agreement.missing_requirements(child.requirements, reading.requirements):
         if each.place.file == name:
@@ -281,7 +275,6 @@ def _notebooks(reading: ProjectReading, names: list[str]) -> None:
 
 
 def _note_notebook(reading: ProjectReading, child: ProjectReading, name: str) -> None:
-    """Record the packages that only the notebook `name` installs."""
     missing = agreement.missing_requirements(child.requirements, reading.requirements)
     debian = {each.name for each in reading.debian}
     names = [each.package for each in missing if each.kind == "requirement"]
@@ -295,7 +288,6 @@ def _note_notebook(reading: ProjectReading, child: ProjectReading, name: str) ->
 
 
 def _scripts(reading: ProjectReading, names: list[str]) -> None:
-    """Read the script or Makefile that installs packages, if no other file declares packages."""
     scripts = [name for name in names if _is_script(name)]
     scripts += [
         name for folder in SCRIPT_FOLDERS for name in _files(reading, folder, 1) if _is_script(name)
@@ -319,7 +311,6 @@ def _scripts(reading: ProjectReading, names: list[str]) -> None:
 
 
 def _is_script(name: str) -> bool:
-    """Whether a file has the name of a script that may install packages, or of a Makefile."""
     words = kinds.name_parts(name)
     by_name = name.endswith((".sh", ".bash")) and bool(words & SCRIPT_WORDS)
     return (by_name or kinds.is_makefile(name)) and not words & (kinds.HARDWARE | DEVELOPMENT)

@@ -1,4 +1,4 @@
-"""Reads Dockerfiles: the base image, and the packages that RUN lines install."""
+"""Reads base images and installed packages from Dockerfiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLAG = re.compile(r"--[\w-]+(?:=\S+)?\s+")
 
 
 class Instruction(msgspec.Struct, frozen=True, kw_only=True):
-    """An instruction of a Dockerfile. Lines count from 1. `body` is the text of here-documents."""
+    """A Dockerfile instruction. Lines count from 1. `body` is the text of its here-documents."""
 
     name: str
     value: str
@@ -29,7 +29,7 @@ class Instruction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageStage(msgspec.Struct, frozen=True, kw_only=True):
-    """A build stage: the base (an image or a stage), the name and the instructions."""
+    """A build stage. `base` is an image or a stage."""
 
     base: str
     name: str
@@ -38,7 +38,7 @@ class ImageStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_file(reading: ProjectReading, name: str) -> None:
-    """Read the last stage of the Dockerfile `name`, and its base stages."""
+    """Read the last stage of the Dockerfile `name` and the stages on which it is based."""
     text = reading.text(name)
     if text is None:
         return
@@ -64,7 +64,7 @@ def read_file(reading: ProjectReading, name: str) -> None:
 
 
 def parse_instructions(text: str) -> list[Instruction]:
-    """Return the instructions in order, read by dockerfile-parse without here-documents."""
+    """Return the instructions in order, without here-documents."""
     from dockerfile_parse import DockerfileParser
 
     plain, bodies = _replace_heredocs(text)
@@ -81,7 +81,7 @@ def parse_instructions(text: str) -> list[Instruction]:
 
 
 def _replace_heredocs(text: str) -> tuple[str, dict[int, str]]:
-    """Replace here-documents with comments. Returns the text, and the here-documents by line."""
+    """Replace here-documents with comments. Return the text, and the here-documents by line."""
     lines = text.split("\n")
     bodies: dict[int, str] = {}
     at = 0
@@ -126,7 +126,7 @@ def _stages(steps: list[Instruction], file: str) -> tuple[dict[str, str], list[I
 
 
 def _chain(stages: list[ImageStage]) -> list[ImageStage]:
-    """Return the last stage and its base stages, in the order in which they are built."""
+    """Return the last stage and the stages on which it is based, in build order."""
     chain = [stages[-1]]
     while True:
         before = stages[: stages.index(chain[0])]
@@ -139,7 +139,10 @@ def _chain(stages: list[ImageStage]) -> list[ImageStage]:
 
 
 def _assignments(value: str, variables: dict[str, str]) -> dict[str, str]:
-    """The variables of an ARG or ENV instruction, including the old form `ENV NAME VALUE`."""
+    """Return the variables of an ARG or ENV instruction.
+
+    The old form `ENV NAME VALUE` is also accepted.
+    """
     from dockerfile_parse.util import WordSplitter
 
     words = [word for word in WordSplitter(value).split() if word]
@@ -178,7 +181,7 @@ def _step(script: ShellScript, step: Instruction, arguments: dict[str, str]) -> 
 
 
 def _exec_form(value: str) -> str:
-    """Return the command of `RUN ["pip", "install", "x"]` in shell syntax."""
+    """Convert `RUN ["pip", "install", "x"]` to shell syntax."""
     import shlex
 
     try:
@@ -191,6 +194,6 @@ def _exec_form(value: str) -> str:
 
 
 def is_dockerfile(name: str) -> bool:
-    """Whether a file has the name of a Dockerfile."""
+    """Return whether a file has the name of a Dockerfile."""
     file = name.rpartition("/")[2].lower()
     return bool(re.fullmatch(r"(dockerfile|containerfile)([._-].*)?|.+\.dockerfile", file))

@@ -1,4 +1,4 @@
-"""Clones a git repository as a project, without running code of the repository."""
+"""Clones the git repository of a project without running its code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ SHORT_PATTERN = re.compile(r"(?:git\+)?(?:[\w.-]+@)?[\w.-]+:(?!//)[^\s]+")
 
 
 class RevisionAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A git repository and a branch, a tag or a commit. "" is the default branch.
+    """A git repository, and the revision and folder of a project in it.
 
-    `folder` is the project's folder in the repository, or "." for the root.
+    `revision` is a branch, a tag, a commit, or "" for the default branch. `folder` is the project's
+    folder in the repository, or "." for the root.
     """
 
     url: str
@@ -34,10 +35,7 @@ class RevisionAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClonedProject(msgspec.Struct, frozen=True, kw_only=True):
-    """A cloned project: the folder on this machine, and the commit.
-
-    `not_read` lists submodules, which are not fetched.
-    """
+    """A cloned project. `not_read` lists submodules, which are not fetched."""
 
     folder: Path
     commit: str
@@ -45,7 +43,7 @@ class ClonedProject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_address(text: str) -> bool:
-    """Whether `text` is the URL of a git repository on another machine, not a path."""
+    """Return whether `text` is the URL of a git repository on another machine instead of a path."""
     return bool(ADDRESS.match(text)) or (
         not Path(text).exists() and bool(SHORT_PATTERN.fullmatch(text))
     )
@@ -82,7 +80,10 @@ def parse_revision_address(text: str) -> RevisionAddress:
 
 
 def repository_url(text: str) -> str:
-    """Return URL `text` without the revision. Raises InputError like `parse_revision_address`."""
+    """Remove the revision from the URL `text`.
+
+    Raises the same errors as `parse_revision_address`.
+    """
     address = parse_revision_address(text)
     folder = f"#subdirectory={address.folder}" if address.folder != "." else ""
     return f"git+{address.url}{folder}"
@@ -91,9 +92,9 @@ def repository_url(text: str) -> str:
 def clone_repository(address: RevisionAddress, place: Path) -> ClonedProject:
     """Clone the repository into the new folder `place`.
 
-    Hooks, filters and the configuration of the repository are not used. Git does not prompt for a
-    password. Submodules are not fetched. Raises InputError if the revision or the folder does not
-    exist, and FetchFailed if git cannot fetch the repository.
+    Hooks, filters and the repository's configuration are not used, and git does not prompt for a
+    password. Raises InputError if the revision or the folder does not exist, and FetchFailed if git
+    cannot fetch the repository.
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

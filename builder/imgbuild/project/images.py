@@ -38,7 +38,7 @@ PLAIN_IMAGES = frozenset(
 
 
 def read_image_tag(reading: ProjectReading, image: str, place: FilePlace) -> None:
-    """Add the versions in the tag of `image`. Unknown tags are recorded as unread."""
+    """Add the versions in the tag of `image`, or record an unknown tag as unread."""
     if "$" in image:
         reading.add_unread(
             place, f"FROM {image}", "contains a variable whose value is not in the file"
@@ -47,8 +47,8 @@ def read_image_tag(reading: ProjectReading, image: str, place: FilePlace) -> Non
     repository, tag = split_image(image)
     if repository.startswith("nvcr.io/nvidia/pytorch"):
         reason = (
-            "NVIDIA's tags are months; the release notes list torch and CUDA, and these builds of "
-            "torch are not on an index"
+            "the tag is NVIDIA's release month; the release notes list torch and CUDA, but no "
+            "index has this build of torch"
         )
         reading.add_unread(place, f"FROM {image}", reason)
         return
@@ -89,7 +89,7 @@ def _package(reading: ProjectReading, repository: str, tag: str, place: FilePlac
 
 
 def _part(reading: ProjectReading, part: str, place: FilePlace) -> bool:
-    """Add the version in a part of a tag, such as `cu124`, `cuda12.4` or `torch2.6.0`."""
+    """Return whether `part` of a tag is a known version, such as `cu124` or `torch2.6.0`."""
     short = re.fullmatch(r"cu(?:da)?(\d{2})(\d)(?:\d)?", part)
     cuda = re.fullmatch(r"cu(?:da)?(\d{2}\.\d)(?:\.\d+)?", part)
     python = re.fullmatch(r"(?:py|python|cp)3\.?(\d{1,2})(?:\.\d+)?", part)

@@ -38,7 +38,7 @@ CONDA = re.compile(r"(?:.*/)?(?:conda|mamba|micromamba)")
 
 
 def find_installer(words: Sequence[str]) -> tuple[InstallerKind, list[str]] | None:
-    """Return the installer that a command runs, and the arguments. None for other commands."""
+    """Return the installer that a command runs and its arguments, or None for other commands."""
     name, rest = words[0], list(words[1:])
     if PYTHON.fullmatch(name):
         return _python(rest)

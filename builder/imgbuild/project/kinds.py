@@ -1,4 +1,4 @@
-"""Selects the reader of a file by the file's name."""
+"""Selects the reader of a file by the file name."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ FOREIGN_FILES = {
 
 
 class FileKind(msgspec.Struct, frozen=True):
-    """A type of file: the name for messages, and the function that reads it."""
+    """A type of file, with a name for messages and the function that reads such files."""
 
     name: str
     read: Callable[[ProjectReading, str], None]
 
 
 def file_kind(name: str) -> FileKind | None:
-    """Return the type of the file `name`, or None if no reader supports this name."""
+    """Return the type of the file `name`, or None if no reader supports it."""
     file = name.rpartition("/")[2]
     exact = {
         "pyproject.toml": FileKind("pyproject.toml", read_pyproject),
@@ -90,7 +90,7 @@ def file_kind(name: str) -> FileKind | None:
 
 
 def read_requirements(reading: ProjectReading, name: str) -> None:
-    """Read a requirements file, or by its name, a file of constraints or overrides."""
+    """Read a file of requirements, constraints or overrides, depending on its name."""
     file = name.rpartition("/")[2].lower()
     kind: RequirementKind = "override" if "override" in file else "requirement"
     kind = "constraint" if "constraint" in file else kind
@@ -98,13 +98,13 @@ def read_requirements(reading: ProjectReading, name: str) -> None:
 
 
 def read_pyproject(reading: ProjectReading, name: str) -> None:
-    """Read the requirements in a pyproject.toml, and the metadata of its package."""
+    """Read the requirements and package metadata in a pyproject.toml."""
     pyproject.read_file(reading, name)
     local_package.add_package_metadata(reading, parent_folder(name))
 
 
 def read_setup(reading: ProjectReading, name: str) -> None:
-    """Read the setup.cfg and setup.py of a folder."""
+    """Read the setup.cfg and setup.py in a folder."""
     legacy = local_package.read_legacy(reading, parent_folder(name))
     if legacy is None:
         return
@@ -163,7 +163,7 @@ def _poetry_roots(reading: ProjectReading, file: str, document: dict[str, Any]) 
 
 
 def read_apt(reading: ProjectReading, name: str) -> None:
-    """Read a list of Debian packages. A line can contain several packages."""
+    """Read a list of Debian packages, with one or more packages on each line."""
     text = reading.text(name)
     for number, line in enumerate((text or "").split("\n"), start=1):
         for word in line.partition("#")[0].split():
@@ -173,7 +173,7 @@ def read_apt(reading: ProjectReading, name: str) -> None:
 def read_python_version(reading: ProjectReading, name: str) -> None:
     """Read the first version in a `.python-version` file (pyenv and uv) or a `runtime.txt`.
 
-    The patch number is ignored, because images have the newest release of each minor version.
+    The patch number is ignored, because images have the newest patch release of each minor version.
     """
     text = reading.text(name)
     for number, line in enumerate((text or "").split("\n"), start=1):
@@ -190,14 +190,14 @@ def read_python_version(reading: ProjectReading, name: str) -> None:
 
 
 def read_script(reading: ProjectReading, name: str) -> None:
-    """Read the commands of a shell script that install packages."""
+    """Read the commands in a shell script that install packages."""
     text = reading.text(name)
     if text is not None:
         _read_commands(reading, name, text.split("\n"))
 
 
 def read_makefile(reading: ProjectReading, name: str) -> None:
-    """Read Makefile recipes that install packages. Variables are not expanded."""
+    """Read the recipes in a Makefile that install packages. Variables are not expanded."""
     text = reading.text(name)
     if text is None:
         return
@@ -209,7 +209,7 @@ def read_makefile(reading: ProjectReading, name: str) -> None:
 
 
 def is_makefile(name: str) -> bool:
-    """Whether a file has the name of a Makefile."""
+    """Return whether a file has the name of a Makefile."""
     return name.rpartition("/")[2] in ("Makefile", "makefile", "GNUmakefile")
 
 
@@ -232,7 +232,7 @@ def name_parts(name: str) -> set[str]:
 
 
 def reason_to_skip(name: str) -> str:
-    """Return the reason why a requirements file is not read by default, or "" if it is read."""
+    """Return why a requirements file is not read by default, or "" if it is read."""
     words = name_parts(name)
     if words & (DEVELOPMENT | {"build", "release", "benchmark", "benchmarks"}):
         return "packages for development; to read the file, pass it with --from"
@@ -242,6 +242,6 @@ def reason_to_skip(name: str) -> str:
 
 
 def is_requirements(name: str) -> bool:
-    """Whether a file has the name of a requirements file."""
+    """Return whether a file has the name of a requirements file."""
     file = name.rpartition("/")[2].lower()
     return bool(re.fullmatch(r"(.*[-_.])?(requirements?|reqs?)([-_.].*)?\.(txt|in|pip)", file))

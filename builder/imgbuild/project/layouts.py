@@ -1,4 +1,4 @@
-"""Finds a package's modules and version by the rules of build backends.
+"""Determines a package's modules and version as build backends do.
 
 Sources: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
 """
@@ -25,7 +25,7 @@ def module_roots(
 ) -> tuple[str, ...]:
     """Return the folders, relative to the project, that an editable install adds to sys.path.
 
-    `package_dir` and `where` are the values in setup.cfg or setup.py.
+    `package_dir` and `where` are values from setup.cfg or setup.py.
     """
     chosen = [package_dir or where] if package_dir or where else _included_patterns(document)
     if not chosen:
@@ -39,7 +39,6 @@ def module_roots(
 
 
 def _discovers_src(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> bool:
-    """Whether setuptools uses the folder `src`, because it exists and no packages are listed."""
     setuptools = find_table(document, "tool", "setuptools")
     named = "packages" in setuptools or "py-modules" in setuptools
     return not named and sources.is_folder(relative_path(folder, "src"))
@@ -72,7 +71,7 @@ def _included_patterns(document: dict[str, Any]) -> list[str]:
 
 
 def file_version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str | None:
-    """Return the version if a file of the project contains it as a literal, else None."""
+    """Return the version that a file of the project contains as a literal, or None."""
     setuptools = find_table(document, "tool", "setuptools", "dynamic", "version")
     hatch = find_table(document, "tool", "hatch", "version")
     try:
@@ -90,13 +89,16 @@ def file_version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -
 
 
 def version_line(sources: ProjectFiles, file: str) -> str | None:
-    """Return the content of `file` if it is only a version, else None."""
+    """Return the content of `file` if it is only a version, or else None."""
     text = sources.text(file).strip() if sources.exists(file) else ""
     return text if re.fullmatch(r"[\w.!+-]{1,64}", text) else None
 
 
 def configured_version(sources: ProjectFiles, folder: str, written: str, base: str) -> str | None:
-    """Return the version of a setup.cfg: a string, `attr:` (a module below `base`) or `file:`."""
+    """Return the version that `written` in setup.cfg specifies, or None.
+
+    `written` is a version, `attr:` and a name in a module below `base`, or `file:` and a path.
+    """
     kind, colon, value = written.partition(":")
     try:
         if colon and kind == "attr":
@@ -119,7 +121,7 @@ def _attribute(sources: ProjectFiles, folders: Iterable[str], attribute: str) ->
 
 
 def _assigned_text(sources: ProjectFiles, file: str, name: str | None) -> str | None:
-    """Return the string that module `file` assigns to `name` (default: names for versions)."""
+    """Return the string that module `file` assigns to `name`, by default a usual version name."""
     if not sources.exists(file):
         return None
     for node in parse_source(sources.text(file)).body:

@@ -25,7 +25,7 @@ BACKEND_REASON = "computed by the build backend, which `imgbuild lock` runs in t
 
 
 class PackageMetadata(msgspec.Struct, kw_only=True):
-    """The metadata in a folder's files. Requirements and requirements files have their places.
+    """The metadata in the files of a folder, and the places of requirements.
 
     `dynamic` lists fields that only the build backend can compute.
     """
@@ -75,7 +75,6 @@ def describe_package(reading: ProjectReading, folder: str) -> LocalPackage | Non
 
 
 def _dynamic_fields(metadata: PackageMetadata) -> tuple[str, ...]:
-    """Return the fields of a `LocalPackage` that no file declares."""
     lacking = {
         "name": not metadata.name,
         "version": metadata.version is None,
@@ -88,7 +87,7 @@ def _dynamic_fields(metadata: PackageMetadata) -> tuple[str, ...]:
 def _texts(
     reading: ProjectReading, items: Iterable[tuple[str | RequirementFile, FilePlace]]
 ) -> tuple[str, ...]:
-    """Return the texts of requirements. Files are replaced by the requirements they contain."""
+    """Return the texts of requirements, with files replaced by the requirements in them."""
     texts: list[str] = []
     for item, place in items:
         if isinstance(item, str):
@@ -165,7 +164,7 @@ def _poetry_metadata(
 
 
 def read_legacy(reading: ProjectReading, folder: str) -> PackageMetadata | None:
-    """Read setup.cfg and setup.py. Returns None if neither of them describes a package."""
+    """Read setup.cfg and setup.py. Return None if neither file describes a package."""
     configured = _setup_cfg(reading, relative_path(folder, "setup.cfg"))
     script = _setup_py(reading, relative_path(folder, "setup.py"))
     if configured is None or script is None:
@@ -310,7 +309,7 @@ def _script_metadata(script: SetupScript, file: str) -> PackageMetadata:
 def _requirements(
     values: PackageMetadata, key: str, arguments: dict[str, Any], place: FilePlace
 ) -> list[tuple[str | RequirementFile, FilePlace]]:
-    """Return the requirements in an argument of `setup()`, or record `key` if they are unknown."""
+    """Return the requirements in an argument of `setup()`, or record `key` as dynamic."""
     if key not in arguments:
         return []
     items = setup_script.flatten_items(arguments[key], unknown=True)
@@ -327,7 +326,7 @@ def _requirements(
 
 
 def add_local_package(reading: ProjectReading, request: LocalRequest) -> None:
-    """Add the package of a folder, the request, and the requirements of the package."""
+    """Add a requested folder of the project, its package, and the requirements of the package."""
     package = next((each for each in reading.packages if each.folder == request.folder), None)
     if package is None:
         try:
@@ -356,7 +355,7 @@ def add_local_package(reading: ProjectReading, request: LocalRequest) -> None:
 
 
 def add_requirements(reading: ProjectReading, package: LocalPackage, extras: Sequence[str]) -> None:
-    """Add the requirements of `package` with `extras`, each with its place."""
+    """Add the requirements of `package` and of its `extras`."""
     if package.requires_python:
         reading.add_python(package.requires_python, package.place)
     file = relative_path(package.folder, "pyproject.toml")
@@ -381,7 +380,7 @@ def add_requirements(reading: ProjectReading, package: LocalPackage, extras: Seq
 
 
 def add_dynamic(reading: ProjectReading, folder: str, document: dict[str, Any]) -> None:
-    """Add the values in setup.py for fields that `[project]` declares dynamic."""
+    """Add the values in setup.py of the fields that `[project]` declares dynamic."""
     project = document.get("project")
     dynamic = project.get("dynamic") if isinstance(project, dict) else None
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
@@ -402,7 +401,7 @@ def add_dynamic(reading: ProjectReading, folder: str, document: dict[str, Any]) 
 
 
 def add_legacy(reading: ProjectReading, metadata: PackageMetadata, extras: Iterable[str]) -> None:
-    """Add the requirements of setup.cfg and setup.py."""
+    """Add the requirements in setup.cfg and setup.py."""
     reading.available_extras |= metadata.extras.keys()
     items = list(metadata.requires)
     for extra in map(normalize_package, extras):
@@ -420,7 +419,7 @@ def add_legacy(reading: ProjectReading, metadata: PackageMetadata, extras: Itera
 
 
 def add_package_metadata(reading: ProjectReading, folder: str) -> None:
-    """Add the package of a folder, if any, without its requirements."""
+    """Add the package of a folder, if there is one, without its requirements."""
     try:
         package = describe_package(reading, folder)
     except SourceProblem as error:

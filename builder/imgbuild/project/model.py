@@ -1,4 +1,4 @@
-"""Defines the types of declarations in a project's files, with file and line."""
+"""Defines types for the declarations in a project's files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RequirementKind = Literal["requirement", "constraint", "override"]
 
 
 def marker_holds(marker: Marker | str | None, markers: Mapping[str, str]) -> bool:
-    """Whether a PEP 508 marker is true on a machine with `markers`. True without a marker."""
+    """Return whether a PEP 508 marker is missing or true on a machine with `markers`."""
     if not marker:
         return True
     condition = Marker(marker) if isinstance(marker, str) else marker
@@ -56,14 +56,14 @@ def exact_version(specifier: SpecifierSet) -> str | None:
 
 
 class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A PEP 508 requirement, and properties that PEP 508 cannot express.
+    """A PEP 508 requirement in a file of the project.
 
     `text` is the PEP 508 text, with ` @ URL` for a wheel or a git repository. For a folder or file
     of the project, `path` is the path relative to the project. `kind` is an installed package, a
     bound that applies if another package requires the package, or an override of METADATA. A
     `locked` requirement is from a lock file, which takes precedence over the ranges in other files.
-    `hashes` have the form "sha256:…". With `no_deps`, the package is installed with `--no-deps`. A
-    `conda` package is from Conda, and may be missing from the index.
+    `hashes` have the form "sha256:…". A `no_deps` package is installed with `--no-deps`. A `conda`
+    package is from Conda, and may be missing from the index.
     """
 
     text: str
@@ -77,24 +77,24 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def parsed_requirement(self) -> Requirement:
-        """The parsed text. Do not modify the object, because all calls share it."""
+        """The parsed text. All callers share the object, so it must not be modified."""
         return parse_requirement(self.text)
 
     @cached_property
     def package(self) -> str:
-        """The normalized name."""
+        """The normalized package name."""
         return normalize_package(self.parsed_requirement.name)
 
     def applies_to(self, markers: Mapping[str, str]) -> bool:
-        """Whether the marker is true on a machine with `markers` (PEP 508)."""
+        """Return whether the marker is true on a machine with `markers` (PEP 508)."""
         return marker_holds(self.parsed_requirement.marker, markers)
 
 
 class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
     """The metadata of an installable folder of the project, read without running code.
 
-    `folder` is relative to the project ("." for the project itself). `roots` are the folders that
-    are added to Python's path, relative to the project. `scripts` maps console scripts to
+    `folder` is relative to the project ("." for the project itself). `roots` are the folders,
+    relative to the project, that are added to `sys.path`. `scripts` maps console scripts to
     `module:function`. If `backend` is set, pip can install the folder. `dynamic` lists the fields
     that only the build backend can compute: "name", "version", "dependencies" or
     "optional-dependencies".
@@ -113,14 +113,14 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredPython(msgspec.Struct, frozen=True, kw_only=True):
-    """A specifier of the Python versions that the project accepts, such as ">=3.10,<3.13"."""
+    """A specifier of Python versions that the project accepts, such as ">=3.10,<3.13"."""
 
     spec: str
     place: FilePlace
 
 
 class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name in a file, with its place: a Debian package, or a CUDA release such as "12.4".
+    """A Debian package, a CUDA release ("12.4") or another name in a file of the project.
 
     `marker` is the PEP 508 marker, or "" if the declaration always applies.
     """
@@ -131,12 +131,12 @@ class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """A package index other than the default one: the URL without credentials, and the place.
+    """A package index that a file of the project declares.
 
+    `url` has no credentials, and is `file:PATH` for a folder of the project, with a relative path.
     `name` is the name of the index in the file, or "". A `flat` index is a page or a folder, as for
-    `--find-links`. `url` is `file:PATH` for a folder of the project, with a path relative to the
-    project. `packages` come only from this index. If `general` is set, other packages can also come
-    from this index.
+    `--find-links`. `packages` come only from this index. If `general` is set, other packages can
+    also come from this index.
     """
 
     url: str
@@ -148,7 +148,7 @@ class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def locate_indexes(indexes: Iterable[DeclaredIndex], folder: Path) -> tuple[DeclaredIndex, ...]:
-    """Replace relative paths of folders in `indexes` with absolute paths below `folder`."""
+    """Replace relative paths in `indexes` with absolute paths below `folder`."""
     return tuple(
         msgspec.structs.replace(
             each, url=f"file:{(folder / each.url.removeprefix('file:')).resolve()}"
@@ -175,14 +175,14 @@ class NotRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declarations(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the files of a project declare.
+    """All declarations in the files of a project.
 
     `files` are the files that were read, relative to the project. `cuda` are the CUDA releases
-    implied by URLs of indexes, local versions (`+cu124`) and images (`FROM`). `indexes` are the
-    indexes with other URLs. `extras` and `groups` list all extras and groups, including those that
-    were not chosen. `cut_off` is `exclude-newer`, or else the day after the newest upload in a lock
-    file. `excluded` are packages that are not installed even if they are required. `unnamed` are
-    URLs of git repositories that are required without a package name.
+    implied by URLs of indexes, local versions (`+cu124`) and images (`FROM`). `extras` and `groups`
+    list all extras and groups, including those that were not chosen. `cut_off` is `exclude-newer`,
+    or else the day after the newest upload in a lock file. `excluded` are packages that are not
+    installed even if they are required. `unnamed` are URLs of git repositories that are required
+    without a package name.
     """
 
     files: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ class Declarations(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def required_python(self) -> tuple[DeclaredPython, ...]:
-        """The Python versions that the project's metadata accepts, except those for development."""
+        """The Python versions that the metadata of the project accepts, except for development."""
         return tuple(
             item
             for item in self.python

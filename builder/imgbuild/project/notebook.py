@@ -1,7 +1,7 @@
 """Reads the lines of notebooks that install packages (`!pip`, `%pip`, `!apt`).
 
-A block under `if "COLAB_" in …` is skipped, because it is for notebooks that Google hosts. The
-`else` branch is read instead.
+A block under `if "COLAB_" in …` is only for notebooks that Google hosts. Its `else` branch is read
+instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHELLS = ("%%bash", "%%sh", "%%script bash")
 
 
 class IndentedBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """An indented block, with the condition for which it is skipped, or "" if it is read.
+    """An indented block. If it is skipped, `condition` is the reason, else "".
 
     `test` is the condition of the block's `if`.
     """

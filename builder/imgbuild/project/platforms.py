@@ -43,9 +43,9 @@ def possible_environments() -> tuple[dict[str, str], ...]:
 
 @functools.cache
 def matching_environments(marker: str) -> frozenset[int]:
-    """Return the indexes of `possible_environments` in which `marker` is true, without extras.
+    """Return the indices in `possible_environments` at which `marker` is true.
 
-    A marker that is empty or cannot be evaluated is treated as true.
+    No extras are requested. A marker that is empty or cannot be evaluated counts as true.
     """
     if not marker:
         return frozenset(range(len(possible_environments())))
@@ -61,14 +61,14 @@ def matching_environments(marker: str) -> frozenset[int]:
 
 
 def is_possible(marker: Marker | str | None) -> bool:
-    """Whether `marker` can be true in an image."""
+    """Return whether `marker` can be true in an image."""
     return bool(matching_environments(str(marker or "")))
 
 
 def join_markers(*markers: str | None) -> str:
-    """Join `markers` with "and". Invalid markers are omitted.
+    """Join `markers` with "and".
 
-    Returns "" if no marker is left.
+    Invalid markers are omitted. Return "" if none is left.
     """
     parts = []
     for marker in filter(None, markers):

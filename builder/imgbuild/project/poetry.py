@@ -16,10 +16,10 @@ from imgbuild.values import normalize_package
 def read_poetry(
     reading: ProjectReading, file: str, document: dict[str, Any], *, take: bool
 ) -> None:
-    """Read the tables of Poetry. Without `take`, reads only sources and groups.
+    """Read the tables of Poetry, or without `take`, only sources and groups.
 
-    With Poetry 2, requirements are in `[project]`. Poetry's tables add properties that pip does not
-    support.
+    With Poetry 2, requirements are in `[project]`, and Poetry's tables add properties that pip does
+    not support.
     """
     table = poetry_table(document)
     if not table:
@@ -62,7 +62,7 @@ def poetry_table(document: dict[str, Any]) -> dict[str, Any]:
 def _sources(
     reading: ProjectReading, file: str, text: str, table: dict[str, Any]
 ) -> dict[str, tuple[str, FilePlace]]:
-    """Return the package sources by name. Sources for all packages are added as indexes."""
+    """Return the package sources by name. Sources that apply to all packages become indexes."""
     named: dict[str, tuple[str, FilePlace]] = {}
     entries = table.get("source")
     for entry in entries if isinstance(entries, list) else ():
@@ -98,7 +98,7 @@ def _python(reading: ProjectReading, value: object, place: FilePlace) -> None:
     text = value.get("version", "") if isinstance(value, dict) else value
     spec = _specifier(str(text))
     if spec is None:
-        reading.add_unread(place, f"python = {text}", "versions that one specifier cannot express")
+        reading.add_unread(place, f"python = {text}", "these versions require several specifiers")
     else:
         reading.add_python(spec, place)
 
@@ -126,7 +126,6 @@ def _dependency(
     sources: dict[str, tuple[str, FilePlace]],
     chosen: set[str],
 ) -> None:
-    """Add one requirement, converted by poetry-core to pip's syntax."""
     if isinstance(value, dict):
         if value.get("optional") is True and normalize_package(name) not in chosen:
             return
@@ -150,7 +149,7 @@ def _dependency(
         reading.add_problem(place, message, value=f"{name} = {value}")
         return
     if re.search(r"\|\|", text):
-        reading.add_unread(place, f"{name} = {value}", "versions that pip cannot express")
+        reading.add_unread(place, f"{name} = {value}", "pip cannot express these versions")
         return
     reading.add_requirement(text, place)
 

@@ -1,4 +1,4 @@
-"""Reads locked requirements of groups and extras from a poetry.lock (separate: a file format)."""
+"""Reads the locked requirements of groups and extras in a poetry.lock (separate: a file format)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PoetryLock(msgspec.Struct):
 
 
 def read_file(reading: ProjectReading, name: str, roots: Iterable[str]) -> None:
-    """Read `roots` ("NAME[EXTRA,…]") and their dependencies from the lock file `name`."""
+    """Read the packages `roots` ("NAME[EXTRA,…]") and their dependencies in lock file `name`."""
     lock = reading.lock_file(name, PoetryLock, "Poetry")
     if lock is None:
         return

@@ -1,4 +1,4 @@
-"""Reads files of a project as text, TOML, YAML or JSON. Sizes and paths are restricted."""
+"""Reads text, TOML, YAML and JSON files of a project, with limits on sizes and paths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class SourceProblem(Exception):
-    """A file cannot be read. The argument is the problem."""
+    """Raised if a file cannot be read. The argument is the reason."""
 
     def __init__(self, problem: InputProblem) -> None:
         super().__init__(str(problem))
@@ -34,10 +34,10 @@ class SourceProblem(Exception):
 
 
 class ProjectFiles:
-    """The files below `root`, by relative path. Each file is read only once.
+    """The files below `root`, by relative path, each read only once.
 
-    The methods raise SourceProblem for an invalid file. Symbolic links that lead out of the project
-    are not followed.
+    The methods raise SourceProblem for an invalid file. Symbolic links out of the project are not
+    followed.
     """
 
     def __init__(self, root: Path) -> None:
@@ -46,29 +46,29 @@ class ProjectFiles:
         self._texts: dict[str, str] = {}
 
     def exists(self, name: str) -> bool:
-        """Whether `name` is a file of the project (or a link to one)."""
+        """Return whether `name` is a file of the project, or a link to one."""
         return stat.S_ISREG(self._mode(name))
 
     def is_folder(self, name: str) -> bool:
-        """Whether `name` is a folder of the project."""
+        """Return whether `name` is a folder of the project."""
         return stat.S_ISDIR(self._mode(name))
 
     def _mode(self, name: str) -> int:
-        """Return the mode of the file `name`, following links. 0 if it is missing or invalid."""
+        """Return the mode of the file to which `name` leads, or 0 if it is missing or invalid."""
         try:
             return (self.root / name).stat().st_mode
         except (OSError, ValueError):
             return 0
 
     def is_inside(self, name: str) -> bool:
-        """Whether `name` is below the project after links are resolved."""
+        """Return whether `name` is below the project after links are resolved."""
         try:
             return Path(os.path.realpath(self.root / name)).is_relative_to(self._real)
         except (OSError, ValueError):
             return False
 
     def names(self, folder: str = ".") -> list[str]:
-        """Return the sorted names in `folder`. Empty if `folder` is not a folder of the project."""
+        """Return the sorted names in `folder`, or an empty list if it is not in the project."""
         if not self.is_inside(folder) or not self.is_folder(folder):
             return []
         try:
@@ -77,13 +77,13 @@ class ProjectFiles:
             return []
 
     def text(self, name: str) -> str:
-        """Return the decoded text of `name`, with line feeds between lines."""
+        """Return the decoded text of `name`, with line feeds as line ends."""
         if name not in self._texts:
             self._texts[name] = self._decode_text(name, self._bytes(name))
         return self._texts[name]
 
     def read_toml(self, name: str) -> dict[str, Any]:
-        """Return the parsed TOML document of a file."""
+        """Parse the TOML file `name`."""
         try:
             return _check_printable(name, tomllib.loads(self.text(name)))
         except tomllib.TOMLDecodeError as error:
@@ -98,7 +98,7 @@ class ProjectFiles:
             raise _too_deep(name, error) from error
 
     def json(self, name: str) -> Any:
-        """Return the parsed JSON document of a file."""
+        """Parse the JSON file `name`."""
         try:
             return json.loads(self.text(name))
         except json.JSONDecodeError as error:
@@ -113,7 +113,7 @@ class ProjectFiles:
             raise _too_deep(name, error) from error
 
     def read_yaml(self, name: str) -> Any:
-        """Parse the YAML document `name` into plain values. Aliases are expanded."""
+        """Parse the YAML file `name`, and expand aliases."""
         try:
             node = yaml.compose(self.text(name), Loader=yaml.SafeLoader)
             if node is None:
@@ -193,14 +193,14 @@ def relative_path(folder: str, name: str) -> str:
 
 
 def parent_folder(name: str) -> str:
-    """Return the folder of the file `name`, or "." for the root of the project."""
+    """Return the folder of the file `name`, or "." for the project's root folder."""
     return str(PurePosixPath(name).parent)
 
 
 def line_of(text: str, value: str, *, after: str = "") -> int:
-    """Find the first line with `value` in quotes, below the first line that starts with `after`.
+    """Return the first line with `value` in quotes, below the first line that starts with `after`.
 
-    The TOML and YAML libraries do not report lines. Returns 0 if there is no such line.
+    The TOML and YAML libraries do not report lines. Return 0 if there is no such line.
     """
     lines = text.split("\n")
     start = 0
@@ -214,9 +214,9 @@ def line_of(text: str, value: str, *, after: str = "") -> int:
 
 
 def key_line(text: str, key: str, *, after: str) -> int:
-    """Find the TOML line that sets the normalized `key`, below a line that starts with `after`.
+    """Return the TOML line that sets `key`, normalized, below a line that starts with `after`.
 
-    If there is no such key, returns the line that starts with `after`.
+    If there is none, return the line that starts with `after`.
     """
     lines = text.split("\n")
     start = next((at for at, line in enumerate(lines) if line.strip().startswith(after)), 0)
@@ -238,7 +238,7 @@ T = TypeVar("T")
 
 
 def _check_printable(name: str, value: T) -> T:
-    """Return `value`. Raises SourceProblem if a string contains a control character."""
+    """Raise SourceProblem if a string in `value` contains a control character."""
     queue: list[object] = [value]
     while queue:
         item = queue.pop()

@@ -1,4 +1,4 @@
-"""Reads locked requirements from a pylock.toml (PEP 751) with `packaging`."""
+"""Reads the locked requirements in a pylock.toml (PEP 751)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LockLines:
-    """Finds the line at which a lock file in TOML starts the table of a package."""
+    """The line of each package's table in a TOML lock file."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
@@ -39,14 +39,14 @@ class LockLines:
                 self._lines.setdefault((name, value), at)
 
     def place(self, name: str, version: object = "") -> FilePlace:
-        """Find the line of a package. If several lines have the name, prefers the version."""
+        """Return the line of a package. If several lines have the name, prefer `version`."""
         first = self._lines.get((normalize_package(name), ""), 0)
         line = self._lines.get((normalize_package(name), str(version)), first)
         return FilePlace(file=self.file, line=line)
 
 
 def read_file(reading: ProjectReading, name: str, *, groups: Iterable[str] = ()) -> None:
-    """Read a pylock.toml for the chosen extras and groups and for default groups."""
+    """Read a pylock.toml for the chosen and default groups and the chosen extras."""
     document = reading.read_toml(name)
     if document is None:
         return
@@ -69,7 +69,7 @@ def add_locked_packages(
     *,
     groups: Iterable[str] = (),
 ) -> None:
-    """Add the packages of a PEP 751 document. `lines` finds the lines of packages."""
+    """Add the packages of a PEP 751 document."""
     from packaging.pylock import Pylock, PylockValidationError
 
     whole = FilePlace(file=lines.file)
@@ -103,7 +103,7 @@ def add_locked_packages(
 def add_cut_off(
     reading: ProjectReading, uploads: Iterable[datetime.datetime], place: FilePlace
 ) -> None:
-    """Add the day after the newest of `uploads` as the cut-off date of a lock file."""
+    """Add the cut-off date of a lock file: the day after the newest of `uploads`."""
     newest = max(map(_moment, uploads), default=None)
     if reading.cut_off is None and newest is not None:
         day = newest.date() + datetime.timedelta(days=1)
@@ -115,13 +115,12 @@ def _moment(moment: datetime.datetime) -> datetime.datetime:
 
 
 def _usual_index(packages: Iterable[Package]) -> str | None:
-    """Return the index of most packages, which is the default index of the tool."""
     counts = collections.Counter(package.index for package in packages if package.index)
     return counts.most_common(1)[0][0] if counts else None
 
 
 def _marker(marker: Marker | None, context: dict[str, frozenset[str]]) -> str | None:
-    """Remove extras and groups from a marker. None if the package is not for Linux."""
+    """Remove extras and groups from a marker. Return None if the package is not for Linux."""
     if marker is None:
         return ""
     text = str(marker)
@@ -179,7 +178,7 @@ def _archive(package: Package) -> str:
 def request_local(
     reading: ProjectReading, name: str, path: str, place: FilePlace, *, marker: str = ""
 ) -> None:
-    """Request a folder or a file of the project that a lock file contains."""
+    """Request a folder or file of the project that a lock file contains."""
     target = relative_path(parent_folder(place.file), path)
     if target == parent_folder(place.file):
         return  # the project itself

@@ -61,17 +61,16 @@ class ProjectTables:
         return texts
 
     def place(self, text: str, after: str = "[project]") -> FilePlace:
-        """Find the line with `text` in quotes, at or below the table that begins with `after`."""
+        """Return the place of `text` in quotes, below the line that starts with `after`."""
         return FilePlace(file=self.file, line=line_of(self.text, text, after=after))
 
     def _place_below(self, text: str, key: str, header: str) -> FilePlace:
-        """Find the line with `text` in quotes, at or below `key` in the table `header`."""
         start = key_line(self.text, key, after=header)
         rest = self.text.split("\n", max(start - 1, 0))[-1]
         return FilePlace(file=self.file, line=max(start - 1 + line_of(rest, text), start))
 
     def extra_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, FilePlace]]:
-        """Return the requirements of an extra. `PACKAGE[a,b]` is expanded for this package."""
+        """Return the requirements of an extra. `PACKAGE[a,b]` is expanded if it is this package."""
         if name in seen:
             return []
         taken: list[tuple[str, FilePlace]] = []
@@ -81,7 +80,7 @@ class ProjectTables:
         return taken
 
     def group_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, FilePlace]]:
-        """Return the requirements of a dependency group and of included groups."""
+        """Return the requirements of a dependency group and of the groups that it includes."""
         place = FilePlace(
             file=self.file, line=key_line(self.text, name, after="[dependency-groups]")
         )
@@ -112,7 +111,10 @@ class ProjectTables:
     def expand_requirement(
         self, text: str, place: FilePlace, seen: tuple[str, ...]
     ) -> list[tuple[str, FilePlace]]:
-        """Return a requirement, or for extras of this package, the requirements of the extras."""
+        """Return a requirement.
+
+        For extras of this package, return the requirements of the extras.
+        """
         try:
             requirement = parse_requirement(text)
         except InvalidRequirement:
@@ -130,7 +132,7 @@ class ProjectTables:
 
 
 def read_file(reading: ProjectReading, name: str) -> None:
-    """Read the declarations of the pyproject.toml `name` for the chosen extras and groups."""
+    """Read the pyproject.toml `name` for the chosen extras and groups."""
     document = reading.read_toml(name)
     if document is None:
         return
@@ -152,7 +154,7 @@ def read_file(reading: ProjectReading, name: str) -> None:
 def add_requirements(
     tables: ProjectTables, settings: UvSettings, extras: Iterable[str], groups: Iterable[str]
 ) -> None:
-    """Add the dependencies, and the dependencies of `extras` and `groups`."""
+    """Add the dependencies of the package and of `extras` and `groups`."""
     reading = tables.reading
     for text in tables.dependencies:
         place = tables.place(text, "dependencies")
@@ -170,7 +172,7 @@ def add_requirements(
 def chosen_extras_and_groups(
     reading: ProjectReading, tables: ProjectTables, settings: UvSettings
 ) -> tuple[list[str], list[str]]:
-    """Return the chosen extras and groups, and the default groups.
+    """Return the chosen extras, and the chosen and default groups.
 
     Default groups that conflict with chosen extras or groups are omitted.
     """
@@ -198,7 +200,7 @@ def chosen_extras_and_groups(
 def check_choice(reading: ProjectReading) -> None:
     """Record a problem for each chosen extra or group that no file defines.
 
-    An unknown extra is allowed if the build backend computes extras.
+    Any extra is allowed if the build backend computes extras.
     """
     unknown = any("optional-dependencies" in item.dynamic for item in reading.packages)
     for kind, names, available in (

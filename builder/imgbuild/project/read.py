@@ -1,4 +1,4 @@
-"""Reads the declarations in files of a project, by default in the files at the root."""
+"""Reads the declarations in files of a project, by default in its root folder."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def read_declared(
 ) -> Declarations:
     """Read the declarations of the project in `folder` for `extras` and dependency `groups`.
 
-    `files` are paths relative to `folder`. By default, the files at the root of the project are
-    read. Files included with `-r` are also read. A folder in `files` is a package of the project.
-    `names` maps URLs of git repositories without a revision to packages. Raises InputError with all
-    problems if a file is invalid.
+    `files` are paths relative to `folder`, by default the files directly in it. Files included with
+    `-r` are also read. A folder in `files` is a package of the project. `names` maps URLs of git
+    repositories without a revision to packages. Raises InputError with all problems if a file is
+    invalid.
     """
     if not folder.is_dir():
         message = f"{folder} is not a folder"
@@ -66,7 +66,6 @@ def _read_named_files(reading: ProjectReading, files: Sequence[str]) -> None:
 
 
 def _local_packages(reading: ProjectReading) -> None:
-    """Add the packages of required folders, including indirectly required folders."""
     done = 0
     while done < min(len(reading.local_requests), PACKAGES):
         local_package.add_local_package(reading, reading.local_requests[done])

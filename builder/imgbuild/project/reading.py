@@ -1,4 +1,4 @@
-"""Collects declarations and problems: all readers add to one `ProjectReading`."""
+"""Collects the declarations and problems that readers of a project's files find."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LISTS = (
 
 
 class LocalRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder to install (`-e ./verl[vllm]`). `folder` is relative to the project.
+    """A folder to install (`-e ./verl[vllm]`), relative to the project.
 
     `name` is the package name in the requirement, if any.
     """
@@ -66,7 +66,7 @@ _INTERPRETER = re.compile(
 
 
 class ProjectReading:
-    """Collects values for a `Declarations` object, for the chosen `extras` and `groups`.
+    """Collects declarations for the chosen `extras` and `groups`.
 
     `names` maps URLs of git repositories without a revision to packages.
     """
@@ -104,7 +104,7 @@ class ProjectReading:
         self.root: object = None
 
     def create_child(self) -> ProjectReading:
-        """Create an empty object with the same options, for a file that can be rejected."""
+        """Create an empty object with the same options, to read a file that may be rejected."""
         child = ProjectReading(
             self.sources, extras=self.extras, groups=self.groups, names=self.names
         )
@@ -121,21 +121,24 @@ class ProjectReading:
         self.cut_off = self.cut_off or child.cut_off
 
     def text(self, name: str) -> str | None:
-        """Return the text of the file. Records a problem and returns None on failure."""
+        """Return the text of the file.
+
+        Record a problem and return None on failure.
+        """
         text: str | None = self._read_with(name, self.sources.text)
         return text
 
     def read_toml(self, name: str) -> dict[str, Any] | None:
-        """Parse the file as TOML. Records a problem and returns None on failure."""
+        """Parse a TOML file. Record a problem and return None on failure."""
         document: dict[str, Any] | None = self._read_with(name, self.sources.read_toml)
         return document
 
     def read_yaml(self, name: str) -> Any:
-        """Parse the file as YAML. Records a problem and returns None on failure."""
+        """Parse a YAML file. Record a problem and return None on failure."""
         return self._read_with(name, self.sources.read_yaml)
 
     def json(self, name: str) -> Any:
-        """Parse the file as JSON. Records a problem and returns None on failure."""
+        """Parse a JSON file. Record a problem and return None on failure."""
         return self._read_with(name, self.sources.json)
 
     def _read_with(self, name: str, reader: Any) -> Any:
@@ -150,7 +153,7 @@ class ProjectReading:
         return value
 
     def lock_file(self, name: str, kind: type[S], tool: str) -> S | None:
-        """Parse a lock file of `tool` as `kind`. Records a problem and returns None on failure."""
+        """Parse a lock file of `tool` as `kind`. Record a problem and return None on failure."""
         document = self.read_toml(name)
         try:
             return None if document is None else msgspec.convert(document, kind)
@@ -178,7 +181,7 @@ class ProjectReading:
         )
 
     def add_unread(self, place: FilePlace, text: str, reason: str) -> None:
-        """Record an entry that is not supported or not used."""
+        """Record a line or file that is unsupported or unused."""
         shown = addresses.strip_secrets(reason)
         note = NotRead(place=place, text=shorten_text(text), reason=shown)
         if note not in self.left_out:
@@ -200,8 +203,7 @@ class ProjectReading:
         """Add the PEP 508 requirement `text`, or record a problem if it is invalid.
 
         `marker` is joined to the marker in `text`. `path` is a folder or file of the project.
-        `conda` is true for a Conda package. `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA
-        release.
+        `torch==2.6.0+cu124` is split into `torch==2.6.0` and a CUDA release.
         """
         if VARIABLE.search(text) and not _is_requirement(text):
             self.add_unread(place, text, "contains a variable whose value is not in the file")
@@ -244,7 +246,6 @@ class ProjectReading:
             self.requirements.append(added)
 
     def _strip_torch_build(self, requirement: Requirement, place: FilePlace) -> None:
-        """Record the CUDA release in a local version, and remove the local version for PyTorch."""
         clauses, changed = [], False
         wheel = addresses.wheel_version(requirement.url) if requirement.url else None
         local = wheel.local if wheel and requirement.name in releases.TORCH else None
@@ -264,7 +265,7 @@ class ProjectReading:
             clauses.append(f"{clause.operator}{clause.version.partition('+')[0]}")
             if release is None:
                 self.add_unread(
-                    place, str(requirement), f"images use builds for CUDA, not for {local}"
+                    place, str(requirement), f"images use CUDA builds, not {local} builds"
                 )
         if changed:
             requirement.specifier = SpecifierSet(",".join(clauses))
@@ -312,7 +313,7 @@ class ProjectReading:
                 reason = f"images use releases instead of nightly builds; CUDA {release} is used"
                 self.add_unread(place, url, reason)
         elif build and platforms.is_possible(marker):
-            self.add_unread(place, url, f"images use builds for CUDA, not for {build}")
+            self.add_unread(place, url, f"images use CUDA builds, not {build} builds")
         elif re.match(r"https?://|file:", url) and platforms.is_possible(marker):
             names = tuple(map(normalize_package, packages))
             self.indexes.append(
@@ -324,7 +325,7 @@ class ProjectReading:
             self.add_unread(place, url, "an index URL without http or https")
 
     def cuda_release(self, release: str, place: FilePlace, marker: str = "") -> None:
-        """Add a CUDA release ("12.4")."""
+        """Add a CUDA release, such as "12.4"."""
         entry = DeclaredName(name=release, place=place, marker=marker)
         if entry not in self.cuda:
             self.cuda.append(entry)
@@ -386,7 +387,6 @@ class ProjectReading:
 
 
 def _join_indexes(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]:
-    """Merge indexes with the same URL, and keep the order."""
     joined: dict[str, DeclaredIndex] = {}
     for each in indexes:
         before = joined.setdefault(each.url, each)
@@ -400,7 +400,7 @@ def _join_indexes(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]
 
 
 def shorten_text(text: str) -> str:
-    """Shorten `text` to one line of at most SHOWN characters, without secrets."""
+    """Shorten `text` to one line of at most SHOWN characters, and remove secrets."""
     line = addresses.strip_secrets(" ".join(text.split()))
     return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 1]}…"
 

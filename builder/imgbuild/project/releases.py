@@ -20,7 +20,7 @@ OTHER_BUILD = re.compile(r"cpu|xpu|rocm[\d.]*")  # parts of the paths of PyTorch
 
 
 def cuda_of_tag(tag: str) -> str | None:
-    """Convert a tag such as `cu124` to a CUDA release ("12.4"). None for other texts."""
+    """Convert a tag such as `cu124` to a CUDA release ("12.4"), or return None."""
     match = TAG.fullmatch(tag)
     return f"{match[1]}.{match[2]}" if match else None
 
@@ -39,7 +39,7 @@ def cuda_of_local_version(local: str | None) -> str | None:
 def cuda_of_index(url: str) -> str | None:
     """Return the CUDA release in an index URL, such as `…/whl/cu124` or `…/0.19.1/cu130`.
 
-    Returns None for indexes of projects whose builds do not depend on torch.
+    Return None for indexes of projects whose builds do not depend on torch.
     """
     parts = addresses.split_url(url)
     if parts and (parts.hostname or "").endswith(PAGES) and not STACK.search(url):
@@ -52,6 +52,6 @@ def cuda_of_index(url: str) -> str | None:
 
 
 def other_build(url: str) -> str:
-    """Return the build of a PyTorch index without CUDA, such as `cpu` or `rocm6.3`, else ""."""
+    """Return the build of a PyTorch index without CUDA, such as `cpu` or `rocm6.3`, or ""."""
     parts = addresses.url_path(url).split("/") if STACK.search(url) else []
     return next((part for part in parts if OTHER_BUILD.fullmatch(part)), "")

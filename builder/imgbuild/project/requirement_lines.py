@@ -1,6 +1,7 @@
-"""Reads requirements files, and requirements on command lines, with pip's parser.
+"""Reads requirements files and requirements on command lines.
 
-`pip-requirements-parser` is pip's code without downloads. `packaging` parses the requirements.
+`pip-requirements-parser`, pip's parser without downloads, splits lines. `packaging` parses
+requirements.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ HASH = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
 
 class LineScope(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the interpretation of the lines of a file or a command."""
+    """Settings that apply to the lines of a requirements file or command."""
 
     kind: RequirementKind = "requirement"
     no_deps: bool = False
@@ -55,7 +56,7 @@ class LineScope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_file(reading: ProjectReading, name: str, scope: LineScope = LineScope()) -> None:  # noqa: B008 - frozen
-    """Read the requirements file `name` and the files that it includes."""
+    """Read the requirements file `name`, and the files that it includes."""
     if name in scope.above or len(scope.above) > NESTING_LIMIT:
         chain = " -> ".join((*scope.above[-3:], name))
         reading.add_problem(
@@ -93,7 +94,7 @@ def _conda_export(reading: ProjectReading, name: str, lines: Sequence[tuple[int,
 
 
 def read_line(reading: ProjectReading, line: str, place: FilePlace, scope: LineScope) -> LineScope:
-    """Read a line, and return the scope of the following lines."""
+    """Read a line, and return the settings for the following lines."""
     if VARIABLE.search(LOGIN.sub("", line) if INDEX.match(line) else line):
         reason = "contains an environment variable whose value is not in the file"
         reading.add_unread(place, line, reason)
@@ -125,7 +126,10 @@ def read_line(reading: ProjectReading, line: str, place: FilePlace, scope: LineS
 
 
 def _options(line: str) -> tuple[Any, list[str], str]:
-    """Split a line into options, other words and the requirement. None for unknown options."""
+    """Split a line into options, other words and the requirement.
+
+    Return None for unknown options.
+    """
     from pip_requirements_parser import break_args_options
 
     requirement, option_text = break_args_options(line)
@@ -147,7 +151,6 @@ def _parser() -> Any:
 
 
 def _new_values() -> Any:
-    """Create new default values, because the parser appends to lists in its defaults."""
     return copy.deepcopy(_parser().get_default_values())
 
 
@@ -156,9 +159,9 @@ def _hashes(options: Any) -> list[str]:
 
 
 def declared_indexes(line: str, folder: Path, place: FilePlace) -> tuple[DeclaredIndex, ...]:
-    """Return the indexes in the options of a line. `place` is in `folder`.
+    """Return the indexes in the options of a line of a file in `folder`.
 
-    Indexes with variables in the URL and indexes outside of `folder` are skipped.
+    Indexes with variables in the URL and indexes outside of `folder` are omitted.
     """
     reading = ProjectReading(ProjectFiles(folder))
     read_line(reading, line, place, LineScope())
@@ -179,7 +182,7 @@ def _index_options(reading: ProjectReading, options: Any, place: FilePlace) -> N
 def read_nested_file(
     reading: ProjectReading, name: str, folder: str, place: FilePlace, scope: LineScope
 ) -> None:
-    """Read the file of `-r name` or `-c name`, relative to `folder`."""
+    """Read the file of `-r NAME` or `-c NAME`, relative to `folder`."""
     if re.match(r"https?://", name):
         option = "-c" if scope.kind == "constraint" else "-r"
         reading.add_unread(place, f"{option} {name}", "a file on another host")
@@ -191,7 +194,7 @@ def read_nested_file(
     if not reading.sources.exists(target) and reading.sources.is_inside(target):
         reading.add_problem(
             place,
-            "names a file that does not exist",
+            "refers to a file that does not exist",
             value=target,
             expected=submodules.missing_submodule_remedy(reading.sources, target),
         )
@@ -209,7 +212,7 @@ def requirement_word(
     hashes: Iterable[str] = (),
     editable: bool = False,
 ) -> None:
-    """Read a requirement in pip's format: PEP 508, a URL, or a path relative to `folder`."""
+    """Read a requirement in pip's syntax: PEP 508, a URL, or a path relative to `folder`."""
     text = text.strip()
     pep508 = _parse_pep508(text)
     url = pep508.url if pep508 is not None else None
@@ -229,8 +232,6 @@ def requirement_word(
 
 
 class _UrlRequirement:
-    """A requirement on a URL or a path."""
-
     def __init__(
         self,
         reading: ProjectReading,
@@ -251,7 +252,6 @@ class _UrlRequirement:
         self.extras: tuple[str, ...] = ()
 
     def read(self, folder: str, *, editable: bool) -> None:
-        """Add the requirement to the reading."""
         if self.address.startswith(REPOSITORIES) or re.match(r"(git|ssh)://", self.address):
             self._add_repository()
         elif re.match(r"https?://", self.address):
@@ -333,7 +333,6 @@ class _UrlRequirement:
             )
 
     def _add_file(self, target: str) -> None:
-        """Add a wheel or an sdist that is a file of the project."""
         name = _archive_name(target)
         if name is None or not self.reading.sources.exists(target):
             reason = "no such file" if name else "its file name does not contain a package name"
@@ -350,7 +349,7 @@ class _UrlRequirement:
 
 
 def expand_short_form(address: str) -> str:
-    """Convert git's short form, `git+USER@HOST:PATH`, to an ssh URL. Other URLs are unchanged."""
+    """Convert git's short form, `git+USER@HOST:PATH`, to an ssh URL. Other URLs stay unchanged."""
     if not re.match(r"git\+[\w.-]+@[\w.-]+:", address):
         return address
     host, _, path = address.removeprefix("git+").partition(":")
@@ -375,7 +374,6 @@ def _strip_egg(address: str) -> str:
 
 
 def _archive_name(address: str) -> str | None:
-    """Return the package in the file name of a wheel or an sdist, or None for other files."""
     file = addresses.file_name(address)
     try:
         if file.endswith(".whl"):
@@ -391,7 +389,7 @@ def _is_path(text: str) -> bool:
 
 
 def text_line(text: str, value: str, start: int, end: int) -> int:
-    """Find the line from `start` to `end` that contains `value`. Returns `start` if none does."""
+    """Return the line between `start` and `end` that contains `value`, or `start` if none does."""
     part = "\n".join(text.split("\n")[start - 1 : end])
     line = line_of(part, value)
     return start + line - 1 if line else start

@@ -1,7 +1,7 @@
 """Reads setup.py without running it (separate: an evaluator of literals and lists).
 
-A small interpreter evaluates assignments of literals and lists. Values that only the build backend
-can compute are None.
+Assignments of literals and lists are evaluated. Values that only the build backend can compute are
+None.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FOLDERS = frozenset({"dirname", "abspath", "realpath", "getcwd", "cwd"})
 
 
 class RequirementFile(msgspec.Struct, frozen=True):
-    """A placeholder for the lines of a requirements file. The path is relative to the project."""
+    """A placeholder for the lines of a requirements file, given by path in the project."""
 
     name: str
 
@@ -77,7 +77,7 @@ class SetupScript:
     def _run_statements(
         self, statements: Sequence[ast.stmt], names: dict[str, Any], depth: int, *, guard: str = ""
     ) -> Any:
-        """Execute statements under the condition `guard`. Returns the value of a `return`."""
+        """Execute statements under the condition `guard`, and return the value of a `return`."""
         for statement in statements:
             result = self._run_compound(statement, names, depth, guard)
             if result is not None:
@@ -88,7 +88,6 @@ class SetupScript:
     def _run_compound(
         self, statement: ast.stmt, names: dict[str, Any], depth: int, guard: str
     ) -> Any:
-        """Execute a compound statement, or a `return`."""
         match statement:
             case ast.If(test=test, body=body, orelse=other):
                 inner = guard if _is_main(test) else f"if {ast.unparse(test)}"
@@ -190,7 +189,6 @@ class SetupScript:
                 self.arguments[keyword.arg] = value
 
     def _expression_value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
-        """Evaluate an expression. Returns None if the value is unknown."""
         value: Any = None
         match node:
             case ast.Constant(value=str() as text):
@@ -291,7 +289,7 @@ class SetupScript:
         return values if isinstance(values, RequirementFile) else None
 
     def _joined_path(self, parts: Sequence[ast.expr], names: dict[str, Any], depth: int) -> Any:
-        """Join parts of a path relative to the script. An unknown part is the script's folder."""
+        """Join the components of a path. An unknown component stands for the script's folder."""
         values = [self._expression_value(part, names, depth) for part in parts]
         texts = [
             value.value if isinstance(value, ScriptText) else value.name
@@ -309,7 +307,6 @@ class SetupScript:
         return ScriptText(path, line)
 
     def _read_result(self, path: ScriptText, function: str) -> ScriptText | RequirementFile | None:
-        """Return the result of a function for a path. None for the content of a missing file."""
         file = self._file_content(path.value, path.line)
         return None if function in READERS and isinstance(file, ScriptText) else file
 
@@ -354,7 +351,6 @@ class SetupScript:
         return FoundPackages(where.value if isinstance(where, ScriptText) and where.value else ".")
 
     def _function_result(self, name: str, call: ast.Call, names: dict[str, Any], depth: int) -> Any:
-        """Evaluate a function of the script. For a function that reads a file, returns the file."""
         function = self._functions[name]
         inner = dict(names)
         parameters = [argument.arg for argument in function.args.args]
@@ -420,9 +416,9 @@ class SetupScript:
 
 
 def flatten_items(value: Any, *, unknown: bool = False) -> list[Any]:
-    """Return the items of nested lists. A value that is not a list is a single item.
+    """Return the items of nested lists.
 
-    Unknown items (None) are omitted unless `unknown` is set.
+    A value that is not a list is an item. Unknown items (None) are omitted unless `unknown` is set.
     """
     items: list[Any] = []
     queue = [value]
@@ -438,7 +434,10 @@ def flatten_items(value: Any, *, unknown: bool = False) -> list[Any]:
 
 
 def entry_points(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the console scripts in `entry_points`, which is a dict or a string in INI format."""
+    """Yield name and function of the console scripts in `entry_points`.
+
+    `entry_points` is a dict or a string in INI format.
+    """
     lines: list[str] = []
     if isinstance(value, dict):
         scripts = value.get("console_scripts")

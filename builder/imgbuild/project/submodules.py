@@ -10,7 +10,7 @@ SUBMODULES = "if this is a submodule, fetch it with `git submodule update --init
 
 
 def missing_submodule_remedy(sources: ProjectFiles, path: str) -> str | None:
-    """Suggest a command to fetch the missing submodule that contains `path`, if any."""
+    """Return a command that fetches the missing submodule containing `path`, or None."""
     for each in missing_submodules(sources):
         if path == each.text or path.startswith(f"{each.text}/"):
             return f"fetch the submodule with `git submodule update --init {each.text}`"

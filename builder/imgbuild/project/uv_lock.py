@@ -1,7 +1,7 @@
 """Reads a uv.lock with `uv export`, or directly (separate: a file format).
 
-uv runs in a separate folder that contains only the pyproject.toml files and the lock. It runs
-offline, without configuration files, environment variables and builds.
+uv runs offline in a folder with only the pyproject.toml files and the lock. It uses no
+configuration files, environment variables or builds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class UvPackage(msgspec.Struct, rename="kebab", eq=False):
 
     @property
     def files(self) -> list[UvFile]:
-        """The sdist and the wheels."""
+        """The sdist, if any, and the wheels."""
         return [*([self.sdist] if self.sdist else []), *self.wheels]
 
 
@@ -89,7 +89,7 @@ def read_file(
     extras: Iterable[str],
     groups: Iterable[str],
 ) -> None:
-    """Read the packages of the lock `name` for `extras` and `groups` of `pyproject`."""
+    """Read the packages in the lock `name` for `extras` and `groups` of `pyproject`."""
     lock = reading.lock_file(name, UvLock, "uv")
     if lock is None:
         return
@@ -124,7 +124,7 @@ def _export_pylock(
     extras: Iterable[str],
     groups: Iterable[str],
 ) -> dict[str, Any] | None:
-    """Convert the lock to a pylock.toml with `uv export`. None if this fails."""
+    """Convert the lock to a pylock.toml with `uv export`, or return None if this fails."""
     folder = parent_folder(pyproject)
     members = {folder}
     for package in packages:

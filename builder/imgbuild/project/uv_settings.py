@@ -40,11 +40,11 @@ IGNORED_SETTINGS = frozenset([
     "extra-build-dependencies", "extra-build-variables", "config-settings",
     "config-settings-package", "dependency-metadata",
 ])  # fmt: skip
-IGNORED_REASON = "this uv setting is ignored, because targets define their own"
+IGNORED_REASON = "this uv setting has no effect on targets"
 
 
 class UvSettings:
-    """The `[tool.uv]` settings in `file`, applied to the requirements in the same file.
+    """The `[tool.uv]` settings in `file`, for the requirements in the same file.
 
     `extras` and `groups` are the extras and groups to read.
     """
@@ -72,7 +72,7 @@ class UvSettings:
         self._named: dict[tuple[str, str], list[str]] = {}  # index and marker → packages
 
     def place(self, value: str, after: str = "[tool.uv") -> FilePlace:
-        """Find the line that contains `value`."""
+        """Return the line that contains `value`."""
         return FilePlace(file=self.file, line=line_of(self.text, value, after=after))
 
     def default_groups(self, available: Iterable[str]) -> list[str]:
@@ -82,7 +82,7 @@ class UvSettings:
         return [name for name in names if normalize_package(name) not in DEVELOPMENT]
 
     def conflict_sets(self, package: str) -> list[tuple[str, ...]]:
-        """Return the sets of extras and groups of this package that exclude each other."""
+        """Return the sets of extras and groups of `package` that exclude each other."""
         sets = []
         for conflict in _list(self.table.get("conflicts")):
             items = [item for item in _list(conflict) if isinstance(item, dict)]
@@ -99,7 +99,7 @@ class UvSettings:
     def add_requirement(
         self, text: str, place: FilePlace, *, kind: RequirementKind = "requirement"
     ) -> None:
-        """Add a requirement of the project, from its source in `[tool.uv.sources]`."""
+        """Add a requirement of the project, with its source in `[tool.uv.sources]`."""
         try:
             requirement = parse_requirement(text)
         except InvalidRequirement:
@@ -147,7 +147,8 @@ class UvSettings:
     ) -> str | None:
         """Add the requirement for each source. Sources that are indexes are only recorded.
 
-        Returns the marker of environments without a matching source, or None if there are none.
+        Return the marker of environments without a matching source, or None if every environment
+        has one.
         """
         general = str(requirement.marker or "")
         left = set(platforms.matching_environments(general))
@@ -178,7 +179,6 @@ class UvSettings:
         kind: RequirementKind,
         marker: str,
     ) -> None:
-        """Add a requirement from a git repository, a URL, a folder or the workspace."""
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
         both = platforms.join_markers(str(requirement.marker or ""), marker)
         suffix = f" ; {both}" if both else ""
@@ -234,7 +234,6 @@ class UvSettings:
         )
 
     def _member_folder(self, name: str) -> str | None:
-        """Find the folder of the workspace member `name`."""
         sources = self.reading.sources
         for pattern in _list(self.workspace.get("members")):
             base = sources.root / self.folder
@@ -271,7 +270,7 @@ class UvSettings:
             self.reading.index(url, place, marker, name=name, packages=packages, flat=flat)
 
     def add_settings(self) -> None:
-        """Add settings for all requirements: indexes, overrides, constraints and others."""
+        """Add the settings for all requirements, such as indexes, overrides and constraints."""
         self._add_rules()
         self.finish_indexes()
         named = {name for name, _ in self._named}
@@ -340,7 +339,7 @@ class UvSettings:
             place = self.place("exclude-newer")
             day = absolute_day(value)
             if day is None:
-                reason = "a cut-off relative to today changes every day"
+                reason = "a relative cut-off changes every day"
                 self.reading.add_unread(place, f"exclude-newer = {value}", reason)
             else:
                 self.reading.cut_off = DeclaredDay(day=day, place=place)
@@ -349,15 +348,15 @@ class UvSettings:
             self.reading.add_unread(
                 self.place("exclude-newer-package"),
                 "exclude-newer-package",
-                f"a cut-off applies to all packages, but this one lists {len(packages)}",
+                f"targets have one cut-off for all packages; this table has {len(packages)}",
             )
 
 
 def absolute_day(value: object) -> datetime.date | None:
-    """Convert `exclude-newer` to a cut-off day. Times are rounded up to the next day.
+    """Convert `exclude-newer` to a cut-off day, or return None for a relative time.
 
-    Files uploaded on the same day after the time are included, although uv excludes them. Returns
-    None for relative times.
+    Times are rounded up to the next day. uv excludes files uploaded later on the same day, but
+    imgbuild includes them.
     """
     if isinstance(value, datetime.datetime):
         moment = value
@@ -414,7 +413,7 @@ INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
 
 
 def _invert_marker(marker: str) -> str:
-    """Invert a marker. Returns "" for a marker with several comparisons."""
+    """Invert a marker. Return "" if it has several comparisons."""
     match = re.fullmatch(
         r"\s*([\w.]+)\s*(==|!=|<=|>=|<|>|not in|in)\s*(['\"][^'\"]*['\"])\s*", marker
     )
@@ -422,14 +421,12 @@ def _invert_marker(marker: str) -> str:
 
 
 def _list(value: object) -> list[Any]:
-    """Convert `value` to a list. None becomes an empty list, and other values a single item."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
 
 
 def _strings(reading: ProjectReading, value: object, place: FilePlace) -> list[str]:
-    """Return the strings in a list. Records a problem for every other item."""
     texts = []
     for item in _list(value):
         if isinstance(item, str):

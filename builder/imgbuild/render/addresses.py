@@ -25,10 +25,11 @@ _FOLDER_HINT = (
 def address_lookup(
     lock: Lock, matrix: Matrix, http: HttpClient, packages: Iterable[str] = ()
 ) -> Addresses:
-    """Return a function that looks up the URL, without a password, of a locked file.
+    """Return a function that looks up the URL of a locked file.
 
-    The pages of `packages` are requested immediately, and other pages when needed. Raises
-    FetchFailed if the file was removed from the index, and InputError for a file in a folder.
+    The URL contains no password. The pages of `packages` are requested immediately, and other pages
+    when needed. Raises FetchFailed if the file was removed from the index, and InputError for a
+    file in a folder.
     """
     indexes = sources.open_indexes(lock, matrix, http)
     run_for_each(sorted(set(packages)), lambda package, _: indexes.files(package), threads=READERS)

@@ -12,9 +12,9 @@ from imgbuild.values import Arch
 
 
 class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """The values for the template, in addition to the values for a Dockerfile.
+    """The values of the template, in addition to those of the Dockerfile template.
 
-    `name` is the name of the file, and of the folders in the header of the file.
+    `name` is the name of the file and of the folders in its header.
     """
 
     name: str

@@ -18,13 +18,13 @@ WHEELS = "build/wheels"
 
 
 def bake_document(dockerfiles: Iterable[DockerfileModel]) -> dict[str, Any]:
-    """Return the targets, and the default group with all targets."""
+    """Return the content of the file: the targets, and a default group with all of them."""
     targets = {target_slug(dockerfile.target): _target(dockerfile) for dockerfile in dockerfiles}
     return {"group": {"default": {"targets": sorted(targets)}}, "target": targets}
 
 
 def base_context(target: str, digest: Digest) -> str:
-    """Return the named context of the base of `target`, relative to the project's folder."""
+    """Return the named context for the base of `target`, relative to the project's folder."""
     return f"oci-layout://{BASES}/{target}@{digest}"
 
 

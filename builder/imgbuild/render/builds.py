@@ -1,4 +1,4 @@
-"""Selects the wheels that are needed to build packages from sdists."""
+"""Selects the wheels that builds from sdists require."""
 
 from __future__ import annotations
 

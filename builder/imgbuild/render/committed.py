@@ -34,7 +34,7 @@ def rendered_files(
 
 
 def copied_files(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str, bytes]:
-    """Return the files that a Dockerfile copies into the image."""
+    """Return the files that a Dockerfile copies into the image, by path."""
     plans = {arch: create_plan(lock, arch) for arch in arches}
     copies: dict[str, bytes] = {}
     for kind in (VenvRecipe, FilesRecipe):
@@ -47,10 +47,10 @@ def copied_files(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str
 
 
 def write_rendered(project: Project, target: str, expected: dict[str, bytes]) -> bool:
-    """Write the rendered files `expected` of `target`. Returns whether a file changed.
+    """Write the rendered files `expected` of `target`, and return whether a file changed.
 
-    An obsolete file is removed only if the current Dockerfile copies the file, because imgbuild
-    created only such files.
+    An obsolete file is removed only if the current Dockerfile copies it, because imgbuild created
+    only such files.
     """
     changed = False
     images = project.images.relative_to(project.root).as_posix()
@@ -68,7 +68,7 @@ def write_rendered(project: Project, target: str, expected: dict[str, bytes]) ->
 
 
 def stale_files(project: Project, target: str, expected: dict[str, bytes]) -> list[str]:
-    """Messages about files of `target` that do not match the lock."""
+    """Return messages about files of `target` that do not match the lock."""
     with OpenFolder.open(project.images) as images, images.folder(target) as folder:
         present = _present_files(folder)
         problems = [
@@ -84,10 +84,6 @@ def stale_files(project: Project, target: str, expected: dict[str, bytes]) -> li
 
 
 def _present_files(folder: OpenFolder) -> set[str]:
-    """Return the paths of existing rendered files, relative to `folder`.
-
-    Raises InputError for links, pipes and devices.
-    """
     present = {DOCKERFILE} if folder.require_file(DOCKERFILE) is not None else set()
     for top in PLACES:
         if folder.status(top) is not None:
@@ -97,7 +93,6 @@ def _present_files(folder: OpenFolder) -> set[str]:
 
 
 def _copied_names(text: bytes) -> set[str]:
-    """Return the files that the Dockerfile `text` copies from its folder, and the Dockerfile."""
     named = {DOCKERFILE}
     for top, quoted in _COPY_SOURCE.findall(text.decode("utf-8", "replace")):
         tops = PLACES[1:] if "TARGETARCH" in top else (top,)

@@ -1,7 +1,7 @@
 """Renders a container as a Compose file or a devcontainer.json (separate: single machines).
 
-Formats: docs.docker.com/reference/compose-file (where a `$` is written `$$`) and
-the reference of devcontainer.json at containers.dev (`${…}` cannot be escaped and is refused).
+Formats: docs.docker.com/reference/compose-file (where a `$` is written `$$`) and the reference of
+devcontainer.json at containers.dev (`${…}` cannot be escaped and is refused).
 """
 
 from __future__ import annotations
@@ -123,7 +123,6 @@ def devcontainer_text(container: ContainerSettings) -> str:
 
 
 def _escape_text(text: str) -> str:
-    """Escape `text` for places where Compose replaces variables."""
     return text.replace("$", "$$")
 
 

@@ -50,7 +50,7 @@ _CompactDumper.add_representer(str, _text)
 def yaml_document(value: Any, comment: str = "", *, compact: bool = False) -> str:
     """Format `value` as a YAML document after comment lines.
 
-    With `compact`, lists and mappings of plain values are on one line, such as {name: shm}.
+    With `compact`, lists and mappings of scalars are on one line, such as {name: shm}.
     """
     text = yaml.dump(
         value,

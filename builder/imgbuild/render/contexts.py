@@ -40,7 +40,10 @@ LOCK = ".lock"
 
 
 class WheelFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of wheels: number of wheels, size in bytes, and number of added wheels."""
+    """A folder of wheels.
+
+    `files` is the number of wheels, `size` is in bytes, and `made` is the number of added wheels.
+    """
 
     target: str
     output: Path
@@ -97,7 +100,7 @@ def write_wheels_context(
 def locked_wheels(
     lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs
 ) -> Iterator[WheelFolder]:
-    """Write wheels as in `write_wheels_context`, and lock the folder until the context ends."""
+    """Write wheels as `write_wheels_context` does, and lock the folder until the context ends."""
     layers = [
         layer
         for arch in arches
@@ -126,7 +129,7 @@ def locked_wheels(
 
 @contextlib.contextmanager
 def _folder_lock(folder: Path, reporter: Reporter) -> Iterator[None]:
-    """Wait for a lock on `folder`. The lock is released when this process ends."""
+    """Wait for a lock on `folder`, which is released when this process ends."""
     descriptor = files.open_locked(folder / LOCK)
     if descriptor is None:
         reporter.info(f"waiting for another imgbuild process, which uses {folder}")
@@ -153,7 +156,6 @@ def _expected_digests(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
 
 
 def _refuse_others(folder: Path) -> None:
-    """Raise InputError if the folder contains files other than wheels."""
     for path in sorted(folder.iterdir()):
         if not _is_wheel(path) and path.name != LOCK:
             message = f"{folder} is not a folder of wheels: it contains {path.name}"
@@ -163,13 +165,12 @@ def _refuse_others(folder: Path) -> None:
 
 
 def _is_wheel(path: Path) -> bool:
-    """Whether `path` has the name of a complete or incomplete wheel."""
     named = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
     return named and stat.S_ISREG(path.lstat().st_mode)
 
 
 def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
-    """Link or copy `source`, with the hash `key`, to `path`. Returns False if `path` exists."""
+    """Link or copy `source`, with the hash `key`, to `path`. Return False if `path` exists."""
     with contextlib.suppress(FileNotFoundError):
         if path.samefile(source) or _is_copy(path, source, key):
             return False
@@ -179,7 +180,6 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
 
 
 def _is_copy(path: Path, source: Path, key: Sha256) -> bool:
-    """Whether `path` is a valid copy of `source`, which is on another disk than the copy."""
     seen, other = path.lstat(), source.stat()
     if path.is_symlink() or seen.st_dev == other.st_dev:
         return False

@@ -42,9 +42,10 @@ CONTEXT = "base"
 
 
 class OmittedFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """A package with omitted files. `paths` are patterns below the prefix.
+    """A package with omitted files.
 
-    `rows` are regular expressions for the rows of omitted files in RECORD.
+    `paths` are patterns below the prefix. `rows` are regular expressions for the rows of these
+    files in RECORD.
     """
 
     requirement: str
@@ -56,8 +57,8 @@ class OmittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     def steps(self, folder: str) -> tuple[QuotedText, ...]:
         """Return commands that remove the files from `folder`, which contains only the package.
 
-        The package is installed into a separate folder first. Otherwise, files of the package could
-        replace files of other packages, and these files would be removed.
+        The package is installed into a separate folder first. Otherwise, its files could replace
+        files of other packages, which would then be removed.
         """
         paths = " -o ".join(
             f"-path {quoting.quote_word(f'{folder}/{path}')}" for path in self.paths
@@ -98,7 +99,7 @@ class WheelLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstallerWheel(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheel of the program that installs the packages."""
+    """The wheel of the program that installs packages."""
 
     file: str
     version: str
@@ -106,7 +107,7 @@ class InstallerWheel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchStage(msgspec.Struct, frozen=True, kw_only=True):
-    """The stage for one architecture. `arch` is the engines' name of the architecture.
+    """The build stage for one architecture. `arch` is Docker's name of the architecture.
 
     `wheels` is the location of wheels: a named context, or if `urls` is set, a build stage.
     """
@@ -141,7 +142,7 @@ class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DockerfileModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of the Dockerfile of an image.
+    """The values of the template of a Dockerfile.
 
     `kept` is set if the Dockerfile is committed next to the lock. If the lock has other
     architectures, `narrowed` is the option of `imgbuild` that selects the architectures of the
@@ -172,24 +173,24 @@ class DockerfileModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def platforms(self) -> str:
-        """The platforms in the syntax of engines, such as linux/amd64."""
+        """The platforms in Docker's syntax, such as linux/amd64."""
         return ",".join(stage.platform for stage in self.stages)
 
     @property
     def online(self) -> bool:
-        """Whether the build downloads the base and the wheels."""
+        """True if the build downloads the base and the wheels."""
         return any(stage.urls for stage in self.stages)
 
     @property
     def by_arch(self) -> bool:
-        """Whether a file that the last steps add differs between architectures."""
+        """True if a file that the last steps add differs between architectures."""
         return any(file.by_arch for file in (*self.venv.files, *self.files.files))
 
 
 def create_dockerfile(
     lock: Lock, target_digests: TargetDigests, matrix: Matrix, arches: Sequence[Arch] | None = None
 ) -> DockerfileModel:
-    """Create the steps that build the image of `lock` on `arches` (default: all).
+    """Create the steps that build the image of `lock` on `arches`, by default all.
 
     Raises InputError if a step needs a package that is not in the lock.
     """
@@ -231,7 +232,7 @@ def create_dockerfile(
 
 
 def source_date_epoch(created: str) -> int:
-    """Convert the field `created` of a configuration to seconds since 1970 (SOURCE_DATE_EPOCH)."""
+    """Convert the field `created` of an image configuration to seconds since 1970."""
     return int(datetime.datetime.fromisoformat(created).timestamp())
 
 
@@ -332,7 +333,7 @@ def omitted_files(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str)
     site = f"lib/python{python}/site-packages/"
     return OmittedFiles(
         requirement=f"{wheel.package}=={wheel.version}",
-        record=f"{site}{_info(wheel.file)}/RECORD",
+        record=f"{site}{_metadata_folder(wheel.file)}/RECORD",
         paths=paths,
         rows=tuple(_row(pattern, site) for pattern in paths),
         reasons=tuple(
@@ -343,14 +344,13 @@ def omitted_files(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str)
     )
 
 
-def _info(file: str) -> str:
-    """Return the name of the metadata folder of a wheel."""
+def _metadata_folder(file: str) -> str:
     name, version, *_ = file.split("-")
     return f"{name}-{version}.dist-info"
 
 
 def _row(pattern: str, site: str) -> str:
-    """A regular expression for sed that matches rows in RECORD with paths that match `pattern`."""
+    """Return a regular expression for sed that matches rows in RECORD with paths like `pattern`."""
     below = posixpath.relpath("/" + pattern, "/" + site)
     escaped = re.sub(r"[][\\.^$/]", r"\\\g<0>", below).replace("*", ".*").replace("?", ".")
     return f"^{escaped},"

@@ -33,7 +33,9 @@ def job_manifest(container: ContainerSettings, comment: str) -> str:
         message = f"--format k8s-job supports one node, not --nodes {container.nodes}"
         raise InputError(message, hint="use --format jobset, or kuberay for Ray")
     _require_command(container, "k8s-job")
-    return container_yaml.yaml_document(job_value(container), _comment(container, comment))
+    return container_yaml.yaml_document(
+        job_value(container), _comment_with_prerequisites(container, comment)
+    )
 
 
 def job_value(container: ContainerSettings) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def job_value(container: ContainerSettings) -> dict[str, Any]:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": container.name},
-        "spec": {"backoffLimit": 0, "template": _template(container, restart=True)},
+        "spec": {"backoffLimit": 0, "template": _pod_template(container, restart=True)},
     }
 
 
@@ -55,9 +57,9 @@ def jobset_manifest(container: ContainerSettings, comment: str) -> str:
         {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": INDEX}}},
         {"name": "PET_MASTER_ADDR", "value": f"{name}-{WORKERS}-0-0.{name}"},
         {"name": "PET_MASTER_PORT", "value": str(PORT)},
-        {"name": "PET_NPROC_PER_NODE", "value": str(_gpus(container) or 1)},
+        {"name": "PET_NPROC_PER_NODE", "value": str(_gpus_per_node(container) or 1)},
     ]
-    template = _template(container, restart=True, variables=variables)
+    template = _pod_template(container, restart=True, variables=variables)
     workers = {
         "name": WORKERS,
         "replicas": 1,
@@ -78,15 +80,15 @@ def jobset_manifest(container: ContainerSettings, comment: str) -> str:
         "spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [workers]},
     }
     return container_yaml.yaml_document(
-        value, _comment(container, comment, "the JobSet controller")
+        value, _comment_with_prerequisites(container, comment, "the JobSet controller")
     )
 
 
 def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
     """Return the manifest of a RayJob that runs the command on a Ray cluster of all nodes.
 
-    Raises InputError if Ray in the image cannot accept jobs, or if a shell would change the
-    command.
+    Raises InputError if the image lacks packages with which Ray accepts jobs, or if a shell would
+    change the command.
     """
     if not container.ray:
         message = (
@@ -94,7 +96,7 @@ def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
             f" (ray, {', '.join(RAY_JOBS)}), which Ray needs to accept jobs"
         )
         raise InputError(
-            message, hint="add the packages with imgbuild add, in an image that extends this target"
+            message, hint="add the packages to an image that extends this target (imgbuild add)"
         )
     _require_command(container, "kuberay")
     cluster: dict[str, Any] = {
@@ -122,16 +124,17 @@ def rayjob_manifest(container: ContainerSettings, comment: str) -> str:
             "rayClusterSpec": cluster,
         },
     }
-    return container_yaml.yaml_document(value, _comment(container, comment, "the KubeRay operator"))
+    return container_yaml.yaml_document(
+        value, _comment_with_prerequisites(container, comment, "the KubeRay operator")
+    )
 
 
 def rayjob_entrypoint(words: tuple[str, ...]) -> str:
     """Format a command as the entry point of a RayJob.
 
     The operator inserts the text into a bash command that runs `ray job submit`. The Ray server
-    joins the words with spaces and passes the result to sh.
-
-    Raises InputError for a word that would be changed.
+    joins the words with spaces and passes the result to sh. Raises InputError for a word that would
+    be changed.
     """
     wrong = [word for word in words if not _WORD.fullmatch(word)]
     if words and (words[0] in _RESERVED_WORDS or "=" in words[0]):
@@ -143,8 +146,9 @@ def rayjob_entrypoint(words: tuple[str, ...]) -> str:
     return " ".join(words)
 
 
-def _comment(container: ContainerSettings, comment: str, operator: str = "") -> str:
-    """Add to `comment` the objects that must exist before `kubectl apply -f FILE`."""
+def _comment_with_prerequisites(
+    container: ContainerSettings, comment: str, operator: str = ""
+) -> str:
     secrets, repository = ", ".join(container.secrets), container.image.partition("@")[0]
     return "\n".join(
         (
@@ -159,14 +163,13 @@ def _comment(container: ContainerSettings, comment: str, operator: str = "") -> 
     )
 
 
-def _template(
+def _pod_template(
     container: ContainerSettings,
     *,
     restart: bool,
     variables: list[dict[str, Any]] | None = None,
     name: str = "main",
 ) -> dict[str, Any]:
-    """Return a pod with volumes for code, models, compiled code and shared memory."""
     shared: dict[str, Any] = {"medium": "Memory"}
     if container.shared:
         shared["sizeLimit"] = f"{container.shared}Mi"
@@ -205,11 +208,10 @@ def _template(
 
 
 def _ray_template(container: ContainerSettings, name: str) -> dict[str, Any]:
-    return _template(container, restart=False, name=name)
+    return _pod_template(container, restart=False, name=name)
 
 
 def _variables(container: ContainerSettings) -> list[dict[str, Any]]:
-    """Variables with values, and optional variables from the secret."""
     plain: list[dict[str, Any]] = [
         {"name": name, "value": _escape_text(value)} for name, value in container.env.items()
     ]
@@ -224,7 +226,7 @@ def _variables(container: ContainerSettings) -> list[dict[str, Any]]:
 
 def _limits(container: ContainerSettings) -> dict[str, Any]:
     limits: dict[str, Any] = {}
-    if gpus := _gpus(container):
+    if gpus := _gpus_per_node(container):
         limits["nvidia.com/gpu"] = gpus
     if container.rdma:
         if container.rdma.startswith("/"):
@@ -236,8 +238,7 @@ def _limits(container: ContainerSettings) -> dict[str, Any]:
     return limits
 
 
-def _gpus(container: ContainerSettings) -> int:
-    """Return the number of GPUs per node (default: 1)."""
+def _gpus_per_node(container: ContainerSettings) -> int:
     if container.gpus is True:
         message = "--gpus all is not supported, because Kubernetes requires a number"
         raise InputError(message, hint="specify a number per node, such as --gpus 8")
@@ -245,7 +246,6 @@ def _gpus(container: ContainerSettings) -> int:
 
 
 def _escape_text(text: str) -> str:
-    """Escape `text` for places where Kubernetes replaces $(NAME)."""
     return text.replace("$", "$$")
 
 

@@ -31,7 +31,7 @@ def online_dockerfile(
 
 
 def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
-    """Return the requirements files with hashes, by name, for building packages from sdists."""
+    """Return the requirements files with hashes for builds from sdists, by name."""
     return {
         builds.file_name(built.package, arch): "".join(
             f"{quoting.requirement_line(wheel.package, wheel.version, (wheel.sha256,))}\n"

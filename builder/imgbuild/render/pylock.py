@@ -99,5 +99,5 @@ def _marker(arches: Iterable[Arch]) -> str:
 
 
 def _string(text: str) -> str:
-    """Return a basic string in TOML. It is written as JSON, which has the same escapes."""
+    """Format a TOML string as JSON, which has the same escapes."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

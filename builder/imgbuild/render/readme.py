@@ -33,7 +33,7 @@ MODES = {
 
 
 class ReadmeValue(msgspec.Struct, frozen=True, kw_only=True):
-    """The values for the template. `versions` has versions for all architectures."""
+    """The values of the template. `versions` are versions on all architectures."""
 
     target: str
     summary: str

@@ -104,13 +104,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     # -- objects accessible to templates
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template can read `attr`, which must be a plain value or permitted method."""
+        """Return whether a template can read `attr`: a plain value or permitted method."""
         if attr.startswith("_"):
             return False
         return value is None or isinstance(value, PLAIN_TYPES) or self.is_safe_callable(value)
 
     def is_safe_callable(self, obj: Any) -> bool:
-        """Whether a template can call `obj`: a macro, a block, or a method of a plain value."""
+        """Return whether a template can call `obj`: a macro, block, or method of a plain value."""
         if isinstance(obj, Macro | BlockReference):
             return True
         owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
@@ -139,7 +139,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def compile(self, source: Any, name: Any = None, filename: Any = None, *more: Any) -> Any:
-        """Compile a template. The code is shared by all renderings with the same filters."""
+        """Compile a template. Renderings with the same filters share the code."""
         key = (source, name, filename, *more, *sorted(self.filters))
         if key not in _COMPILED_TEMPLATES:
             _COMPILED_TEMPLATES[key] = super().compile(source, name, filename, *more)
@@ -172,8 +172,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return {name: self._wrap_with_counting(function) for name, function in functions.items()}
 
     def _wrap_with_counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the filter or test `function` to count arguments and results."""
-
         @functools.wraps(function)  # with Jinja's mark of functions that get the environment
         def _call_counted(*args: Any, **kwargs: Any) -> Any:
             args = tuple([*item] if isinstance(item, Iterator) else item for item in args)
@@ -208,7 +206,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return template
 
     def _loop_items(self, items: Iterable[Any], size: int) -> list[Any]:
-        """Yield `items` for a loop whose body has `size` characters."""
         counted = []
         for item in items:
             self._count_steps(REPETITION + size)
@@ -219,7 +216,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return self._loop_items(items, 0)
 
     def _batch_items(self, items: Iterable[Any], size: int) -> list[list[Any]]:
-        """Replace Jinja's `batch`. The last list is not filled, so its length is bounded."""
+        """Replace Jinja's `batch` without filling the last list, so that its length is bounded."""
         listed = self._list_items(items)
         return [listed[start : start + size] for start in range(0, len(listed), max(size, 1))]
 
@@ -237,7 +234,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return whole
 
     def _output_markup(self, value: Any) -> Markup:
-        """Return the output of a template for `{{ value }}`."""
         if isinstance(value, Undefined):
             value = str(value)  # empty if a condition has no else; an unknown name is an error
         if hasattr(value, "__html__"):
@@ -258,8 +254,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 def _wrap_for_plain_texts(function: Callable[..., object]) -> Callable[..., object]:
-    """Pass plain strings to `function` instead of the strings of markupsafe."""
-
     def _call_with_plain_texts(*args: Any, **kwargs: Any) -> object:
         return function(
             *map(_plain_value, args), **{name: _plain_value(arg) for name, arg in kwargs.items()}

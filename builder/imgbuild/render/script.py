@@ -26,9 +26,10 @@ HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or 
 
 
 class RequirementLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a requirements file, for the default index or a folder of wheels.
+    """A line of a requirements file.
 
-    `with_url` is the same line with a URL, for a package from another index.
+    `plain` is for the default index or a folder of wheels. `with_url` has a URL, for a package from
+    another index.
     """
 
     plain: str
@@ -36,10 +37,10 @@ class RequirementLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that is installed in a separate step.
+    """A package that is installed in a separate step, because it has omitted files or no wheel.
 
-    The package has omitted files, or no wheel. To build a package, `requires` lists build
-    requirements in addition to installed packages, and `env` is the environment of the build.
+    For a package without a wheel, `requires` lists build requirements in addition to installed
+    packages, and `env` is the environment of the build.
     """
 
     package: str
@@ -51,7 +52,7 @@ class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstallScript(msgspec.Struct, frozen=True, kw_only=True):
-    """The values for the template of the script."""
+    """The values of the script's template."""
 
     target: str
     arch: Arch
@@ -105,7 +106,6 @@ def create_script(
 
 
 def _omissions(lock: Lock, resolution: Resolution) -> dict[str, OmittedFiles]:
-    """Return the files to omit, by package."""
     wheels = installed_wheels(resolution)
     omit = omitted_paths(lock.drop, wheels)
     return {
@@ -163,7 +163,6 @@ def _environment(lock: Lock) -> dict[str, str]:
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """Return the links in the environment, by path."""
     prefix = lock.settings.prefix + "/"
     return {
         path.removeprefix(prefix): to
@@ -173,7 +172,6 @@ def _links(lock: Lock) -> dict[str, str]:
 
 
 def _relocate_value(lock: Lock, value: str) -> str:
-    """Quote a value, and replace folders of the image with folders of the script."""
     quoted = quoting.for_double_quotes(value)
     for folder, name in ((lock.settings.prefix, "$venv"), (lock.settings.cache, "$cache")):
         if quoted == folder or quoted.startswith(folder + "/"):

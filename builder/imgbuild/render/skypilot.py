@@ -1,6 +1,6 @@
 """Renders a container as a SkyPilot task (separate: a format for cloud machines).
 
-The format is defined in the YAML specification of tasks at docs.skypilot.co.
+The YAML specification of tasks is at docs.skypilot.co.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from imgbuild.render import container_yaml
 
 
 def task_text(container: ContainerSettings, comment: str) -> str:
-    """Return the text of a task that runs the command in the image, on machines with the GPUs."""
+    """Return a task that runs the command in the image, on machines with the required GPUs."""
     wrong = _problems(container)
     if wrong:
         raise InputError("\n".join(wrong), hint="for the options, run: imgbuild render --help")

@@ -1,6 +1,7 @@
 """Loads and renders the templates of imgbuild and of projects, with filters that quote values.
 
-Projects are not trusted, so templates run in `sandbox`. An unknown name in a template is an error.
+Templates run in `sandbox`, because projects are not trusted. An unknown name in a template is an
+error.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ HINT = "correct the template, or remove it to use imgbuild's template"
 def render_template(
     name: str, value: msgspec.Struct, *, images: Path | None, **more: object
 ) -> str:
-    """Render the template `name`. The fields of `value` are the variables of the template.
+    """Render the template `name`, whose variables are the fields of `value`.
 
     A file with this name in `images`/templates replaces the template of imgbuild. Raises InputError
     if the template cannot be read or is not allowed.
@@ -76,7 +77,7 @@ def quoting_filters(name: str) -> dict[str, Callable[..., object]]:
 
 
 def project_templates(images: Path) -> tuple[str, ...]:
-    """List the templates in `images` that differ from the templates of imgbuild.
+    """Return the names of the templates in `images` that differ from those of imgbuild.
 
     Links to folders are not followed, because templates behind links are not rendered.
     """
@@ -93,7 +94,7 @@ def project_templates(images: Path) -> tuple[str, ...]:
 
 
 def target_slug(name: str) -> str:
-    """Convert the name of a target to a form without dots."""
+    """Replace dots in the name of a target."""
     return name.replace(".", "_")
 
 
@@ -105,7 +106,7 @@ def _is_same_file(folder: Path, name: str) -> bool:
 
 
 def _quote_braces(text: str, instead: str) -> QuotedText:
-    """Replace `{{` in `text`, because Apptainer would read it as a build argument."""
+    """Replace `{{` in `text`, which Apptainer would read as a build argument."""
     while "{{" in text:
         text = text.replace("{{", instead)
     return QuotedText(text)
@@ -121,7 +122,6 @@ def _quote_label(text: str) -> QuotedText:
 
 
 def _source(images: Path | None, name: str) -> tuple[str, str] | None:
-    """Return the text and path of a template, or None."""
     if "\\" in name:
         message = f"{name!r} is not a valid template name"
         raise InputError(message, hint="specify a file below images/templates")
@@ -134,7 +134,7 @@ def _source(images: Path | None, name: str) -> tuple[str, str] | None:
 
 
 def _read_template(top: Path, name: str) -> str | None:
-    """Read the template `name` below `top`. None if it does not exist.
+    """Read the template `name` below `top`, or return None if it does not exist.
 
     Raises InputError for links, for files that are not text, and for names that are not paths below
     `top`.
@@ -160,7 +160,6 @@ def _read_template(top: Path, name: str) -> str | None:
 
 
 def _place(error: BaseException, name: str) -> str:
-    """Return the file and line of `error` in a template."""
     if isinstance(line := getattr(error, "lineno", None), int):  # a syntax error of Jinja
         return f"{getattr(error, 'filename', None) or name}:{line}"
     frames = [

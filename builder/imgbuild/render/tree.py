@@ -38,7 +38,10 @@ class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TreeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file at `source` in the build context. With `by_arch`, each architecture has a file."""
+    """A file at `source` in the build context.
+
+    With `by_arch`, the file differs between architectures.
+    """
 
     path: str
     source: str
@@ -46,7 +49,10 @@ class TreeFile(msgspec.Struct, frozen=True, kw_only=True):
     by_arch: bool = False
 
     def command(self, context: str, arch: str | None) -> QuotedText:
-        """The command that copies the file. BuildKit sets $TARGETARCH to the architecture."""
+        """Return the command that copies the file.
+
+        For `arch` None, the command contains $TARGETARCH, which BuildKit sets.
+        """
         suffix = f"-{arch}" if arch else '-"$TARGETARCH"'
         folder = f"{context}/{COMMON_FOLDER}{suffix if self.by_arch else ''}"
         source = quoting.quote_word("/" + self.source.partition("/")[2])
@@ -67,7 +73,7 @@ class LayerTree(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[QuotedText, ...]:
         """Return commands that create the members from the files in the build context `context`.
 
-        Without `owners`, all files belong to the user who runs the commands. `arch` is the engines'
+        Without `owners`, all files belong to the user who runs the commands. `arch` is Docker's
         name of the architecture, by default $TARGETARCH. Like a layer, the commands replace
         existing files and links. They fail if a folder exists at the path of a file.
         """
@@ -80,7 +86,7 @@ class LayerTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_tree(members: Mapping[Arch, Sequence[LayerMember]]) -> LayerTree:
-    """Combine the members of a layer. Architectures must differ only in the contents of files."""
+    """Combine the members of a layer. Only file contents may differ between architectures."""
     first = next(iter(members.values()))
     folders: dict[tuple[str, int, int], list[str]] = {}
     for member in first:

@@ -46,7 +46,7 @@ CONTAINERS = (*LOCAL_FORMATS, "k8s-job", "jobset", "kuberay", "skypilot")
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The output format, and for a Dockerfile, whether it downloads inputs and the base.
+    """The output format. For a Dockerfile, whether and from where inputs are downloaded.
 
     `container` applies to the formats in `CONTAINERS`.
     """
@@ -135,7 +135,7 @@ def check_committed(
 def render_locks(
     project: Project, matrix: Matrix, chosen: Sequence[ChosenLock], options: RenderOptions
 ) -> list[RenderedTarget]:
-    """Render each lock in the requested format. A bake file contains all locks."""
+    """Render each lock in the requested format, or all locks as one bake file."""
     if options.form == "bake":
         dockerfiles = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
         text = codec.encode(bake.bake_document(dockerfiles)).decode()
@@ -152,7 +152,7 @@ def render_locks(
 
 
 def write_to_output(rendered: Sequence[RenderedTarget], output: Path) -> list[RenderedTarget]:
-    """Write the rendered texts to `output`, which is a file for a single text, else a folder."""
+    """Write the rendered texts to `output`, which is a file for one text, or else a folder."""
     left = []
     for rendering in rendered:
         if len(rendered) == 1 and len(rendering.files) == 1:
@@ -219,9 +219,8 @@ def _container(
 ) -> dict[str, str]:
     """Render the container in a format such as Compose. The image is specified by digest.
 
-    For Compose and dev containers, the image can also be loaded with `imgbuild load`.
-
-    Raises InputError without a registry, unless the image is local.
+    For Compose and dev containers, the image can also be loaded with `imgbuild load`. Raises
+    InputError without a registry, unless the image is local.
     """
     lock, arches = chosen
     digests = image_digests.read_digests(project.images, lock)
@@ -259,7 +258,6 @@ def _container(
 
 
 def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, whole: bool) -> str:
-    """Return the command that renders a container with `options`, without --output."""
     start = options.container
     words = ["imgbuild", "render", target, "--format", options.form]
     words += [] if whole else ["--arch", arches[0]]
@@ -278,7 +276,6 @@ def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, who
 def _context(
     project: Project, matrix: Matrix, chosen: ChosenLock, options: RenderOptions
 ) -> dict[str, str]:
-    """Return the build context for `docker build`: the Dockerfile and all files that it copies."""
     lock, arches = chosen
     dockerfile = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
     files = {
@@ -328,10 +325,6 @@ def _keep_bake(
 def _bake_bytes(
     project: Project, matrix: Matrix, ready: Mapping[str, DockerfileModel], reporter: Reporter
 ) -> bytes | None:
-    """Return the bake file of all targets with a Dockerfile, or None.
-
-    `ready` are already rendered Dockerfiles by target.
-    """
     dockerfiles = []
     for name in project.locked_targets():
         try:
@@ -346,13 +339,12 @@ def _bake_bytes(
 
 
 def _name(chosen: ChosenLock) -> str:
-    """Return the file name. Includes the architecture if the target has several."""
+    """Return the file name, with the architecture if the target has several."""
     lock = chosen[0]
     return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_single_arch(chosen)}"
 
 
 def _single_arch(chosen: ChosenLock) -> Arch:
-    """Return the selected architecture. Raises InputError if several are selected."""
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]

@@ -1,9 +1,7 @@
 """Answers a request of `imgbuild resolve` with a `Target`, its packages and a matrix row.
 
-    request → as_of → first solve (torch and CUDA) → target → audited packages → reasons → row
-
 For each architecture, a `ResolveAnswer` contains the packages, or the reason why there is no
-solution. Nothing is written except the cache.
+solution. Only the cache is written.
 """
 
 from __future__ import annotations
@@ -56,9 +54,10 @@ class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why there is no solution on an architecture, with suggestions.
+    """A refusal of a request on one architecture, with reasons and suggestions.
 
-    `outdated` are packages whose only possible versions are more than a year older than the others.
+    `outdated` lists the packages that are available only in versions more than a year older than
+    the other packages.
     """
 
     message: str
@@ -69,9 +68,9 @@ class NoAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result on an architecture: packages, or the reason why there is no solution.
+    """The packages for one architecture, or the reason why there is no solution.
 
-    `warnings` come from the audit, or concern packages that are far behind their newest version.
+    `warnings` come from the audit, or list packages that are far behind their newest version.
     """
 
     packages: tuple[ChosenVersion, ...] = ()
@@ -80,14 +79,13 @@ class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The results on the requested architectures.
+    """The result of a request on all its architectures.
 
-    `target` and `row` are set if one architecture has a solution. If locked targets satisfy the
-    request and nothing was solved, `locked` contains these targets, and `arch` is empty.
-    `requested` are the requested packages. `driver` is the oldest driver for the target's CUDA
-    release, or "" if unknown. `indexes` maps names to the indexes in the user's files that `row`
-    uses. The packages of `row` passed `checks` of the audit. `unchecked` are the checks that
-    require whole wheels. Both are empty if there is no solution.
+    `target` and `row` are set if at least one architecture has a solution. If locked targets
+    already satisfy the request, they are in `locked`, and `arch` is empty. `driver` is the oldest
+    NVIDIA driver for the target's CUDA release, or "" if unknown. `indexes` maps names in `row` to
+    indexes in the user's files. `checks` are the checks of the audit that the packages passed, and
+    `unchecked` those that require whole wheels.
     """
 
     name: str
@@ -118,11 +116,11 @@ def answer_request(
     learned: Sequence[Constraint],
     context: Context,
 ) -> ResolveAnswer:
-    """Resolve a request on each architecture. `learned` are the constraints from locks.
+    """Resolve a request on each architecture, with the constraints `learned` from locks.
 
-    If the request has no `as_of`, it is derived from the pins. If there is no solution with files
-    from before that day, all uploaded files are considered. Raises InputError if the request
-    contradicts the matrix. Raises FetchFailed if an index does not respond.
+    If the request has no `as_of`, it is derived from the pins. If the files uploaded before that
+    day contain no solution, all files are considered. Raises InputError if the request contradicts
+    the matrix, and FetchFailed if an index does not respond.
     """
     request = resolve_request.applicable_request(request, matrix)
     resolve_request.check_request(request, matrix)
@@ -180,7 +178,7 @@ def answer_dated_request(
 
 
 class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """The results by architecture. `target` is from the first architecture with a solution."""
+    """The result for each architecture. `target` is from the first architecture with a solution."""
 
     target: Target | None
     found: dict[Arch, Resolution]
@@ -190,7 +188,7 @@ class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 def resolve_on_arches(
     request: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
 ) -> ArchOutcomes:
-    """Resolve each architecture in turn. `memory` collects learned constraints."""
+    """Resolve each architecture in turn, and add learned constraints to `memory`."""
     base = matrix.bases[resolve_request.requested_base(request, matrix)]
     target: Target | None = None
     resolutions: dict[Arch, Resolution] = {}
@@ -234,9 +232,9 @@ def resolve_on_arches(
 
 
 def audit_warnings(report: Report) -> tuple[str, ...]:
-    """Return the warnings of an audit.
+    """Return the warnings of an audit, except those about version windows.
 
-    Warnings about version windows are omitted, because the quick audit reports them.
+    The quick audit reports version windows.
     """
     return tuple(
         f"{finding.message} ({finding.where})"
@@ -288,9 +286,9 @@ def pinned_target(
     resolutions: Mapping[Arch, Resolution],
     outcomes: Mapping[Arch, ArchOutcome],
 ) -> Target:
-    """Return `target` as a row of the matrix.
+    """Return `target` with pins.
 
-    The row pins the requested packages whose versions are the same on all architectures.
+    A requested package is pinned if it has the same version on all architectures.
     """
     pins = dict(target.pins)
     requires = dict(target.requires)
@@ -314,14 +312,14 @@ def pinned_target(
 
 
 def convert_error(error: NoSolution) -> NoAnswer:
-    """Return the refusal for an error of the resolver."""
+    """Convert an error of the resolver to a refusal."""
     return NoAnswer(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint
     )
 
 
 def old_version_refusal(query: ArchQuery, old: Sequence[OldVersion]) -> NoAnswer:
-    """Return the refusal of a package set in which the packages `old` are far behind the others."""
+    """Return a refusal because the packages `old` are far behind the other packages."""
     names = tuple(entry.package for entry in old)
     return NoAnswer(
         message=f"no solution on {query.arch} without outdated versions of {', '.join(names)}",

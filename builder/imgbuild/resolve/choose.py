@@ -38,12 +38,13 @@ PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of P
 
 
 class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The known properties of a locked target on one architecture.
+    """The properties of a locked target on one architecture.
 
-    `python` is as exact as known. `recommended` is the stack for which the target is recommended.
-    `tested` is the highest tier of smoke tests that passed, or "" without a test record. `size` is
-    the number of bytes that a pull transfers. `unfit` contains the reasons why the target does not
-    run on the machine, and `learned` the constraints of the target's catalogue.
+    `python` contains the patch release if it is known. `recommended` is the stack for which the
+    target is recommended. `tested` is the highest tier of smoke tests that passed, or "" without a
+    test record. `size` is the number of bytes that a pull transfers. `unfit` contains the reasons
+    why the target does not run on the machine, and `learned` the constraints in the target's
+    catalogue.
     """
 
     target: str
@@ -62,10 +63,10 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     learned: tuple[Constraint, ...] = ()
 
     def learned_requirements(self, package: str, version: str) -> list[Requirement]:
-        """Return the requirements of an added package on the target's packages.
+        """Return the requirements of a version of `package` according to learned constraints.
 
-        They follow from learned constraints. A library for another CUDA release excludes the
-        target's torch in any version.
+        If the package contains a library for another CUDA release, the target's version of torch is
+        excluded.
         """
         needs = []
         for entry in self.learned:
@@ -79,7 +80,7 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A package whose version in a target is not acceptable, and the origin of the requirement.
+    """A package of a target whose version a project does not accept.
 
     `wanted` is a specifier, or the required source of the package. `places` are lines of the
     project. `by` is the added package and version that causes the change, or a description of a
@@ -101,7 +102,7 @@ class TargetCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A target as the basis of a project's image, with the packages to add or change.
 
     `form` is "extends" if the target is tested, needs no changes and has a Python that the project
-    accepts. Otherwise, it is "like". `met` and `added` are packages.
+    accepts. Otherwise, it is "like".
     """
 
     target: str
@@ -127,7 +128,7 @@ Conflicts = Callable[[LockedFacts, Sequence[PackageDemand]], Sequence[TargetChan
 
 
 def accepts_python(declared: Declarations, python: str) -> bool:
-    """Whether the project accepts `python` ("3.11.2").
+    """Return whether the project accepts `python` ("3.11.2").
 
     If the project pins a patch release, any patch release of the same minor release is accepted. A
     specifier that cannot be parsed accepts any version.
@@ -148,11 +149,7 @@ def accepts_python(declared: Declarations, python: str) -> bool:
 
 
 def _python_class(declared: Declarations, python: str) -> int:
-    """Return a rank of a Python version: 0, 1 or 2.
-
-    The rank is 0 if the project accepts the version. It is 1 if the project accepts only another
-    patch release of the same minor release. Otherwise, it is 2.
-    """
+    """Return 0 if the project accepts `python`, 1 if only another patch release, and else 2."""
     if accepts_python(declared, python):
         return 0
     minor = ".".join(python.split(".")[:2])
@@ -166,9 +163,9 @@ def create_candidate(
     declared: Declarations,
     more: Sequence[TargetChange] = (),
 ) -> TargetCandidate:
-    """Return the candidate for the target `facts` and `demands`.
+    """Return the candidate for the target `facts`.
 
-    `more` are changes that additions require.
+    `more` are changes that the packages to add require.
     """
     met, added, changed = [], [], []
     for demand in demands:
@@ -206,15 +203,12 @@ def create_candidate(
 
 
 def _own_packages(facts: LockedFacts, declared: Declarations) -> list[TargetChange]:
-    """Return changes for the project's own packages that the target contains.
-
-    The release in the target would hide the project's package.
-    """
+    """Return changes for the project's own packages, which the target's releases would hide."""
     return [
         TargetChange(
             package=name,
             has=facts.versions[name],
-            wanted=f"=={item.version}" if item.version else "its own version",
+            wanted=f"=={item.version}" if item.version else "the project's version",
             by="the project's own package",
         )
         for item in declared.packages
@@ -223,9 +217,9 @@ def _own_packages(facts: LockedFacts, declared: Declarations) -> list[TargetChan
 
 
 def contradicts_version(demand: PackageDemand, has: str) -> bool:
-    """Whether `demand` excludes the version `has` of a target.
+    """Return whether `demand` excludes the version `has` of a target.
 
-    A demand for a checkout excludes every version.
+    A demand for a source checkout excludes every version.
     """
     if demand.source and not demand.spec:
         return True
@@ -243,9 +237,9 @@ def rank_candidates(
 ) -> list[TargetCandidate]:
     """Return the candidates, nearest first.
 
-    `demands` depend on Python, and `cuda` contains CUDA releases. `conflicts` finds the packages of
-    a target that contradict its additions. It is called for the `first` targets, which are then
-    sorted again, and for further targets while one of them could be the nearest.
+    `demands` returns the demands for a Python, and `cuda` contains the CUDA releases of the
+    project. `conflicts` finds the packages of a target that contradict the additions. It is called
+    for the `first` targets, and for further targets while one of them could be the nearest.
     """
     facts = list(targets)
     classes: dict[int, list[LockedFacts]] = {}
@@ -276,8 +270,6 @@ def rank_candidates(
 
 
 class _CandidateOrder:
-    """Defines the sort order of candidates."""
-
     def __init__(
         self,
         declared: Declarations,
@@ -290,7 +282,6 @@ class _CandidateOrder:
         self._facts, self._demands = facts, demands
 
     def key(self, item: TargetCandidate) -> tuple[object, ...]:
-        """Return the sort key, which places the nearest target first."""
         facts = self._facts[item.target]
         demanded = {demand.package for demand in self._demands(item.python)}
         return (
@@ -317,14 +308,13 @@ class _CandidateOrder:
         return changed + added + other_cuda + (LIKE_COST if item.form == "like" else 0)
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
-        """Return a sort key for recommended targets. Stacks that the project uses are preferred."""
         if facts.recommended in demanded:
             return 3
         return 2 if facts.recommended == DEFAULT_STACK else 1 if facts.recommended else 0
 
 
 def _distance(change: TargetChange) -> int:
-    """Return the difference from the target's version in minor releases, at most 10."""
+    """Return the distance in minor releases, at most 10."""
     try:
         bounds = [each.version.removesuffix(".*") for each in SpecifierSet(change.wanted)]
         return min([10, *(abs(_number(bound) - _number(change.has)) for bound in bounds)])
@@ -341,8 +331,8 @@ def _filter_by_torch(
 ) -> list[LockedFacts]:
     """Return the targets with the minor release of torch that the project pins.
 
-    If there are none, the nearest targets are returned: those with the declared CUDA release, or
-    else those with the nearest torch.
+    If there are none, return those with the CUDA release `cuda`, or else those with the nearest
+    torch.
     """
     pins = {
         each.target: pin

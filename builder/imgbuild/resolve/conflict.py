@@ -30,11 +30,10 @@ STEPS = 6  # of an explanation
 
 
 class VersionDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """A requirement of `dependent` on `package`, for versions in `spec`.
+    """A requirement of `dependent` on versions `spec` of `package`, with its `extras`.
 
     `dependent` is "" for a requirement of the user. A `learned` requirement is derived from the
-    code of the dependent package instead of its METADATA. The requirements of the package's
-    `extras` are included.
+    code of the dependent package instead of its METADATA.
     """
 
     package: str
@@ -46,9 +45,10 @@ class VersionDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons why demands contradict each other. `requests` are the packages involved.
+    """The reasons why demands contradict each other.
 
-    `cuda` is set if the CUDA release is one of the reasons.
+    `requests` are the requested packages that are involved. `cuda` is set if the CUDA release is
+    one of the reasons.
     """
 
     reasons: tuple[str, ...]
@@ -58,7 +58,7 @@ class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageFacts:
-    """Facts about packages, each read once: versions, requirements, CUDA releases of torch."""
+    """The versions and requirements of packages and the CUDA builds of torch, each read once."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class PackageFacts:
         self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
 
     def replace_learned(self, learned: Sequence[Constraint]) -> PackageFacts:
-        """Return the same facts with other `learned` constraints. Nothing is read again."""
+        """Return the same facts with other constraints, without reading files again."""
         facts = PackageFacts(self.catalogue, self._read, learned, self.torches)
         facts._versions, facts._fitting = self._versions, self._fitting
         return facts
@@ -102,13 +102,13 @@ class PackageFacts:
         run_for_each(unread, lambda package, _: self.versions(package), threads=READERS)
 
     def read_ahead(self, package: str, versions: Iterable[Version]) -> None:
-        """Read METADATA of these versions in parallel."""
+        """Read METADATA of `versions` in parallel."""
         run_for_each(
             tuple(versions), lambda version, _: self.requires(package, version), threads=READERS
         )
 
     def allowed_versions(self, package: str, spec: str) -> tuple[Version, ...] | None:
-        """Return the versions that `spec` allows, newest first.
+        """Return the versions of `package` that `spec` allows, newest first.
 
         Return None if the index does not respond.
         """
@@ -122,7 +122,7 @@ class PackageFacts:
     def requires(
         self, package: str, version: Version, extras: frozenset[str] = frozenset()
     ) -> tuple[VersionDemand, ...]:
-        """Return the requirements of a version, from METADATA and learned constraints."""
+        """Return the requirements of a version according to METADATA and learned constraints."""
         key = (package, version, extras)
         if key not in self._requires:
             self._requires[key] = (
@@ -138,10 +138,7 @@ class PackageFacts:
         return None if offer is None or offer.sdist is not None else self._read(offer.wheel)
 
     def compiled_tag(self, package: str, version: Version) -> str:
-        """Return the wheel tag of a version whose wheel is platform-specific.
-
-        Return "" for a pure wheel.
-        """
+        """Return the tag of a version's wheel if it is platform-specific, and "" if it is pure."""
         offer = self.catalogue.chosen(package, version) if self.versions(package) else None
         if offer is None or offer.sdist is not None:
             return ""
@@ -196,25 +193,19 @@ def window_words(entry: Constraint) -> str:
 
 
 def _torch_build_demand(package: str, version: Version) -> Iterator[VersionDemand]:
-    """Yield the torch that a wheel requires because it was compiled for this torch.
-
-    The version of the wheel contains the torch.
-    """
     tag = local_version_label(str(version))
     if tag.torch:
         words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
         yield VersionDemand(
             package=TORCH,
             spec=f"=={tag.torch}.*",
-            words=f"{words}: a library compiled for one C++ ABI of torch lacks symbols with"
-            " another",
+            words=f"{words}: a library compiled for one C++ ABI of torch cannot be loaded with"
+            " another ABI",
             dependent=package,
         )
 
 
 class _ConflictSearch:
-    """Follows demands that allow only one version. `fixed` contains these demands."""
-
     def __init__(self, facts: PackageFacts, cuda: str | None) -> None:
         self.facts = facts
         self.cuda = cuda
@@ -223,7 +214,6 @@ class _ConflictSearch:
         self._followed: dict[str, frozenset[str]] = {}  # the extras of each fixed package
 
     def run(self, requests: Iterable[VersionDemand]) -> RequirementConflict | None:
-        """Follow exact demands and demands on torch, which explain most, and then ranges."""
         pending = list(requests)
         ranges: list[VersionDemand] = []
         while pending or ranges:
@@ -257,7 +247,7 @@ class _ConflictSearch:
         return None
 
     def run_compiled(self, requests: Iterable[VersionDemand]) -> RequirementConflict | None:
-        """Follow only local versions (`+cu124torch2.6`), even if no index contains them."""
+        """Follow only versions with a local part (`+cu124torch2.6`), even if no index has them."""
         pending = []
         for requested in requests:
             pin = _exact_version(requested.spec)
@@ -272,7 +262,6 @@ class _ConflictSearch:
 
     @property
     def newest_torch(self) -> TorchBuild | None:
-        """The newest torch that the demands allow, or None if no demand is on torch."""
         left = (
             self.remaining_versions(TORCH, self.demands[TORCH]) if TORCH in self.demands else None
         )
@@ -281,7 +270,7 @@ class _ConflictSearch:
     def remaining_versions(
         self, package: str, demands: Sequence[VersionDemand]
     ) -> tuple[Version, ...] | None:
-        """Return the versions that all demands allow, or None if this cannot be determined."""
+        """Return None if the versions are unknown."""
         if package == TORCH and self.facts.torches:
             allowed = tuple(b.version for b in self.facts.torches if self._build_fits(b))
             return tuple(v for v in allowed if all(_spec_allows(d.spec, v) for d in demands))
@@ -291,7 +280,6 @@ class _ConflictSearch:
         return build.cuda is not None and self.cuda in (None, build.cuda)
 
     def minimal_conflict(self, package: str) -> RequirementConflict:
-        """Return a minimal set of demands on `package` that excludes every version, with causes."""
         demands = self.demands[package]
         # Between versions first: their conflict is more specific than one with a CUDA release.
         core = next(
@@ -333,7 +321,6 @@ class _ConflictSearch:
         steps[demand.words] = None
 
     def _final_reasons(self, package: str, core: Sequence[VersionDemand]) -> list[str]:
-        """Return the last reasons, which state the existing versions of `package`."""
         catalogue = self.facts.catalogue
         spec = ",".join(demand.spec for demand in core if demand.spec)
         pin = _exact_version(spec)
@@ -365,10 +352,7 @@ class _ConflictSearch:
         return [reason or has]
 
     def _abi_reason(self, demand: VersionDemand) -> str:
-        """Return the reason why a compiled package requires exactly one torch.
-
-        Return "" for other demands.
-        """
+        """Return "" if `demand` is not exact or its dependent is a pure wheel."""
         left = (
             self.remaining_versions(demand.dependent, self.demands.get(demand.dependent, ()))
             if demand.dependent
@@ -390,9 +374,9 @@ def find_conflict(
 ) -> RequirementConflict | None:
     """Return the first contradiction in `requests` for the CUDA release `cuda`, or None.
 
-    If `cuda` is None, any release is possible. If the CUDA release is involved in the
-    contradiction, one that also occurs with other releases is added. `row` is the target of the
-    matrix that sets the CUDA release, or "" if the user sets it.
+    If `cuda` is None, any release is possible. If the CUDA release is involved, another
+    contradiction that does not involve it is added. `row` is the target of the matrix that sets the
+    CUDA release, or "" if the user sets it.
     """
     demands = tuple(requests)
     clash = _ConflictSearch(facts, cuda).run_compiled(demands) or _ConflictSearch(facts, cuda).run(
@@ -417,10 +401,6 @@ def _unknown_cuda(
     cuda: str,
     clash: RequirementConflict | None,
 ) -> RequirementConflict:
-    """Return the conflict if no torch is built for the CUDA release.
-
-    Other contradictions are included.
-    """
     arch = facts.catalogue.rules.tags.arch.wheel
     has = f"no torch on {arch} is built for CUDA {cuda}: {torches.cuda_summary(facts.torches)}"
     pins = exact_requests(requests).items()
@@ -439,10 +419,7 @@ def _unknown_cuda(
 def newest_torch(
     facts: PackageFacts, requests: Iterable[VersionDemand], cuda: str | None
 ) -> TorchBuild | None:
-    """Return the newest torch that `requests` allow if there is no conflict.
-
-    Return None if they do not include torch.
-    """
+    """Return the newest torch that `requests` allow, or None if they do not include torch."""
     search = _ConflictSearch(facts, cuda)
     search.run(tuple(requests))
     return search.newest_torch
@@ -472,7 +449,7 @@ def _all_allow(demands: Iterable[VersionDemand], version: Version) -> bool:
 
 
 def exact_requests(requests: Iterable[VersionDemand]) -> Mapping[str, str]:
-    """Map each package that is requested in an exact version to this version."""
+    """Map each package that is requested in one exact version to this version."""
     return {
         item.package: pin for item in requests if (pin := _exact_version(item.spec)) is not None
     }

@@ -1,7 +1,7 @@
 """Determines the default `as_of` of a request: the cut-off date for uploads (separate: one rule).
 
 Packages that work together are released at about the same time. A solver that can use files from
-later years finds package sets that nobody has tried.
+much later finds package sets that nobody has tried.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ MARGIN = datetime.timedelta(days=180)  # compatible releases of others usually a
 def derive_cutoff(
     request: ResolveRequest, project: Project, matrix: Matrix, context: Context
 ) -> datetime.date:
-    """Return the upload date of the newest pin plus a margin, but at most today.
+    """Return the newest upload date of the requested versions plus a margin, but at most today.
 
-    A version whose upload date is not on its index counts as uploaded before the first `as_of` of a
-    lock that contains it. The result is today if nothing is pinned, or if the date of a pin is
-    unknown. For a range, the date is moved until one of its versions is available. Raises
-    FetchFailed if an index does not respond.
+    For a range, the date of its first version counts. If the index gives no date for a version, the
+    first `as_of` of a lock with this version is used. The result is today if nothing is pinned, or
+    if the date of a pin is unknown. Raises FetchFailed if an index does not respond.
     """
     today = resolve_request.today_utc()
     if all(requested.pin is None for requested in request.requests):

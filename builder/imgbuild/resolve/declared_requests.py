@@ -17,7 +17,7 @@ from imgbuild.wheel.tags import WheelTags
 
 
 class SplitDemands(msgspec.Struct, frozen=True, kw_only=True):
-    """The demands in files: packages from an index, bounds, and packages by URL.
+    """The demands in files, divided into packages from an index, bounds, and packages by URL.
 
     If only a lock file lists packages, `named` contains all of them.
     """
@@ -46,9 +46,9 @@ def split_demands(declared: Declarations, markers: Mapping[str, str]) -> SplitDe
 def python_for_request(
     declared: Declarations, request: ResolveRequest, matrix: Matrix
 ) -> str | None:
-    """Return the Python for the resolution: the requested one, or the first that the files accept.
+    """Return the requested Python, or else the first base's Python that the files accept.
 
-    Raises InputError if the files accept none of the bases' Pythons.
+    Raises InputError if the files accept none.
     """
     if request.python is not None or request.base is not None or not declared.python:
         return request.python
@@ -58,7 +58,7 @@ def python_for_request(
     if accepted:
         return accepted[0]
     specs = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
-    message = f"the files require Python {specs}, but the bases have {', '.join(offered)}"
+    message = f"the project requires Python {specs}, but the bases have {', '.join(offered)}"
     raise InputError(message, hint="to resolve for a different Python anyway, pass --python X.Y")
 
 
@@ -67,7 +67,7 @@ def requested_packages(
 ) -> tuple[RequestedPackage, ...]:
     """Return the packages in the files.
 
-    A package has a marker if it is for only some of the architectures. Raises InputError if the
+    A package that only some of the architectures need has a marker. Raises InputError if the
     versions of a package differ between architectures.
     """
     base = matrix.bases[requested_base(request, matrix)]
@@ -80,7 +80,7 @@ def requested_packages(
     for (package, spec, extras), arches in machines.items():
         if package in requests:
             message = (
-                f"the files require a different version of {package} on {', '.join(arches)}"
+                f"the project requires another version of {package} on {', '.join(arches)}"
                 " than on the other architectures"
             )
             raise InputError(message, hint="resolve for each architecture separately with --arch")
@@ -101,10 +101,9 @@ def _arch_marker(arches: Iterable[Arch]) -> str:
 def combine_requests(
     named: Sequence[RequestedPackage], of_files: Sequence[RequestedPackage]
 ) -> tuple[RequestedPackage, ...]:
-    """Return the packages on the command line and in files, with the bounds of both.
+    """Combine the packages on the command line with those in files, and their bounds.
 
-    A version that must not change is preserved. If a file excludes the version, the resolver
-    refuses it.
+    An installed version is preserved. If a file excludes the version, the resolver refuses it.
     """
     requests = {item.package: item for item in named}
     for item in of_files:

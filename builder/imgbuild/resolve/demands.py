@@ -1,4 +1,4 @@
-"""Combines the lines of a project's files into one demand for each package, for one Python."""
+"""Combines all lines of a project's files on a package into one demand, for one Python."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A package, the accepted versions, and the lines that require them.
 
     `spec` has no local parts: a build for a CUDA release counts as its public version. `installed`
-    is false for a package that only has a bound. `locked` means that the version is from a lock
-    file. `source` is a URL or the path of a folder, or "" for a package from an index. `conda`
-    means that the package is listed only in the Conda dependencies of a file.
+    is false for a package that is bounded but not required. `locked` means that the version is from
+    a lock file. `source` is a URL or the path of a folder, or "" for a package from an index.
+    `conda` means that only the Conda dependencies of a file list the package.
     """
 
     package: str
@@ -44,7 +44,7 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return SpecifierSet(self.spec)
 
     def allows_version(self, version: str | Version) -> bool:
-        """Whether `version` is accepted, even if it is a pre-release."""
+        """Return whether `version` is accepted, even if it is a pre-release."""
         return self.versions.contains(version, prereleases=True)
 
     @property
@@ -89,7 +89,7 @@ def cuda_releases(declared: Declarations, markers: Mapping[str, str]) -> tuple[s
 
 
 def required_cuda(declared: Declarations) -> set[str]:
-    """Return the CUDA releases stated in the files. Those in images are omitted."""
+    """Return the CUDA releases in the files, except those in the names of images."""
     images = {item.place for item in declared.images}
     return {item.name for item in declared.cuda if item.place not in images}
 
@@ -113,7 +113,7 @@ def _join_demands(package: str, items: list[DeclaredRequirement]) -> PackageDema
 
 
 def _public_bounds(item: DeclaredRequirement) -> Iterable[Specifier]:
-    """Return the bounds in a line. For a wheel by URL, this is the version in the file name."""
+    """Return the bounds in a line, or the version in the file name of a wheel."""
     requirement = item.parsed_requirement
     if requirement.url is not None:
         version = addresses.wheel_version(requirement.url)

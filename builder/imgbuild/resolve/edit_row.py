@@ -1,7 +1,4 @@
-"""Changes the additions of a row in a user's `matrix.yaml`, and preserves comments and order.
-
-Only `edit_yaml` uses ruamel.yaml, which preserves comments.
-"""
+"""Edits the additions of a row in a user's `matrix.yaml`, and preserves comments and order."""
 
 from __future__ import annotations
 
@@ -31,10 +28,10 @@ Row = Any  # a mapping of ruamel.yaml
 def add_to_row(
     path: Path, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
-    """Add to row `name` of the matrix at `path`, and return one line for each change.
+    """Add `requirements` and Debian packages `system` to row `name`, and describe each change.
 
-    A requirement replaces an earlier one for the same package. Raises InputError if the matrix
-    would become invalid. The matrix is then not changed.
+    `path` is the matrix. A requirement replaces an earlier one for the same package. Raises
+    InputError, and leaves the matrix unchanged, if it would become invalid.
     """
     changes: list[str] = []
 
@@ -58,9 +55,9 @@ def add_to_row(
 def remove_from_row(
     path: Path, name: str, packages: Sequence[str], system: Sequence[str]
 ) -> list[str]:
-    """Remove from row `name` of the matrix at `path`, and return one line for each change.
+    """Remove `packages` and Debian packages `system` from row `name`, and describe each change.
 
-    Raises InputError if the row does not add a package.
+    `path` is the matrix. Raises InputError if the row does not add a package.
     """
     changes: list[str] = []
 
@@ -90,7 +87,7 @@ def _row_additions(row: Row) -> str:
     words = [f"the target adds {', '.join(names)}"] if names else []
     words += [f"Debian packages {', '.join(debs)}"] if debs else []
     hint = "; ".join(words) or "the target has no additions"
-    return f"{hint}; to omit a requirement of the project's files, use `exclude:`"
+    return f"{hint}; to omit a requirement in the project's files, use `exclude:`"
 
 
 def _lines(row: Row) -> list[str]:
@@ -98,10 +95,7 @@ def _lines(row: Row) -> list[str]:
 
 
 def _remove_addition(row: Row, package: str) -> str | None:
-    """Remove `package` from the additions of `row`, and return its text.
-
-    Return None if the row does not add the package.
-    """
+    """Return the text of the removed addition, or None if `row` does not add `package`."""
     former = None
     for place, line in reversed(list(enumerate(_lines(row)))):
         if normalize_package(parse_requirement(line).name) == package:
@@ -132,9 +126,9 @@ def _append_value(row: Row, key: str, value: str) -> None:
 
 
 class RowMove(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that move to another published target: from `old` to `new`, whose copy is at `lock`.
+    """The rows that move from the published target `old` to `new`, whose copy is at `lock`.
 
-    `form` is the key of each row: "extends" or "like". The keys `forget` are removed from rows.
+    `rows` maps each row to its key, "extends" or "like". `forget` maps rows to keys to remove.
     `keep_old` means that other rows still use `old`, and `image` that the entry keeps its `image`.
     """
 
@@ -149,7 +143,7 @@ class RowMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_move(path: Path, data: bytes, move: RowMove) -> bytes:
-    """Return the matrix `data` of `path` after `move`. No file is written."""
+    """Return the content `data` of the matrix `path` after `move`, without writing a file."""
 
     def _edit_move(document: Row) -> None:
         for name, form in move.rows.items():
@@ -180,7 +174,6 @@ def apply_move(path: Path, data: bytes, move: RowMove) -> bytes:
 
 
 def _write_edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
-    """Write the matrix after editing row `name`."""
     before = boundary.read_regular_file(path)
     codec.write_bytes(
         path, _edit_document(path, before, lambda whole: edit(whole["targets"][name]))
@@ -193,7 +186,6 @@ def _write_edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
 
 
 def _edit_document(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
-    """Return the document `data` of `path` after `edit`."""
     text = data.decode()
     crlf = text.count("\r\n") * 2 > text.count("\n")
     text = text.replace("\r\n", "\n")
@@ -207,8 +199,8 @@ def edit_yaml(
 ) -> str:
     """Return the YAML document `text` after `edit`, with its comments.
 
-    `indented` means that items of lists are indented below the key. `what` and `hint` are used in
-    InputErrors.
+    `indented` means that items of lists are indented below the key. InputErrors contain `what`, the
+    name of the file, and `hint`.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError

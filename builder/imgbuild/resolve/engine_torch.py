@@ -33,10 +33,9 @@ def add_engine_torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> tuple[PackageDemand, ...]:
-    """Return `demands`, limited to the torch version that a pinned or bounded engine requires.
+    """Return `demands` with torch limited to the version that a pinned or bounded engine requires.
 
-    `metadata` returns METADATA of the newest version that a demand accepts, which is empty if there
-    is none.
+    `metadata` returns METADATA of the newest version that a demand accepts, or empty bytes.
     """
     by_name = {demand.package: demand for demand in demands}
     own = by_name.get(TORCH, PackageDemand(package=TORCH, installed=False))
@@ -55,7 +54,7 @@ def add_engine_torch(
 
 
 def decides_version(demand: PackageDemand) -> bool:
-    """Whether a demand determines a version, because it is exact or has an upper bound."""
+    """Return whether a demand determines a version: it is exact or has an upper bound."""
     operators = {each.operator for each in demand.versions}
     return demand.pin is not None or bool(operators - {"!="} and operators <= UPPER_OPERATORS)
 
@@ -66,10 +65,9 @@ def newest_build(
     markers: Mapping[str, str],
     cuda: Collection[str],
 ) -> TorchBuild | None:
-    """Return the newest of torch's `wheels` for one of the releases `cuda`.
+    """Return the newest build in torch's `wheels` for a release in `cuda`, or else for any release.
 
-    If there is none, return the newest for any release. Return None if no wheel is a build for
-    CUDA. Only the first `BUILDS` wheels are checked.
+    Return None if no wheel is a build for CUDA. Only the first `BUILDS` wheels are checked.
     """
     builds = []
     for wheel in itertools.islice(wheels, BUILDS):
@@ -85,10 +83,7 @@ def newest_build(
 
 
 def releases(pages: IndexPages, tags: WheelTags) -> frozenset[str]:
-    """Return the CUDA releases for which torch is built.
-
-    METADATA of all versions is read in threads.
-    """
+    """Return the CUDA releases for which torch is built."""
     built = threads.run_for_each(
         pages.wheels(PackageDemand(package=TORCH), tags),
         lambda wheel, _: newest_build([wheel], pages.metadata, tags.markers, ()),
@@ -98,7 +93,7 @@ def releases(pages: IndexPages, tags: WheelTags) -> frozenset[str]:
 
 
 def without_build(named: str, cuda: Sequence[DeclaredName]) -> UnmetDemand:
-    """Return an obstacle: the index has no torch for the CUDA release in the files."""
+    """Return an obstacle: the index has no torch for the CUDA release `named` in the files."""
     places = tuple(item.place for item in cuda if item.name == named)
     reason = "the index has no torch for this release; specify another release with --cuda"
     demand = f"CUDA {named}"
@@ -108,10 +103,7 @@ def without_build(named: str, cuda: Sequence[DeclaredName]) -> UnmetDemand:
 def required_with_extras(
     demand: PackageDemand, metadata: bytes, markers: Mapping[str, str]
 ) -> list[Requirement]:
-    """Return the requirements of a package with its extras, from METADATA.
-
-    Nested extras are included.
-    """
+    """Return the requirements of a package and, recursively, of its extras."""
     machine = tuple(sorted(markers.items()))
     return list(_metadata_requirements(demand.package, demand.extras, metadata, machine))
 
@@ -139,11 +131,11 @@ def missing_toolkit_obstacles(
     pages: IndexPages,
     tags: WheelTags,
 ) -> list[UnmetDemand]:
-    """Return the demanded torch, or the CUDA release in the files, if it is impossible in an image.
+    """Return obstacles if the demanded torch or CUDA release is impossible in an image.
 
-    Either the release has no `cuda-toolkit`, or the exact torch is built for another release.
-    `built` is the release for which torch is built. `named` is the release that the files state at
-    the places `cuda`, or "".
+    This is the case if the release has no `cuda-toolkit`, or if the exact torch is built for
+    another release. `built` is the release for which torch is built. `named` is the release that
+    the files state at the places `cuda`, or "".
     """
     files = pages.files(cuda_releases.METAPACKAGE)
     have = {file.version.release[:2] for file in files if file.version is not None}
@@ -193,7 +185,6 @@ def _torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> PackageDemand | None:
-    """Return the torch that an engine pins, or None if it pins no torch."""
     for needed in required_with_extras(engine, metadata(engine), markers):
         bound = PackageDemand(package=TORCH, spec=str(needed.specifier), places=engine.places)
         if normalize_package(needed.name) == TORCH and bound.pin:

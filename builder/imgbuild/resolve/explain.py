@@ -1,7 +1,6 @@
 """Explains why a target in a matrix has no solution, and suggests versions.
 
-If the target extends a published one, the reasons start from the request and the published
-packages, which cannot change.
+If the target extends a published one, the published packages cannot change.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ TRIED_LIMIT = 24  # versions of a package that was requested with a range
 
 
 def explain_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
-    """Return `error` with a short conflict and suggestions, if they can be found."""
+    """Add the shortest conflict and suggestions to `error`, if they can be found."""
     try:
         overlay = problem.overlay
         if overlay is None:
@@ -49,7 +48,7 @@ def _target_error(error: NoSolution, problem: SolveProblem) -> NoSolution:
 
 
 def query_from_problem(problem: SolveProblem) -> ArchQuery:
-    """Return the request that corresponds to a target in the matrix."""
+    """Convert a target of the matrix to the corresponding request."""
     requires = problem.matrix.requirements_of(problem.target)
     target = msgspec.structs.replace(problem.target, requires=requires)
     return ArchQuery(
@@ -64,7 +63,6 @@ def query_from_problem(problem: SolveProblem) -> ArchQuery:
 def _extension_error(
     error: NoSolution, problem: SolveProblem, base_target: PublishedTarget
 ) -> NoSolution:
-    """Return the error of `explain_error` for a target that extends a published one."""
     hint = (
         f"{base_target.name} cannot change: add a different version, extend a target that meets the"
         f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"
@@ -98,7 +96,6 @@ def _extension_error(
 
 
 def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[VersionDemand, ...]:
-    """Return the demands: the published packages, and the packages requested in addition."""
     versions = base_target.lock.arch[problem.arch].versions
     target = problem.target
     specs = {package: f"=={pin}" for package, pin in target.pins.items()}
@@ -148,6 +145,5 @@ def _conflict(
 def _added_packages(
     conflict: RequirementConflict, base_target: PublishedTarget, arch: Arch
 ) -> list[str]:
-    """Return the requested packages that are part of the conflict."""
     versions = base_target.lock.arch[arch].versions
     return [package for package in conflict.requests if package not in versions]

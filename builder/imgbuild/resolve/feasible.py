@@ -1,4 +1,4 @@
-"""Finds demands that no solver can meet, from index pages: names, versions and wheels.
+"""Finds demands that no solver can meet, from the names, versions and wheels on index pages.
 
 All pages are requested in parallel, so that all causes are known within seconds.
 """
@@ -36,12 +36,9 @@ ObstacleCause = Literal["name", "version", "source", "python", "late", "index", 
 class UnmetDemand(msgspec.Struct, frozen=True, kw_only=True):
     """A demand that cannot be met, with the reason and the nearest alternative.
 
-    `cause` is the type of the reason: the index has no such package or version, only an sdist, no
-    wheel for this Python or machine, or only files that are yanked or uploaded after the cut-off.
-    Other causes are that an index does not respond, or that the package is built for a CUDA release
-    that is impossible in an image. `version` is the newest version that the demand allows, or "".
-    `conda` means that a Conda package has no counterpart, and `by_url` that the demand is the URL
-    of a wheel.
+    `cause` is the type of the reason. `version` is the newest version that the demand allows, or
+    "". `conda` means that a Conda package has no counterpart on the index, and `by_url` that the
+    demand is the URL of a wheel.
     """
 
     package: str
@@ -66,9 +63,10 @@ class UnmetDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexPages:
-    """Reads index pages for several Pythons, from the default or the `assigned` index.
+    """Reads index pages for several Pythons.
 
-    `addresses` contains the URLs of the indexes in `assigned`.
+    Packages in `assigned` come from the index assigned to them, whose URL is in `addresses`, and
+    other packages from the default index.
     """
 
     def __init__(
@@ -105,10 +103,7 @@ class IndexPages:
             threads.run_for_each(names, lambda name, _: indexes.files(name), threads=THREADS)
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
-        """Return all files of a package.
-
-        The result is empty if the index has no such package.
-        """
+        """Return all files of a package, or () if the index has no such package."""
         return self._indexes.files(package)
 
     def metadata(self, wheel: IndexFile) -> bytes:
@@ -141,25 +136,19 @@ class IndexPages:
         )
 
     def pinned_wheel(self, demand: PackageDemand, tags: WheelTags) -> IndexFile | None:
-        """Return the wheel of the only version that `demand` allows.
-
-        Return None if the index has none.
-        """
+        """Return the wheel of the only version that `demand` allows, or None."""
         files = self.allowed(demand)
         version = next((file.version for file in files), None)
         return best_wheel(files, version, tags) if version is not None else None
 
     def newest_wheel(self, demand: PackageDemand, tags: WheelTags) -> IndexFile | None:
-        """Return the wheel of the newest final version that `demand` allows.
-
-        Return None if there is none.
-        """
+        """Return the wheel of the newest final version that `demand` allows, or None."""
         return next(iter(self.wheels(demand, tags)), None)
 
     def wheels(self, demand: PackageDemand, tags: WheelTags) -> list[IndexFile]:
-        """Return the wheel of each version that `demand` allows.
+        """Return the wheel of each version that `demand` allows, newest first.
 
-        Final versions precede pre-releases, and newer versions precede older ones.
+        Final versions precede pre-releases.
         """
         key = (demand.package, demand.spec, tags)
         if key not in self._wheels:
@@ -179,11 +168,7 @@ class IndexPages:
         return [wheel for wheel in wheels if wheel is not None]
 
     def first_day(self, demand: PackageDemand, tags: WheelTags) -> datetime.date | None:
-        """Return the day after the first upload that meets `demand`, or None if it is unknown.
-
-        If `demand` allows several versions, the newest is used, although an older one would be
-        sufficient.
-        """
+        """Return the day after the first upload of a file that meets `demand`, or None."""
         rules = FileRules(as_of=datetime.date.max, tags=tags, pins=_pins(demand))
         files = self.allowed(demand)
         wheels = usable_files(files, demand.package, rules, timed=False)
@@ -192,18 +177,12 @@ class IndexPages:
 
 
 def _pins(demand: PackageDemand) -> dict[str, str]:
-    """Return the exact version in `demand`, if any.
-
-    A yanked file is used only for a pin.
-    """
+    """Return the version of an exact `demand`, for which yanked files are allowed."""
     return {demand.package: demand.pin} if demand.pin else {}
 
 
 def allowed_files(demand: PackageDemand, files: Iterable[IndexFile]) -> list[IndexFile]:
-    """Return the files of the versions that `demand` allows.
-
-    Each version on a page is parsed once.
-    """
+    """Return the files of the versions that `demand` allows."""
     accepted: dict[str, bool] = {}
     kept = []
     for file in files:
@@ -237,7 +216,7 @@ def find_obstacles(
     *,
     sdists: Iterable[str] = (),
 ) -> list[UnmetDemand]:
-    """Return the demands on an index that no file can meet on a machine with `tags`.
+    """Return the demands that no file on an index can meet on a machine with `tags`.
 
     `sdists` are packages that can be built in addition to those in the matrix.
     """
@@ -278,7 +257,9 @@ def _obstacle(
         reason=reason,
         places=demand.places,
         version=str(newest or ""),
-        nearest=refusal.nearest_versions(_number(demand, newest), available) if available else (),
+        nearest=refusal.nearest_versions(_pin_or_newest(demand, newest), available)
+        if available
+        else (),
         conda=demand.conda and cause == "name",
     )
 
@@ -288,8 +269,7 @@ def _newest_final(versions: Sequence[Version]) -> Version | None:
     return max(final or versions, default=None)
 
 
-def _number(demand: PackageDemand, newest: Version | None) -> Version:
-    """Return the version from which others are selected: the pin, or the best allowed version."""
+def _pin_or_newest(demand: PackageDemand, newest: Version | None) -> Version:
     if demand.pin is not None:
         return Version(demand.pin)
     bounds = [each.version.removesuffix(".*") for each in demand.versions]
@@ -305,10 +285,6 @@ def _cause(files: Sequence[IndexFile], catalogue: FileCatalogue) -> ObstacleCaus
 
 
 def _text(catalogue: FileCatalogue, demand: PackageDemand, newest: Version) -> str:
-    """Return the reason from `refusal`, without the package name.
-
-    The obstacle already contains the name.
-    """
     text = refusal.range_refusal(catalogue, demand.package, f"=={newest}")
     text = text.removeprefix(f"{demand.package} {newest}: ")
     return text.replace(f", and the matrix does not list {demand.package} under `sdists`", "")
@@ -321,5 +297,5 @@ def _span(files: Sequence[IndexFile]) -> str:
 
 
 def similar_packages(package: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the name in `names` that is most similar to `package`, if any is similar."""
+    """Return the most similar of `names`, or () if none is similar."""
     return tuple(difflib.get_close_matches(package, sorted(set(names)), n=1, cutoff=0.8))

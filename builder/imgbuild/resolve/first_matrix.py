@@ -1,8 +1,7 @@
-"""Creates the text of a first `matrix.yaml`, and of a target as a row.
+"""Writes the text of a first `matrix.yaml`, and a target as a row of a matrix.
 
-Comments are constant. Names, versions and URLs come from the command line and from a lock, which
-may be untrusted. The YAML library therefore quotes them, and the text is parsed again and compared
-with the data.
+Names, versions and URLs come from the command line and from a lock, which are untrusted. The YAML
+library quotes them, and the text is parsed again and compared with the data.
 """
 
 from __future__ import annotations
@@ -70,9 +69,9 @@ REASON = "requested with imgbuild init"
 
 
 class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
-    """The additions of a user.
+    """The additions to a published target.
 
-    `files` are pairs of a local path and a path in the image. `like` means that versions of the
+    `files` are pairs of a local path and a path in the image. `like` means that the versions of the
     published target can change. `requirements` are files of the project, `add` are PEP 508 lines,
     and `names` maps URLs of repositories to packages. `exclude` and `sdists` map packages to
     reasons. `relax` maps packages to the selected version and the reason. `indexes` maps packages
@@ -133,10 +132,10 @@ for kind in (dict, _BlockMapping):
 def matrix_text(
     extension: WantedExtension, below: PublishedTarget, folder: str, origin: str, image: str
 ) -> str:
-    """Return the text of a matrix for `extension`, with examples of further additions.
+    """Return the text of a matrix for `extension`, with examples of further additions in comments.
 
     `folder` contains the copy of the published target `below`. `origin` is the source of the copy,
-    and `image` is the location of the target's layers, or "".
+    and `image` the location of the target's layers, or "".
     """
     published = {"lock": folder, "from": origin} | ({"image": image} if image else {})
     first = {"like" if extension.like else "extends": below.name, "summary": extension.summary}
@@ -178,10 +177,6 @@ def matrix_text(
 
 
 def _declared_fields(extension: WantedExtension) -> dict[str, Any]:
-    """Return the requirements and exclusions in a project's files, by key of a row.
-
-    Empty values are omitted.
-    """
     relax = {
         package: {**({"spec": f"=={version}"} if version else {}), "reason": reason}
         for package, (version, reason) in extension.relax.items()
@@ -204,7 +199,6 @@ def _declared_fields(extension: WantedExtension) -> dict[str, Any]:
 
 
 def _addition_fields(extension: WantedExtension) -> dict[str, Any]:
-    """Return the additions, by key of a row. Keys without a value are omitted."""
     _refuse_extras(extension.packages)
     requires = {
         package.package: {**({"spec": package.spec} if package.spec else {}), "reason": REASON}
@@ -225,7 +219,7 @@ def _addition_fields(extension: WantedExtension) -> dict[str, Any]:
 
 
 def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
-    """Raise InputError for packages with extras, which a matrix row cannot contain."""
+    """Raise InputError for packages with extras or markers, which a row cannot contain."""
     for package in packages:
         if package.extras or package.marker:
             marker = f"; {package.marker}" if package.marker else ""
@@ -241,12 +235,11 @@ def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
 
 
 def _mode(path: Path) -> str:
-    """Return the permissions of an added file: executable if the local file is executable."""
     return "0755" if path.stat().st_mode & 0o100 else "0644"
 
 
 def target_lines(name: str, target: Target) -> list[str]:
-    """Return the lines of `target`, for insertion below `targets:` in a matrix."""
+    """Return the lines of `target` to insert below `targets:` in a matrix."""
     row = _drop_defaults(target)
     row |= {key: _BlockMapping(row[key]) for key in BLOCKS if key in row}
     parts = [_head(1, name), *(_entry(2, key, value) for key, value in row.items())]
@@ -254,7 +247,7 @@ def target_lines(name: str, target: Target) -> list[str]:
 
 
 def index_lines(indexes: Mapping[str, PackageIndex]) -> list[str]:
-    """Return the lines of indexes, for insertion below `indexes:` in a matrix."""
+    """Return the lines of indexes to insert below `indexes:` in a matrix."""
     rows = (
         _entry(1, name, _BlockMapping(_drop_defaults(index))) for name, index in indexes.items()
     )
@@ -262,7 +255,6 @@ def index_lines(indexes: Mapping[str, PackageIndex]) -> list[str]:
 
 
 def _drop_defaults(value: Any) -> Any:
-    """Return a value of a matrix without defaults, in a form that can be written as YAML."""
     match value:
         case msgspec.Struct():
             return {
@@ -281,7 +273,6 @@ def _drop_defaults(value: Any) -> Any:
 
 
 def _entry(depth: int, key: str, value: object) -> str:
-    """Return the lines of a key in a mapping at nesting level `depth`."""
     written = yaml.dump(
         _BlockMapping({key: value}), Dumper=_QuotingDumper, sort_keys=False, allow_unicode=True,
         default_flow_style=None, width=1 << 20,
@@ -290,5 +281,4 @@ def _entry(depth: int, key: str, value: object) -> str:
 
 
 def _head(depth: int, key: str) -> str:
-    """Return the line of a key whose value is on the following lines."""
     return _entry(depth, key, None).removesuffix(" null\n") + "\n"

@@ -1,7 +1,7 @@
 """Runs the first solve of a request, which determines torch and the CUDA release.
 
-uv runs once without the constraint to a single CUDA release. It may use only versions of torch for
-the requested CUDA release, or for any release if none is requested, but no CPU builds.
+uv solves without limiting CUDA packages to one release. It may use only builds of torch for the
+requested CUDA release, or for any release if none is requested.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from imgbuild.values import Arch
 
 
 class LearnedMemory:
-    """Constraints that are learned while a request is resolved, and not written to a file.
+    """The constraints that are learned while a request is resolved.
 
     `learned_constraints` are the strongest constraints, which suffice for resolving. `seen`
     contains all constraints with their evidence and versions. `preferred` maps pairs of packages to
@@ -56,12 +56,12 @@ class LearnedMemory:
         return (*self._learned, *itertools.chain(*self.preferred.values()))
 
     def add_learned(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
-        """Add learned constraints, and return all known ones."""
+        """Add learned constraints, and return all known constraints."""
         self._learned = constraints.merge_constraints(self._learned, learned)
         return self.learned_constraints
 
     def drop_check(self, check: str) -> bool:
-        """Remove the constraints of one check, and return whether there were any."""
+        """Remove the constraints of `check`, and return whether there were any."""
         before = self._learned
         self._learned = tuple(entry for entry in before if entry.check != check)
         return self._learned != before
@@ -77,10 +77,7 @@ class LearnedMemory:
         return len(self.preferred) > before
 
     def remove_last_preference(self) -> bool:
-        """Remove the range that was added last, which no package set satisfies.
-
-        Return False if there was no range.
-        """
+        """Remove the range that was added last, and return whether there was one."""
         if not self.preferred:
             return False
         pair, _ = self.preferred.popitem()
@@ -113,8 +110,8 @@ class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
 class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A request on one architecture.
 
-    `target` is the result on another architecture, which the result on this one must match.
-    Constraints that are learned during the search are added to `memory`.
+    `target` is the result on another architecture, which the result on this architecture must
+    match. Constraints that the search learns are added to `memory`.
     """
 
     request: ResolveRequest
@@ -131,7 +128,7 @@ class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def demands(self) -> tuple[VersionDemand, ...]:
-        """The requests, and the torch version of the other architecture."""
+        """The requests, and the torch version on the other architecture."""
         demands = [
             conflict.user_demand(
                 requested.package, requested.spec, str(requested), extras=requested.extras
@@ -140,7 +137,7 @@ class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
         ]
         pin = self.target.pins.get(TORCH) if self.target is not None else None
         if pin is not None and not any(item.package == TORCH for item in demands):
-            words = f"torch {pin} is the version of the other architecture"
+            words = f"torch {pin} is the version on the other architecture"
             demands.append(conflict.user_demand(TORCH, f"=={pin}", words))
         return tuple(demands)
 
@@ -170,7 +167,10 @@ def solve_first(query: ArchQuery) -> FirstSolve:
 
 
 def available_facts(query: ArchQuery) -> PackageFacts:
-    """Return the files that `query` can use. Wheels of sdists are built on demand."""
+    """Return the facts about the files that `query` can use.
+
+    Wheels of sdists are built on demand.
+    """
     matrix, memory, context = query.matrix, query.memory, query.context
     name = query.request.name or "request"
     problem = SolveProblem(
@@ -188,7 +188,7 @@ def available_facts(query: ArchQuery) -> PackageFacts:
 def catalogue_facts(
     catalogue: FileCatalogue, learned: Sequence[Constraint], context: Context
 ) -> PackageFacts:
-    """Return the facts for a search for conflicts, with METADATA of every usable torch."""
+    """Return the facts about the packages in `catalogue`, with METADATA of every usable torch."""
 
     def _read_metadata(file: IndexFile) -> bytes:
         return read_wheel_metadata(file, context.http, context.store)
@@ -204,7 +204,7 @@ def add_target(matrix: Matrix, name: str, target: Target) -> Matrix:
 
 
 def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
-    """Raise NoSolution, with the conflict and suggestions, if the demands contradict each other."""
+    """Raise NoSolution, with suggestions, if the demands contradict each other."""
     request, demands, cuda, context = query.request, query.demands, query.cuda, query.context
     catalogue = facts.catalogue
     clash = conflict.find_conflict(facts, demands, cuda, row=request.row)
@@ -239,16 +239,15 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
 
 
 def _audit_hint(demands: Sequence[VersionDemand]) -> str | None:
-    """Return a hint to audit the requested versions, or None unless all of them are exact."""
     pins = conflict.exact_requests(demands)
     if len(pins) < 2 or len(pins) < len(demands):
         return None
     words = " ".join(f"{package}=={version}" for package, version in pins.items())
-    return f"to find the incompatible code in their files, run: imgbuild audit {words}"
+    return f"to find incompatible code in these packages, run: imgbuild audit {words}"
 
 
 def _provisional_target(query: ArchQuery) -> Target:
-    """Return a target for the URLs of indexes. Its CUDA release is "0.0" while it is unknown."""
+    """Return a target from which URLs of indexes follow. An unknown CUDA release is "0.0"."""
     request, matrix, cuda = query.request, query.matrix, query.cuda
     return Target(
         summary="",
@@ -293,11 +292,6 @@ def _solve_query(query: ArchQuery, facts: PackageFacts) -> tuple[uv.ChosenPackag
 
 
 def _hide_before_gap(gaps: ReleaseGaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
-    """Return a function that tells whether to hide a version from the resolver.
-
-    A version is hidden if it is before a gap and not pinned.
-    """
-
     def _is_hidden(package: str, version: Version) -> bool:
         return not same_version(version, pins.get(package)) and gaps.is_before_gap(package, version)
 
@@ -305,10 +299,7 @@ def _hide_before_gap(gaps: ReleaseGaps, pins: Mapping[str, str]) -> Callable[[st
 
 
 def floor_constraints(first: FirstSolve) -> tuple[Constraint, ...]:
-    """Return constraints that require newer versions of requests.
-
-    See `gaps.floor_constraints`.
-    """
+    """Return constraints that exclude old versions. See `gaps.floor_constraints`."""
     if first.torch is None:
         return ()
     torch = str(first.torch.version)
@@ -316,17 +307,15 @@ def floor_constraints(first: FirstSolve) -> tuple[Constraint, ...]:
 
 
 def outdated_packages(first: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion, ...]:
-    """Return the packages in `versions` that are over a year behind the others.
-
-    `versions` is the final choice.
-    """
+    """Return the packages that are over a year behind the others in the set `versions`."""
     return gaps.outdated_packages(first.facts, first.demands, first.chosen, versions, first.cuda)
 
 
 def old_version_warnings(first: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """Return warnings about `versions` that lag behind their newest versions.
+    """Return warnings about `versions` far behind the newest.
 
-    Requested packages lag by months, and other packages by years.
+    Requested packages are reported if they are months behind, and other packages if they are years
+    behind.
     """
     catalogue = first.facts.catalogue
     offers = catalogue.chosen_files(versions)

@@ -1,8 +1,7 @@
 """Finds versions before a gap in a package's wheels, and packages far behind the newest version.
 
-A resolver should not select versions before a gap. A requested package that is months behind
-results in a warning with the cause. A package set with a package that is more than a year behind is
-refused.
+A resolver should not select versions before a gap. A requested package that is months behind causes
+a warning. A package set with a package that is over a year behind the others is refused.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ BEHIND_LIMIT = datetime.timedelta(
 
 
 class ReleaseGaps:
-    """Finds gaps: periods of more than a year without a release that has a file for the machine.
+    """Finds periods of over a year without a release that has a file for the machine.
 
     For example, tensordict has had wheels for Linux aarch64 since 0.8.0. Version 0.1.2, which is
-    two years older, is compatible with any machine. A resolver that finds no other usable version
+    two years older, is a pure wheel for any machine. A resolver that finds no other usable version
     selects it without an error.
     """
 
@@ -50,17 +49,14 @@ class ReleaseGaps:
         self._last: dict[str, Version | None] = {}
 
     def is_before_gap(self, package: str, version: Version) -> bool:
-        """Whether `version` precedes a gap."""
+        """Return whether `version` precedes a gap."""
         if package not in self._last:
             self._last[package] = self._version_before_gap(package)
         last = self._last[package]
         return last is not None and version <= last
 
     def _version_before_gap(self, package: str) -> Version | None:
-        """Return the newest version before the newest gap that has ended.
-
-        Return None if there is none.
-        """
+        """Return the newest version before the newest gap that has ended, or None."""
         fits: dict[Version, bool] = {}
         times: dict[Version, datetime.datetime] = {}
         for file in self._indexes.files(package):
@@ -91,7 +87,7 @@ def behind_newest(
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> tuple[str, ...]:
-    """Return the requests whose selected version is months behind the newest, with causes."""
+    """Return a warning for each request whose version is months behind the newest, with causes."""
     return tuple(
         words
         for requested in demands
@@ -102,7 +98,7 @@ def behind_newest(
 
 
 class OldVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that is over a year behind the other packages in the set, with reasons as text."""
+    """A package that is over a year behind the other packages in the set."""
 
     package: str
     reasons: tuple[str, ...]
@@ -115,7 +111,7 @@ def outdated_packages(
     versions: Mapping[str, str],
     cuda: str,
 ) -> tuple[OldVersion, ...]:
-    """Return the packages in `versions` that are over a year older than the newest requested one.
+    """Return the packages that are over a year older than the newest requested package.
 
     Pinned packages, CUDA packages and packages whose newest version is about as old are excluded. A
     package that is not requested is also excluded if its newer version contradicts others in the
@@ -162,9 +158,9 @@ def floor_constraints(
 ) -> tuple[Constraint, ...]:
     """Return constraints that exclude old versions of requested packages.
 
-    A package gets a constraint if a version months newer than the one in `versions` is compatible
-    with `torch` and with the packages requested before it. Without constraints, the solver gives an
-    old version to whichever package it decides last.
+    A package gets a constraint if a version that is months newer than the one in `versions` is
+    compatible with `torch` and with the packages requested before it. Without constraints, the
+    package that the solver decides last gets an old version.
     """
     pinned = [demand for demand in demands if demand.package in conflict.exact_requests([demand])]
     bounds = []
@@ -189,10 +185,7 @@ def floor_constraints(
 
 
 def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Version) -> bool:
-    """Whether `newer` was uploaded months after `version`.
-
-    Without upload times, the version numbers are compared.
-    """
+    """Compare upload times, or version numbers if the index provides no times."""
     offers = [facts.catalogue.chosen(package, each) for each in (version, newer)]
     times = [offer.wheel.uploaded for offer in offers if offer is not None]
     if len(times) == 2 and times[0] is not None and times[1] is not None:
@@ -203,10 +196,7 @@ def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Ve
 def _far_newer(
     current: IndexFile, wheels: Sequence[IndexFile], latest: datetime.datetime | None
 ) -> IndexFile | None:
-    """Return the newest of `wheels` if it and `latest` are a year newer than `current`.
-
-    Otherwise, return None.
-    """
+    """Return the newest of `wheels` if it and `latest` are a year newer than `current`."""
     version = current.version
     if version is None:
         return None
@@ -266,7 +256,6 @@ def _cause(
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> tuple[str, ...]:
-    """Return the reasons why the version of `top` is incompatible with others in the set."""
     package = requested.package
     others = [
         conflict.user_demand(

@@ -29,7 +29,7 @@ class ImportSite(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 def import_sites(folder: Path, modules: frozenset[str]) -> dict[str, tuple[ImportSite, ...]]:
-    """Map each module to the places where files below `folder` import it or a submodule.
+    """Map each module to the places below `folder` that import it or a submodule.
 
     Files that cannot be parsed are omitted. In very large projects, only the first 2,000 files are
     read.
@@ -62,10 +62,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _imports(node: ast.AST, *, guarded: bool) -> Iterator[tuple[str, int, bool]]:
-    """Yield the top-level module and line of each import, and whether it is guarded.
-
-    The imports are those below `node`.
-    """
+    """Yield the top-level module, the line and whether the import is guarded."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             yield from (

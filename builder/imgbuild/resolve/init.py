@@ -1,8 +1,8 @@
 """Creates a first `matrix.yaml` that extends a published target, and copies the target's lock.
 
-lock.json and digests.json are copied to a folder next to the matrix. They become part of the user's
-repository, which then contains everything for reviewing, checking and building a lock. The schema
-of the matrix, for editors, and a .gitignore are also written.
+lock.json and digests.json are copied to a folder next to the matrix, so that the user's repository
+contains all inputs of a build. The schema of the matrix, for editors, and a .gitignore are also
+written.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ GITIGNORE_TEXT = (
 
 
 def target_name_for(word: str) -> str:
-    """Return the name of the target.
+    """Return the name of a new target.
 
-    This is `word`, or the name of the current folder if `word` is its path. Raises InputError if
-    `word` is another path or an invalid name.
+    This is `word`, or the name of the current folder if `word` is the path of this folder. Raises
+    InputError if `word` is another path or an invalid name.
     """
     if "/" not in word and word.strip("."):
         require_name(word)
@@ -66,7 +66,7 @@ def target_name_for(word: str) -> str:
 
 
 def require_name(name: str) -> None:
-    """Raise InputError if `name` is not a valid name of a target."""
+    """Raise InputError if `name` is not a valid target name."""
     if TARGET_NAME.fullmatch(name) is None:
         message = f"invalid name for an image: {name} (expected lower-case letters, digits, . _ -)"
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "my-image"
@@ -85,11 +85,12 @@ def require_target(project: Project, target: str) -> None:
 
 
 def recommended_target(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
-    """Return the default target to extend.
+    """Return the target to extend by default.
 
     `stacks` maps each target to the stack for which it is recommended, or "". The target for vLLM
-    is preferred, then other recommended ones, then targets that passed a higher tier of smoke tests
-    on `arch`, then the first in `stacks`. Raises NothingSelected if no target is locked for `arch`.
+    is preferred, then other recommended targets, then targets that passed a higher tier of smoke
+    tests on `arch`, then the first in `stacks`. Raises NothingSelected if no target is locked for
+    `arch`.
     """
     target_digests = project.locked_targets()
     rank = {}
@@ -110,12 +111,10 @@ def copy_published_target(
 ) -> PublishedTarget:
     """Copy lock and digests of `target` from `place` into `folder`, and return the copy.
 
-    `folder` is below `below`, the user's repository. Symbolic links between the two are not
-    followed.
-
-    `place` is INSTALLED, or the URL or path of one of these: a folder with both files, a folder
-    with a subfolder TARGET that contains the files, or a project. Raises InputError if the files do
-    not exist or belong to another target. `folder` is then not changed.
+    `place` is INSTALLED, or the URL or path of a folder with both files, of a folder with a
+    subfolder TARGET that contains the files, or of a project. Symbolic links between `below`, the
+    user's repository, and `folder` are not followed. Raises InputError, and leaves `folder`
+    unchanged, if the files do not exist or belong to another target.
     """
     place, files = _lock_files(place, target, http)
     with tempfile.TemporaryDirectory() as scratch:
@@ -134,7 +133,6 @@ def copy_published_target(
 
 
 def _lock_files(place: str, target: str, http: HttpClient) -> tuple[str, dict[str, bytes]]:
-    """Return the location and bytes of the lock and digests of `target`."""
     place = str(CATALOGUE) if place == CATALOGUE_PLACE else place.rstrip("/")
     places = [place, f"{place}/{target}", f"{place}/images/{target}"]
     for each in places:
@@ -170,8 +168,8 @@ def begin_matrix(
 ) -> PublishedTarget:
     """Write a new matrix to `path`, and copy the target that it extends from `place`.
 
-    An existing copy with the same bytes is used. Raises InputError if the matrix or a different
-    copy exists, or if a file cannot be read. No new file remains in that case.
+    An existing copy with the same bytes is used. Raises InputError, and removes all new files, if
+    the matrix or a different copy exists, or if a file cannot be read.
     """
     folder = path.parent / FOLDER / extends
     refuse_existing(path)
@@ -200,7 +198,7 @@ def begin_matrix(
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise InputError if there is already a matrix at `path`."""
+    """Raise InputError if `path` exists."""
     if path.exists():
         message = f"{path} already exists"
         hint = "add packages with `imgbuild add PACKAGE`, edit the file, or use another folder"
@@ -208,7 +206,7 @@ def refuse_existing(path: Path) -> None:
 
 
 def write_matrix(path: Path, matrix: str) -> None:
-    """Write a new matrix to `path`. Raises InputError if it is not valid."""
+    """Write a new matrix to `path`. Raises InputError if it is invalid."""
     codec.write_bytes(path, matrix.encode())
     try:
         published.load_matrix(path)
@@ -234,7 +232,7 @@ def write_editor_files(folder: Path) -> list[Path]:
 
 
 class RenewedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A copied published target before and after a renewal. `before` is empty for a new one."""
+    """A copied published target before and after a renewal. `before` is empty for a new copy."""
 
     target: str
     before: str
@@ -266,7 +264,7 @@ def _digest(folder: Path) -> str:
 
 
 def parse_file_pairs(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
-    """Return the pairs in words of the form `SRC:DST`.
+    """Parse words of the form `SRC:DST`.
 
     The returned local paths are relative to the folder of the matrix. Raises InputError for other
     words and for missing files.

@@ -43,7 +43,7 @@ class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target that almost satisfies a request.
 
     `others` maps packages to the version in the target and the requested specifier. `missing` are
-    packages that the target lacks.
+    requested packages that the target lacks.
     """
 
     target: str
@@ -112,7 +112,7 @@ def satisfying_targets(
 def requested_versions(request: ResolveRequest, lock: Lock) -> dict[str, str] | None:
     """Return the locked versions of the requested packages.
 
-    Return None if a version does not satisfy `request`.
+    Return None if a locked version does not satisfy `request`.
     """
     versions: dict[str, str] = {}
     for arch in reversed(request.arches):
@@ -130,14 +130,14 @@ def requested_versions(request: ResolveRequest, lock: Lock) -> dict[str, str] | 
 
 
 def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
-    """Return the current target with all requested packages, at most MOST_OTHER in another version.
+    """Return the current target that differs least from a request, or None.
 
-    Targets with the fewest differences are preferred, then newer ones, as in `satisfying_targets`.
+    At most MOST_OTHER requested packages have another version. Targets with the fewest differences
+    are preferred, then newer targets.
 
-    If there is no such target, a target that lacks at most MOST_OTHER packages is returned. These
-    packages must be requested in any version, together with at least SIMILAR_LIMIT other packages.
-    Targets that pin most of the other packages are preferred. Return None if there is no target at
-    all. `as_of` is ignored.
+    If there is no such target, a target may lack at most MOST_OTHER packages. These must be
+    requested in any version, together with at least SIMILAR_LIMIT other packages. Targets that pin
+    most of the other packages are preferred. `as_of` is ignored.
     """
     wanted = msgspec.structs.replace(request, as_of=None)
     near: list[tuple[bool, int, int, str, NearTarget]] = []
@@ -166,7 +166,6 @@ def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) ->
 
 
 def _missing_packages(request: ResolveRequest, lock: Lock) -> tuple[str, ...]:
-    """Return the requested packages that the lock lacks on a requested architecture."""
     has = [lock.arch[arch].versions for arch in request.arches if arch in lock.arch]
     return tuple(
         each.package for each in request.requests if any(each.package not in v for v in has)
@@ -193,7 +192,6 @@ def _other_versions(request: ResolveRequest, lock: Lock) -> dict[str, tuple[str,
 
 
 def _is_suitable(request: ResolveRequest, matrix: Matrix, name: str) -> bool:
-    """Whether a target matches the requested base, Python, CUDA release, date and indexes."""
     target = matrix.targets[name]
     return (
         request.base in (None, target.base)

@@ -1,8 +1,8 @@
-"""Finds version ranges that a package declares in an extra named after another: `trl[vllm]`.
+"""Finds version ranges that a package declares in an extra named after another package.
 
-If the extra is not requested, a resolver may choose versions outside of the range, and the audit
-warns. Package sets without such warnings are preferred: the ranges are used as constraints as long
-as a set satisfies them.
+An example is `trl[vllm]`. If the extra is not requested, a resolver may choose versions outside of
+the range, and the audit warns. The ranges are therefore constraints as long as a package set
+satisfies them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PackagePair = tuple[str, str]  # a package, and the one that its extra is named 
 
 
 def violated_pairs(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator[PackagePair]:
-    """Yield the pairs in which the second package violates a range in an extra of the first."""
+    """Yield the pairs whose second package violates a range in an extra of the first package."""
     for package, version in versions.items():
         for other, specs in _ranges(facts, package, Version(version)).items():
             chosen = versions.get(other)
@@ -42,8 +42,8 @@ def violated_pairs(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator
 def pair_constraints(facts: PackageFacts, pair: PackagePair, spec: str) -> tuple[Constraint, ...]:
     """Return the ranges that extras of the first package in `pair` declare for the second.
 
-    Versions of the first package within `spec` are examined. Versions before the extra was added
-    need no range, because their code does not use the other package.
+    Versions of the first package within `spec` are examined. Versions without the extra need no
+    range, because their code does not use the second package.
     """
     package, other = pair
     versions = sorted((facts.allowed_versions(package, spec) or ())[:METADATA_LIMIT])
@@ -83,7 +83,7 @@ def range_sentence(entry: Constraint) -> str:
 
 
 def _ranges(facts: PackageFacts, package: str, version: Version) -> Mapping[str, tuple[str, ...]]:
-    """Map each other package to the ranges in the extra that is named after it.
+    """Map each package that has an extra named after it to the ranges in this extra.
 
     The result is empty if METADATA is unreadable.
     """

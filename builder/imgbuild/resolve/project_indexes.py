@@ -36,10 +36,10 @@ ATTEMPTS = 2  # the index of a project may be reachable only for its authors
 
 
 class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
-    """The indexes that are used, with their names in a matrix and their packages.
+    """The indexes that a project uses, with their names in a matrix and their packages.
 
     `addresses` are the URLs of `indexes` on this machine. `notes` list the packages of each index.
-    `failures` are the indexes that could not be read. Their packages are in `obstacles`.
+    `failures` are the indexes that could not be read. Packages of these indexes are in `obstacles`.
     """
 
     indexes: dict[str, PackageIndex] = {}
@@ -51,7 +51,7 @@ class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ProjectIndex:
-    """Reads the pages of an index. After a failure, the index counts as empty.
+    """An index in a project's files, which counts as empty after a failure.
 
     `url` is the URL that is written to the matrix.
     """
@@ -70,17 +70,13 @@ class _ProjectIndex:
         self._http = http
 
     def read(self, packages: Iterable[str]) -> None:
-        """Fetch the first page. If this succeeds, fetch the others."""
+        """Fetch the first page, and only if this succeeds, the others."""
         names = sorted(packages)
         self.files(*names[:1])
         if not self.failure:
             threads.run_for_each(names[1:], lambda name, _: self.files(name), threads=8)
 
     def files(self, *packages: str) -> tuple[IndexFile, ...]:
-        """Return the files of each package.
-
-        The result is empty if the index does not respond.
-        """
         try:
             if not self.failure:
                 return tuple(file for name in packages for file in self._indexes.files(name))
@@ -90,7 +86,6 @@ class _ProjectIndex:
 
     @property
     def has_upload_times(self) -> bool:
-        """Whether the index provides upload times of its packages, on pages or in a JSON API."""
         if self.address.flat or self.failure:
             return False
         address = msgspec.structs.replace(self.address, timed=True)
@@ -102,7 +97,6 @@ class _ProjectIndex:
         return bool(files) and all(file.uploaded is not None for file in files)
 
     def metadata(self, wheel: IndexFile, context: Context) -> bytes:
-        """Return METADATA of a wheel. The result is empty if the index does not respond."""
         try:
             return read_wheel_metadata(wheel, context.http, context.store)
         except ImgbuildError as error:
@@ -122,12 +116,12 @@ def find_project_indexes(
 ) -> ProjectIndexes:
     """Return the indexes in `declared` that `demands` need.
 
-    `pages` are those of the default index. `published` are packages of published targets, which are
-    looked up only if the default index does not meet the demand. `folder` is the folder of the
-    project, and `taken` contains the names of other indexes.
+    `pages` are those of the default index. Packages in `published` are looked up only if the
+    default index does not meet the demand. `folder` is the folder of the project, and `taken`
+    contains the names of other indexes.
     """
     http = HttpClient(offline=pages.context.http.offline, attempts=ATTEMPTS)
-    names = _names(declared, taken)
+    names = _unused_names(declared, taken)
     indexes = [_ProjectIndex(each, names[each.url], folder, http) for each in declared]
     by_package = {
         each.package: each
@@ -175,10 +169,7 @@ def _assign_packages(
 
 
 def _files_differ(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
-    """Whether `files` differ from those on the default index.
-
-    If not, the index may be a mirror of the default index.
-    """
+    """Return False if the index may be a mirror of the default index."""
     if not files:
         return False
     hashes = {file.name: file.sha256 for file in pages.files(package)}
@@ -196,7 +187,6 @@ def _follow_requirements(
     pages: IndexPages,
     tags: WheelTags,
 ) -> None:
-    """Look up the requirements of the packages on an index, except `excluded`."""
     seen, new = set(excluded), {name for index in general for name in index.packages}
     for _ in range(DEPTH):
         required: set[str] = set()
@@ -222,8 +212,7 @@ def _newest_wheel(files: Sequence[IndexFile], tags: WheelTags) -> IndexFile | No
     return next((wheel for wheel in wheels if wheel is not None), None)
 
 
-def _names(declared: Sequence[DeclaredIndex], taken: Collection[str]) -> dict[str, str]:
-    """Map each URL to an unused name for the matrix, from the file or the host name."""
+def _unused_names(declared: Sequence[DeclaredIndex], taken: Collection[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for each in declared:
         label = each.name or urlsplit(each.url).hostname or unquote(urlsplit(each.url).path)

@@ -26,12 +26,11 @@ OTHER_PYTHON_REMEDY = f"a base can use another Python from a standalone build: {
 
 
 def bases_text(pythons: Collection[str]) -> str:
-    """Return a sentence that lists the bases' Python releases, and how to get another one."""
+    """Return a sentence that lists the Python releases of the bases and how to get another one."""
     return f"the bases have Python {_join_releases(pythons)}; {OTHER_PYTHON_REMEDY}"
 
 
 def _join_releases(pythons: Collection[str]) -> str:
-    """Return the releases as a list, such as "3.10, 3.11 or 3.12"."""
     *first, last = sorted(set(pythons), key=Version)
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -87,7 +86,6 @@ def refuse_unsupported_python(query: ArchQuery) -> None:
 def _package_support(
     package: str, catalogue: FileCatalogue, release_catalogue: ReleaseCatalogue
 ) -> Iterator[str]:
-    """Yield a sentence on the versions of `package` that support the Python, and missing names."""
     python = catalogue.rules.tags.python
     files = [offer.wheel for offer in catalogue.offered_files(package)]
     versions = [file.version for file in files if file.version and not file.version.is_prerelease]
@@ -102,7 +100,7 @@ def _package_support(
     wants = later[0].file.requires_python
     why = f"requires Python {wants}" if wants else f"has no wheel for Python {python}"
     left = f"the newest for Python {python} is {newest}" if newest else "no earlier version exists"
-    yield f"{package} from {later[0].version} on {why}; {left}"
+    yield f"since {later[0].version}, {package} {why}; {left}"
     if newest is not None:
         yield from _missing_names(package, newest, release_catalogue)
 
@@ -110,7 +108,6 @@ def _package_support(
 def _missing_names(
     package: str, version: Version, release_catalogue: ReleaseCatalogue
 ) -> Iterator[str]:
-    """Yield the first commonly used name that `version` lacks, and the version that added it."""
     release = release_catalogue.release(package, str(version))
     module = package.replace("-", "_")
     names = [

@@ -1,7 +1,7 @@
-"""Audits the requested packages, before the whole package set is solved.
+"""Audits the requested packages before the whole package set is solved.
 
-Only modules of the requested packages are read, with range requests to the wheels on the index. All
-other modules are treated as unknown, so a finding applies to every package set with these versions.
+Only modules of the requested packages are read, with range requests to the wheels on the index.
+Other modules count as unknown, so that a finding applies to every package set with these versions.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ CALL_RELATIONS: Final = (
 
 
 class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """The constraints from errors, and the version windows outside of which packages only warn.
+    """The result of a quick audit.
 
-    `clashes` means that the audit has errors, even if no constraint follows from them. `read`
-    contains the packages whose code was compared.
+    `learned` are the constraints that follow from errors, and `windows` the version windows outside
+    of which packages only warn. `clashes` means that the audit has errors, even if no constraint
+    follows from them. `read` contains the packages whose code was compared.
     """
 
     learned: tuple[Constraint, ...] = ()
@@ -82,7 +83,6 @@ def audit_requested(
 def _releases(
     release_catalogue: ReleaseCatalogue, versions: Mapping[str, str]
 ) -> Iterator[tuple[str, PackageRelease]]:
-    """Yield the wheels of `versions`, except those that an index cannot provide."""
     for package, version in versions.items():
         with contextlib.suppress(FetchFailed):
             release = release_catalogue.release(package, version)
@@ -112,10 +112,7 @@ def constraints_from_errors(
 
 
 def window_constraints(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
-    """Return the version windows outside of which packages only warn.
-
-    Each window is an entry for a single version.
-    """
+    """Return the version windows outside of which packages only warn."""
     return tuple(
         Constraint(
             package=evidence.package,
@@ -141,10 +138,10 @@ def widen_constraints(
     catalogue: FileCatalogue,
     context: Context,
 ) -> tuple[Constraint, ...]:
-    """Return `entries`, extended to all versions to which they apply.
+    """Extend the constraints of `packages` to all versions to which they apply.
 
-    Only entries of `packages` are extended. For a pinned package, an entry is learned only for the
-    pinned version. Other versions would therefore seem compatible if the entry were not extended.
+    A constraint on a pinned package is learned only for the pinned version. Other versions would
+    seem compatible if the constraint were not extended.
     """
     originals = tuple(entries)
     if not any(entry.package in packages for entry in originals):
@@ -161,9 +158,9 @@ def widen_constraints(
 
 
 def find_evidence(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evidence | None:
-    """Return the evidence from which an entry was learned.
+    """Return the evidence from which a constraint was learned.
 
-    Return None if its type cannot be determined.
+    Return None if the type of the evidence cannot be determined.
     """
     if entry.missing or not entry.read_in or entry.check not in RELATION_BY_CHECK:
         return None

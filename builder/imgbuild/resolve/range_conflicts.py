@@ -1,9 +1,8 @@
 """Finds packages that additions require in other versions than a target contains.
 
 The additions have no exact version. A target is extended only if some version of each addition, and
-of each dependency that the target lacks, is compatible. Only the newest versions, and the newest
-ones before the date of the target, are examined. `find_contradictions` finds pins of a project that
-require versions excluded by the project's other lines, from METADATA alone.
+of each dependency that the target lacks, is compatible. Only the newest versions overall and those
+before the date of the target are examined.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ def range_conflicts(
 def required_changes(
     demand: PackageDemand, version: str, required: Iterable[Requirement], has: Mapping[str, str]
 ) -> list[TargetChange]:
-    """Return the requirements of `version` that the versions `has` violate.
+    """Return the requirements of the demanded package that the versions `has` violate.
 
-    `version` is a version of the demanded package.
+    `version` is the version of the demanded package.
     """
     return [
         TargetChange(
@@ -70,17 +69,12 @@ def required_changes(
 
 
 class _AdditionWalk:
-    """Examines the additions to a target, and each of their dependencies, once."""
-
     def __init__(self, facts: LockedFacts, pages: IndexPages, tags: WheelTags) -> None:
         self._facts, self._pages, self._tags = facts, pages, tags
         self._known: dict[tuple[str, str, tuple[str, ...]], list[TargetChange]] = {}
 
     def find_changes(self, demand: PackageDemand, depth: int = LEVELS) -> list[TargetChange]:
-        """Return the changes for the newest version in `demand`.
-
-        The result is empty if some version is compatible.
-        """
+        """Return the changes for the newest version, or [] if some version is compatible."""
         key = (demand.package, demand.spec, demand.extras)
         if key not in self._known:
             if len(self._known) >= PACKAGES:
@@ -118,10 +112,6 @@ class _AdditionWalk:
     def _dependency_changes(
         self, demand: PackageDemand, required: Iterable[Requirement], depth: int
     ) -> list[TargetChange]:
-        """Return the changes that a dependency requires.
-
-        Only dependencies that the target lacks are examined.
-        """
         for needed in required if depth > 1 else ():
             package = normalize_package(needed.name)
             if needed.url or package in self._facts.versions:

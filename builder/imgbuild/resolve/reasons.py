@@ -24,7 +24,7 @@ class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
 def requirement_links(
     metadata: Mapping[str, bytes], markers: Mapping[str, str]
 ) -> tuple[RequirementLink, ...]:
-    """Return the requirements between packages in `metadata`, including requested extras."""
+    """Return the requirements between packages in `metadata`, with those of requested extras."""
     lines = {
         package: filter(valid_requirement, cuda_releases.requirement_lines(data))
         for package, data in metadata.items()

@@ -16,7 +16,10 @@ THREADS = 8
 
 
 def repository_failures(demands: Iterable[PackageDemand], context: Context) -> list[ImgbuildError]:
-    """Return the reasons why repositories cannot be used, with their lines. Nothing is fetched."""
+    """Return an error for each repository that cannot be used, without fetching it.
+
+    The errors contain the lines that require the repository.
+    """
     named = [item for item in demands if item.installed and item.source.startswith(addresses.GIT)]
     errors = threads.run_for_each(named, lambda item, _: _failure(item, context), threads=THREADS)
     return [error for error in errors if error is not None]
@@ -46,5 +49,5 @@ def refusal_error(errors: Sequence[ImgbuildError]) -> ImgbuildError:
 
 
 def error_lines(errors: Sequence[ImgbuildError]) -> list[str]:
-    """Format errors as lines for a longer list."""
+    """Format errors as lines of a longer list."""
     return [f"{error.message}; {error.hint}" if error.hint else error.message for error in errors]

@@ -46,7 +46,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.package}[{','.join(self.extras)}]" if self.extras else self.package
 
     def applies_to(self, markers: Mapping[str, str]) -> bool:
-        """Whether the request applies to a machine with `markers`."""
+        """Return whether the request applies to a machine with `markers`."""
         return not self.marker or Marker(self.marker).evaluate({**markers, "extra": ""})
 
     @property
@@ -64,7 +64,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete request of a user. If a value is None, imgbuild chooses it.
+    """A request of a user or of a target in the matrix. imgbuild chooses the values that are None.
 
     `cuda` is a release such as "12.4". `indexes` maps packages to names of indexes in the matrix,
     and `index_rows` are the indexes in the user's files. `row` is the target of the matrix that
@@ -90,10 +90,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(requested.package for requested in self.requests)
 
     def restrict_to(self, markers: Mapping[str, str]) -> ResolveRequest:
-        """Return the request for a machine with `markers`.
-
-        Packages whose own marker is not true on this machine are omitted.
-        """
+        """Return the request without packages whose marker is false on a machine with `markers`."""
         requests = tuple(each for each in self.requests if each.applies_to(markers))
         return msgspec.structs.replace(self, requests=requests)
 
@@ -110,8 +107,7 @@ def parse_requests(
     """Return the requests in `wants` and `have`, and the CUDA release of builds in `have`.
 
     The local part of an installed version (`+cu124`) is dropped unless an index is `assigned` to
-    the package, because the default index has no local versions. The CUDA release then determines
-    whether the build is the same.
+    the package, because the default index has no local versions.
     """
     requests: dict[str, RequestedPackage] = {}
     builds: dict[str, str] = {}  # CUDA → the request that names it
@@ -189,7 +185,6 @@ def _parse_requested(
 
 
 def _ordered_specifier(requirement: Requirement) -> str:
-    """Return the specifier with lower bounds first, as is usual."""
     return ",".join(
         sorted(map(str, requirement.specifier), key=lambda text: (text[0] != ">", text))
     )
@@ -222,10 +217,7 @@ def request_of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
 
 
 def parse_index_words(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
-    """Return the mapping in words of the form `PACKAGE=INDEX`.
-
-    Raises InputError if the matrix lacks an index.
-    """
+    """Parse words of the form `PACKAGE=INDEX`. Raises InputError if the matrix lacks an index."""
     indexes = {}
     for word in words:
         package, _, index = word.partition("=")
@@ -237,10 +229,7 @@ def parse_index_words(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
 
 
 def requested_arches(words: Iterable[str]) -> tuple[Arch, ...]:
-    """Return the architectures in `--arch`, without duplicates.
-
-    The default is the architecture of this machine.
-    """
+    """Return the architectures in `--arch`, by default this machine's architecture."""
     names = [name for word in words for name in word.split(",")] or [platform.machine()]
     arches = []
     for name in names:
@@ -253,7 +242,7 @@ def requested_arches(words: Iterable[str]) -> tuple[Arch, ...]:
 
 
 def requested_cuda(text: str | None, named: str | None) -> str | None:
-    """Return the CUDA release in `--cuda`, or else the one in `--have`."""
+    """Return the CUDA release in `--cuda`, or else the release in `--have`."""
     if text is None:
         return named
     plain = text.lower().removeprefix("cu")
@@ -269,7 +258,7 @@ def requested_cuda(text: str | None, named: str | None) -> str | None:
 
 
 def parse_python(text: str) -> str:
-    """Return the Python in `--python`. Raises InputError for an invalid release."""
+    """Check the Python release in `--python`. Raises InputError if it is invalid."""
     if not PYTHON.fullmatch(text):
         message = f"--python {text}: expected a Python release with two numbers"
         raise InputError(message, hint="--python 3.11")
@@ -282,7 +271,7 @@ def today_utc() -> datetime.date:
 
 
 def check_request(request: ResolveRequest, matrix: Matrix) -> None:
-    """Raise InputError if the matrix has no such base, or already contains the target name.
+    """Raise InputError if the matrix has no such base or already contains the target name.
 
     Also raises InputError if an index depends on the CUDA release and none is requested.
     """
@@ -292,9 +281,7 @@ def check_request(request: ResolveRequest, matrix: Matrix) -> None:
         raise InputError(message, hint="choose another --name")
     for package, index in request.indexes.items():
         if request.cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):
-            message = (
-                f"{package} comes from {index}, which has a separate index for each CUDA release"
-            )
+            message = f"{package} comes from {index}, whose URL depends on the CUDA release"
             raise InputError(message, hint="specify the release with --cuda, such as --cuda 12.8")
 
 
@@ -338,10 +325,7 @@ def requested_base(request: ResolveRequest, matrix: Matrix) -> str:
 def row_name(
     request: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]
 ) -> str:
-    """Return the name of the row.
-
-    This is the requested name, or an unused one such as `cu126-vllm0.9.2`.
-    """
+    """Return the requested name, or an unused one such as `cu126-vllm0.9.2`."""
     if request.name is not None:
         return request.name
     named = [requested.package for requested in request.requests if not requested.have] or [

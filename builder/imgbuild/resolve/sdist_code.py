@@ -46,10 +46,7 @@ UNREAD_CONTENT = SdistContent("unread")  # of one that cannot be looked into
 
 
 def read_sdist_content(file: IndexFile, context: Context) -> SdistContent:
-    """Return the content of the sdist `file`.
-
-    Return `UNREAD_CONTENT` if the sdist is too large or unreadable.
-    """
+    """Return the content of an sdist, or `UNREAD_CONTENT` if it is too large or unreadable."""
     if file.size is not None and file.size > LIMIT:
         return UNREAD_CONTENT
     key = file.sha256 or file.url

@@ -63,11 +63,7 @@ def find_target(query: ArchQuery) -> SolvedTarget:
 
 
 def _find_newer(query: ArchQuery) -> SolvedTarget:
-    """Find a target with the currently preferred ranges. See `find_target`.
-
-    If the versions of requested packages are months older than necessary, newer versions are tried
-    first.
-    """
+    """Try newer versions first if requested packages are months older than necessary."""
     try:
         return solve_with(query, floors=not query.request.allow_old)
     except NoSolution:
@@ -77,9 +73,10 @@ def _find_newer(query: ArchQuery) -> SolvedTarget:
 
 
 def solve_with(query: ArchQuery, *, floors: bool) -> SolvedTarget:
-    """Find a target as `find_target` does, with `floors` as lower bounds of requested packages.
+    """Find a target as `find_target` does.
 
-    If learned constraints require another torch, the search starts again.
+    With `floors`, lower bounds exclude old versions of requested packages. If learned constraints
+    require another torch, the search starts again.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
     base = resolve_request.requested_base(request, matrix)
@@ -157,8 +154,8 @@ def resolve_with_extras(
 ) -> tuple[Target, AuditedResolution]:
     """Return `target` with the requirements of the requested extras, and the resolved packages.
 
-    The search is repeated if learned constraints lead to other versions, because the extras of
-    these versions may have different requirements.
+    The search is repeated if learned constraints lead to other versions, because other versions may
+    have extras with other requirements.
     """
     request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
     name = resolve_request.row_name(request, matrix, target.cuda, first.versions)
@@ -202,17 +199,16 @@ def flashinfer_mode(
         )
         return Flashinfer(mode="off", reason=reason)
     return Flashinfer(
-        mode="jit", reason="its kernels are compiled at first use with the wheel of nvcc"
+        mode="jit", reason="its kernels are compiled at first use with nvcc from a wheel"
     )
 
 
 def _extra_requirements(
     requests: Iterable[RequestedPackage], versions: Mapping[str, str], facts: PackageFacts
 ) -> dict[str, RequiredPackage]:
-    """Map each package to its requirements from extras of `requests`, including nested extras.
+    """Map each package that requested extras require to its requirement.
 
-    `versions` are the versions in the package set. Packages that are requested directly are
-    omitted. Rows of a matrix cannot contain extras.
+    Nested extras are included. Packages that are requested directly are omitted.
     """
     markers = facts.catalogue.rules.tags.markers
     by_package = {requested.package: requested for requested in requests}
@@ -241,7 +237,6 @@ def _extra_requirements(
 def _extra_only_requirements(
     metadata: bytes, extra: str, markers: Mapping[str, str]
 ) -> Iterable[Requirement]:
-    """Return the requirements that apply only if `extra` is requested."""
     return (
         requirement
         for requirement in cuda_releases.parse_requirements(metadata)

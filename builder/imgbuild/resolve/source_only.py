@@ -1,8 +1,7 @@
-"""Gives advice on packages that are published as source with CUDA code, such as flash-attn.
+"""Gives advice on packages that are published only as source with CUDA code, such as flash-attn.
 
-The projects of these packages publish wheels outside of the index. The file name of a wheel is
-determined by Python, CUDA, torch and the machine, so no wheel is fetched. `required_sdists` finds
-sdists that compile nothing.
+Projects publish wheels of these packages outside of the index. The file name of a wheel depends on
+Python, CUDA, torch and the machine, so no wheel is fetched.
 """
 
 from __future__ import annotations
@@ -33,11 +32,12 @@ NEW_ABI = (2, 7)
 
 
 class SourceProject(msgspec.Struct, frozen=True, kw_only=True):
-    """A project's location of wheels, the pattern of their names, and settings to avoid them.
+    """The location and names of a project's wheels, and alternatives to the package.
 
     `pattern` contains fields of `WheelNeeds`, and is "" if unknown. `module` is the import name.
-    `without` contains settings with which a program does not need the package. In versions before
-    `cuda`, file names contain the minor CUDA release, such as "122" and "118".
+    `without` contains settings with which a program does not need the package. `cuda` contains
+    pairs of a version and a minor CUDA release ("122"), which the file names of earlier versions
+    contain.
     """
 
     releases: str
@@ -113,7 +113,7 @@ NIGHTLY = re.compile(r"\.dev\d+|\+g[0-9a-f]{6,}")
 
 
 class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """The environment of a compiled wheel: `python` ("3.11"), `cuda` ("12.4"), torch, machine."""
+    """The environment of a compiled wheel: Python ("3.11"), CUDA ("12.4"), torch, machine."""
 
     python: str
     cuda: str
@@ -122,16 +122,13 @@ class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def abi_name(self) -> str:
-        """The C++11 ABI of torch as in file names: "TRUE" or "FALSE"."""
+        """The C++11 ABI of torch, as written in file names: "TRUE" or "FALSE"."""
         release = Version(self.torch).release[:2]
         new = release >= NEW_ABI or (release == (2, 6) and self.cuda == "12.6")
         return str(new or self.machine == "aarch64").upper()
 
     def file_name(self, package: str, version: str) -> str | None:
-        """Return the file name of a wheel of `package`.
-
-        Return None if the project has no known pattern.
-        """
+        """Return the file name of a wheel of `package`, or None if the pattern is unknown."""
         project = PROJECTS.get(package)
         if project is None or not project.pattern or not version:
             return None
@@ -155,7 +152,7 @@ class BuildAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why a package has no wheel, and the remedies in order.
 
     `targets` contain the package. `imports` are the places where files of the project import the
-    package, and `needed_by` the packages of the set that require it.
+    package, and `needed_by` the packages in the set that require it.
     """
 
     package: str
@@ -169,12 +166,12 @@ class BuildAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remedy_lines(self) -> list[str]:
-        """The remedies in order, and the packages that require the package, as lines."""
+        """The remedies in order, and the packages that require this one, as lines."""
         lines = []
         if self.file:
             lines.append(
-                f"the URL of a wheel: `{self.package} @ https://…/{self.file}` (the pattern of the"
-                f" files at {self.releases})"
+                f"the URL of a wheel: `{self.package} @ https://…/{self.file}` (pattern of the"
+                f" file names in {self.releases})"
             )
         elif self.releases:
             lines.append(
@@ -192,12 +189,12 @@ class BuildAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_source_project(package: str) -> bool:
-    """Whether `package` is known to be published as source that compiles CUDA code."""
+    """Return whether `package` is known to be published only as source with CUDA code."""
     return package in PROJECTS
 
 
 def absence_text(package: str) -> str:
-    """Return the reason why images lack `package`, and the remedy.
+    """Return why images lack `package`, and the remedy.
 
     Return "" if `package` is not in `PROJECTS`.
     """
@@ -206,14 +203,14 @@ def absence_text(package: str) -> str:
         return ""
     without = "".join(f"; {setting}" for setting in project.without)
     return (
-        "it is published as source that compiles CUDA code, but images contain only wheels; with a"
-        f" wheel from {project.releases}: imgbuild add '{package} @ https://….whl' in a project"
+        "it is published only as source with CUDA code, but images contain only wheels; to add a"
+        f" wheel from {project.releases}, run in a project: imgbuild add '{package} @ https://….whl'"
         f"{'; without it: ' if without else ''}{without.removeprefix('; ')}"
     )
 
 
 def is_nightly(version: str) -> bool:
-    """Whether a version is a nightly build, which indexes of releases do not contain."""
+    """Return whether a version is a nightly build, which indexes of releases do not contain."""
     return NIGHTLY.search(version) is not None
 
 
@@ -238,7 +235,7 @@ def build_advice(
         reason=(
             f"{f'{unfit}, and ' if unfit else ''}"
             f"the index has no wheel for Python {needs.python}, torch {needs.torch} and CUDA"
-            f" {needs.cuda}, only source that compiles CUDA code"
+            f" {needs.cuda}, only source with CUDA code"
         ),
         file=needs.file_name(package, version) or "",
         releases=project.releases if project is not None else "",
@@ -255,7 +252,7 @@ def without(package: str) -> list[str]:
 
 
 def imported_module(package: str) -> str:
-    """Return the name under which `package` is imported."""
+    """Return the name with which `package` is imported."""
     project = PROJECTS.get(package)
     return project.module if project is not None else package.replace("-", "_")
 
@@ -265,12 +262,10 @@ def required_sdists(
 ) -> list[UnmetDemand]:
     """Return the requirements of the newest `additions` that are pure Python but have no wheel.
 
-    Direct and indirect requirements are returned as obstacles. Otherwise, a solver would select a
-    version of the addition that precedes the requirement, or find no solution. No code of an sdist
+    They are returned as obstacles. Otherwise, a solver would select a version of the addition that
+    precedes the requirement, or find no solution. Indirect requirements are included. The packages
+    `have`, the additions themselves and sdists that compile code are excluded. No code of an sdist
     is run.
-
-    The packages `have`, the additions themselves, and sdists that compile code are excluded. If an
-    sdist compiles code, the solver has to find versions of the additions that do not require it.
     """
     return [
         each
@@ -285,7 +280,7 @@ def requirement_levels(
 ) -> Iterator[list[PackageDemand]]:
     """Yield the requirements of the newest versions of `additions`, level by level.
 
-    The packages `have` and the additions are excluded. Pages and METADATA are fetched in threads.
+    The packages `have` and the additions are excluded.
     """
     level = [each for each in additions if each.installed and not each.source][:PACKAGES]
     seen = {*have, *(each.package for each in additions)}

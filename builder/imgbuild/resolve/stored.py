@@ -1,4 +1,4 @@
-"""Caches results of `imgbuild resolve`, so that a request is solved at most once a day."""
+"""Caches the results of `imgbuild resolve` for a day."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cached_answer(
             resolve_answer = codec.decode(
                 data, ResolveAnswer, file=f"fact {FACT}", what="stored answer"
             )
-            context.reporter.info("solved earlier today; use --again to solve it again")
+            context.reporter.info("solved earlier today; use --again to solve again")
             return resolve_answer
     resolve_answer = answers.answer_request(request, project, matrix, learned, context)
     context.store.put_fact(FACT, key, codec.encode(resolve_answer))

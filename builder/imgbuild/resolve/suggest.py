@@ -1,7 +1,7 @@
-"""Suggests similar requests without a conflict, which change one package at a time.
+"""Suggests similar requests without a conflict.
 
-A suggestion is checked with the same facts as the original request, as far as the conflict was
-followed. It lists the packages whose code was not read.
+A suggestion changes one package, or else several. It is checked with the same facts as the original
+request, and lists the packages whose code was not read.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ UNREAD_NOTE = "according to METADATA; its code was not read"
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a quick audit of packages at given versions.
 
-    `clashes` means that the packages are incompatible, and `learned` contains the resulting
-    constraints, if any. `read` contains the packages whose code was read.
+    `clashes` means that the packages are incompatible, `learned` contains the resulting
+    constraints, if any, and `read` the packages whose code was read.
     """
 
     clashes: bool = False
@@ -45,9 +45,10 @@ RequestKey = frozenset[tuple[str, str]]
 
 
 class SuggestionSearch:
-    """Finds package sets similar to contradicting requests. Learns from the results of `check`.
+    """Finds package sets similar to requests that contradict each other.
 
-    `retained` are packages whose versions should not change.
+    `retained` are packages whose versions should not change. Constraints in the results of `check`
+    are learned.
     """
 
     def __init__(
@@ -67,9 +68,9 @@ class SuggestionSearch:
         self.cuda: str | None = None  # a release on which the same requests have a solution
 
     def find_suggestions(self, cuda: str | None) -> tuple[str, ...]:
-        """Return suggestions that change one request, preferably not CUDA.
+        """Return suggestions that change one request, or else several requests.
 
-        If there are none, return suggestions that change several requests.
+        Changes of the CUDA release come last.
         """
         changeable = [
             requested
@@ -89,7 +90,6 @@ class SuggestionSearch:
     def _nearest_suggestions(
         self, changeable: Sequence[VersionDemand], cuda: str | None
     ) -> list[str]:
-        """Return the next versions of each of these requests, newer ones first."""
         both = [self._neighbours(requested, cuda) for requested in changeable]
         return [texts[side] for side in (0, 1) for texts in both if texts[side]]
 
@@ -109,7 +109,7 @@ class SuggestionSearch:
     ) -> tuple[str, int]:
         """Return the first version in `side` without a conflict, and its position (from 1).
 
-        The version is text. Return "" and 0 if there is no such version.
+        Return "" and 0 if there is none.
         """
         for _ in range(ROUNDS):
             fits = self._first_without_conflict(requested, side, cuda)
@@ -123,7 +123,6 @@ class SuggestionSearch:
         return "", 0
 
     def _other_cuda(self, cuda: str) -> list[str]:
-        """Return the same requests on the next CUDA release, if nothing else has to change."""
         others = {build.cuda for build in self.facts.torches if build.cuda not in (None, cuda)}
         for other in sorted(filter(None, others), key=lambda text: _release_distance(text, cuda)):
             if conflict.find_conflict(self.facts, self.requests, other) is None:
@@ -139,7 +138,6 @@ class SuggestionSearch:
         return []
 
     def _several_changes(self) -> list[str]:
-        """Return a suggestion that changes several requests in turn, on any CUDA release."""
         for _ in range(ROUNDS):
             moved = self._moved_requests()
             if not moved:
@@ -156,11 +154,7 @@ class SuggestionSearch:
         return []
 
     def _compatible_code(self, requests: Sequence[VersionDemand]) -> frozenset[str] | None:
-        """Return the packages whose code was read.
-
-        The resulting constraints are applied, and the same requests are not tried again. Return
-        None if the code contradicts the pins in `requests`.
-        """
+        """Return the packages whose code was read, or None if it contradicts pins in `requests`."""
         look = self.check(conflict.exact_requests(requests))
         if not look.clashes:
             return look.read
@@ -176,10 +170,6 @@ class SuggestionSearch:
         cuda: str | None,
         read: frozenset[str],
     ) -> str:
-        """Return a suggestion as text.
-
-        It contains the torch version and the packages that were not read.
-        """
         text = _add_torch(summary, conflict.newest_torch(self.facts, requests, cuda))
         unread = [w.package for w in requests if w.package not in read and w.package != TORCH]
         if not unread:
@@ -202,10 +192,6 @@ class SuggestionSearch:
         return None
 
     def _moved_requests(self) -> list[tuple[VersionDemand, Version]]:
-        """Return the requests to change in turn, with their new versions.
-
-        The result is empty if no changes help.
-        """
         changed, moved = list(self.requests), list[tuple[VersionDemand, Version]]()
         while (now := conflict.find_conflict(self.facts, changed, None)) is not None:
             done = [requested.package for requested, _ in moved]
@@ -219,7 +205,6 @@ class SuggestionSearch:
     def _step(
         self, requests: Sequence[VersionDemand], clash: RequirementConflict, retained: Sequence[str]
     ) -> tuple[VersionDemand, Version] | None:
-        """Return a request in the conflict, and its nearest version without the conflict."""
         for requested in requests:
             if (
                 requested.package not in clash.requests
@@ -243,7 +228,7 @@ def _sides(
 ) -> tuple[list[Version], list[Version]]:
     """Return the newer and the older versions outside of `requested`, nearest first.
 
-    If files of the requested version are missing, older versions must be from about the same time.
+    If the requested version has no usable file, older versions must be from about the same time.
     """
     versions = facts.versions(requested.package)
     if not versions:

@@ -1,7 +1,7 @@
-"""Finds packages for which all accepted versions have an unavailable requirement.
+"""Finds packages whose accepted versions all have an unavailable requirement.
 
-`lock` finds them one after the other. `init` lists them together with all other causes. Packages
-with many versions are not examined, because a solution is likely.
+`init` lists all of them together with other causes. Packages with many versions are not examined,
+because a solution is likely.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UPPER_OPERATORS = frozenset({"==", "===", "<", "<=", "~="})
 SOURCES = {
     "native": sdist_code.NATIVE_REASON,
     "placeholder": sdist_code.PLACEHOLDER,
-    "cuda": "only source that compiles CUDA code exists",
+    "cuda": "only source with CUDA code exists",
 }
 
 
@@ -37,7 +37,7 @@ def unavailable_demands(
     pages: IndexPages,
     tags: WheelTags,
 ) -> list[UnmetDemand]:
-    """Return an obstacle for each of `demands` whose versions all have an unavailable requirement.
+    """Return an obstacle for each demand whose versions all have an unavailable requirement.
 
     `have` are packages of the nearest target, which are available. `omitted` are excluded or
     overridden packages. Locked versions are not examined.
@@ -58,8 +58,6 @@ def unavailable_demands(
 
 
 class _UnavailableSearch:
-    """Examines each package once for each version range."""
-
     def __init__(
         self, have: Collection[str], omitted: Collection[str], pages: IndexPages, tags: WheelTags
     ) -> None:
@@ -67,10 +65,7 @@ class _UnavailableSearch:
         self._known: dict[tuple[str, str, tuple[str, ...]], str] = {}
 
     def reason(self, demand: PackageDemand, levels: int = LEVELS) -> str:
-        """Return the unavailable requirements of `demand`.
-
-        Return "" if a version has none, or cannot be read.
-        """
+        """Return "" if a version has no unavailable requirement, or cannot be read."""
         key = (demand.package, demand.spec, demand.extras)
         if key not in self._known:
             self._known[key] = ""  # for cycles

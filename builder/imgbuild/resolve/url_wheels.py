@@ -18,7 +18,7 @@ TORCH_OF_LOCAL = re.compile(r"torch\.?(\d+\.\d+)")
 
 
 def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[UnmetDemand]:
-    """Return the wheels required by URL that are not for the Python or architecture of `tags`."""
+    """Return the wheels required by URL that do not fit the Python or architecture of `tags`."""
     return [
         UnmetDemand(
             package=demand.package,
@@ -30,7 +30,7 @@ def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[Unme
             by_url=True,
         )
         for demand in demands
-        if (name := _file(demand)) and not tags.is_compatible(name)
+        if (name := _wheel_file_name(demand)) and not tags.is_compatible(name)
         if (version := addresses.wheel_version(demand.source)) is not None
     ]
 
@@ -38,7 +38,7 @@ def unfit_wheels(demands: Sequence[PackageDemand], tags: WheelTags) -> list[Unme
 def most_compatible(
     facts: Sequence[LockedFacts], demands: DemandsFor, tags: Callable[[str], WheelTags]
 ) -> list[LockedFacts]:
-    """Return the targets whose Python and torch are compatible with most wheels required by URL."""
+    """Return the targets whose Python and torch fit most of the wheels required by URL."""
     numbers = {
         each.target: sum(_mismatches(demand, each, tags(each.python)) for demand in named)
         for each in facts
@@ -49,8 +49,7 @@ def most_compatible(
 
 
 def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: WheelTags) -> int:
-    """Count the mismatches (Python, torch) between a target and the file name of a wheel."""
-    name = _file(demand)
+    name = _wheel_file_name(demand)
     if not name:
         return 0
     version = addresses.wheel_version(demand.source)
@@ -60,10 +59,6 @@ def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: WheelTags) -> i
     return (not tags.is_compatible(name)) + other
 
 
-def _file(demand: PackageDemand) -> str:
-    """Return the file name of a wheel that is required by URL or path.
-
-    Return "" for another demand.
-    """
+def _wheel_file_name(demand: PackageDemand) -> str:
     name = addresses.file_name(demand.source) if demand.installed else ""
     return name if name.endswith(".whl") else ""

@@ -26,7 +26,7 @@ PYTHON = re.compile(r"(?:.*/)?bin/python(3\.\d+)")
 
 
 class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base on one architecture, with the same fields as `Resolution`."""
+    """The resolved base on one architecture, with the same fields as `Resolution`."""
 
     debs: tuple[Deb, ...] = ()
     layers: tuple[RegistryLayer, ...] = ()
@@ -38,7 +38,7 @@ class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageContents(msgspec.Struct, frozen=True):
-    """The merged paths of an image with the targets of symbolic links, and the account files."""
+    """The paths of an image with the targets of symbolic links, and the account files."""
 
     paths: dict[str, str | None]
     accounts: dict[str, bytes]
@@ -62,9 +62,9 @@ class ImageContents(msgspec.Struct, frozen=True):
 def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     """Resolve `base` on `arch` to Debian packages, or to layers and accounts of a registry image.
 
-    Fetches and reads the archive of a standalone Python, and the layers of a registry image. Raises
-    the same errors as `standalone.fetch_archive` and `apt.resolve_debs`. Raises InputError if the
-    base has no account files, or has another Python than the matrix specifies.
+    The archive of a standalone Python and the layers of a registry image are fetched and read.
+    Raises the same errors as `standalone.fetch_archive` and `apt.resolve_debs`. Raises InputError
+    if the base has no account files, or a Python other than the one in the matrix.
     """
     if isinstance(base, DebianBase):
         source = base.standalone_python
@@ -96,7 +96,7 @@ def read_accounts(image: str, image_contents: ImageContents) -> dict[str, str]:
 
     Raises InputError if a file is missing or not UTF-8.
     """
-    hint = "choose a base with this file, to which the image's user is added"
+    hint = "choose a base with this file; imgbuild adds the image's user to it"
     texts = {}
     for path in ACCOUNTS:
         data = image_contents.accounts.get(path)
@@ -153,7 +153,6 @@ def merge_contents(layers: Sequence[LayerFile]) -> ImageContents:
 def _members_with_accounts(
     layer: TarReader, number: int, texts: dict[tuple[int, int], bytes]
 ) -> Iterator[TarEntry]:
-    """Yield the members of `layer`. Add the contents of account files to `texts`."""
     for member, entry in enumerate(layer, start=1):
         if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:
             texts[number, member] = b"".join(layer.content())
@@ -161,10 +160,7 @@ def _members_with_accounts(
 
 
 def base_python(base: Base, resolved: ResolvedBase | Resolution) -> str:
-    """Return the most specific known Python version of the base.
-
-    This is "3.11.2" if a Debian package contains it, or else "3.11".
-    """
+    """Return the Python version of the base, such as "3.11.2", or "3.11" if no more is known."""
     if resolved.python:
         return resolved.python.version
     for deb in resolved.debs:

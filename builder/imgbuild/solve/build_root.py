@@ -1,4 +1,4 @@
-"""Creates the root folder of an image on this machine, for building wheels of sdists.
+"""Creates an image's root folder on this machine, in which wheels of sdists are built.
 
 The folder is created on first use and stored in the cache. Builds cannot modify it.
 """
@@ -38,8 +38,8 @@ def host_root(
 ) -> Callable[[], Path]:
     """Return a function that creates the root folder of `base` on this machine.
 
-    `arch` is the architecture of this machine. `debs` are the packages of the base and `python` the
-    archive of its standalone Python, if they are already known, for example from a lock. The
+    `arch` is the architecture of this machine. `debs` are the packages of the base and `python` is
+    the archive of its standalone Python, if they are already known, for example from a lock. The
     function raises InputError for a base that does not consist of Debian packages.
     """
 
@@ -84,7 +84,6 @@ def _members(
 def _append_python(
     members: Sequence[LayerMember], python: str, locked: PythonArchive, path: Path, spool: Path
 ) -> list[LayerMember]:
-    """Append the standalone Python at `path` to `members`, with links that make it `python3`."""
     of_archive = python_archive.archive_members(
         path, locked.file, prefix=STANDALONE_PREFIX, python=python, spool=spool
     )

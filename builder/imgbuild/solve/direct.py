@@ -1,7 +1,7 @@
 """Resolves requirements of a project that specify a URL or a path.
 
-`NAME @ https://….whl` and wheels that are given by path become files of the index "url". `NAME @
-git+https://…@REV` becomes an sdist of the index "git", from which a wheel is built. The lock
+`NAME @ https://….whl` and wheels given by path become files of an index named "url". `NAME @
+git+https://…@REV` becomes an sdist of an index named "git", from which a wheel is built. The lock
 contains the URL with the commit, and the hash of the file.
 """
 
@@ -40,7 +40,7 @@ HASH_ALGORITHM = "sha256"
 
 
 class DirectPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package with a URL: its only file, and the URL for the lock.
+    """A package that is required by URL: its only file, and the URL for the lock.
 
     For a git repository, `file` is an sdist, `tree` the git hash of the folder, and `env` the
     variables of the build. `version` is "" until a build has determined it.
@@ -56,7 +56,7 @@ class DirectPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_git(self) -> bool:
-        """Whether the package is built from a git repository."""
+        """True if the package is built from a git repository."""
         return bool(self.tree)
 
     @property
@@ -70,10 +70,10 @@ NO_DIRECT: Direct = {}
 
 
 def sdist_options(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
-    """Return the build options of `listed` packages and of git repositories in `direct`.
+    """Return the build options of git repositories in `direct` and of packages in `listed`.
 
-    The matrix lists the packages `listed`. If both contain a package, the variables and
-    requirements from the matrix are added.
+    `listed` contains the build options in the matrix. If both contain a package, the variables and
+    requirements in the matrix are added.
     """
     built = {package: item.sdist for package, item in direct.items() if item.is_git}
     both = built.keys() & listed.keys()
@@ -87,7 +87,7 @@ def sdist_options(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdis
 
 
 def files_by_package(direct: Direct) -> dict[str, tuple[IndexFile, ...]]:
-    """Map each package to its files, for `Indexes`."""
+    """Map each package to its only file, for `Indexes`."""
     return {package: (item.file,) for package, item in direct.items()}
 
 
@@ -99,7 +99,7 @@ def applying_requirements(
 
 
 def resolver_lines(declared: Iterable[DeclaredRequirement], direct: Direct) -> tuple[str, ...]:
-    """Return the requirements for the resolver, with extras but without markers and URLs."""
+    """Return requirement lines for the resolver, with extras but without markers and URLs."""
     return tuple(
         _line(each.parsed_requirement, direct) for each in declared if each.kind == "requirement"
     )
@@ -117,7 +117,7 @@ def _line(requirement: Requirement, direct: Direct) -> str:
 def look_up_requirements(
     declared: Sequence[DeclaredRequirement], tags: WheelTags, context: Context, folder: Path | None
 ) -> dict[str, DirectPackage]:
-    """Resolve the requirements with URLs that apply to a machine with `tags`, by package.
+    """Resolve the requirements with URLs that apply to a machine with `tags`.
 
     `folder` is the project's folder. Raises InputError for an unusable URL, NoSolution for an
     incompatible wheel or a repository that requires a compiler, and FetchFailed if a server does
@@ -143,7 +143,7 @@ def look_up_requirements(
 
 
 def create_editable(package: str, item: EditablePackage, store: Store) -> DirectPackage:
-    """Write the editable wheel of one of the project's packages to `store`."""
+    """Write an editable wheel for one of the project's packages to `store`."""
     name, data = editable_wheel(package, item)
     digest = sha256(data)
     path = store.add_bytes(data, digest)
@@ -152,7 +152,7 @@ def create_editable(package: str, item: EditablePackage, store: Store) -> Direct
 
 
 def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
-    """Return the file name and bytes of the editable wheel of one of the project's packages."""
+    """Return the file name and bytes of an editable wheel for one of the project's packages."""
     data = wheel.create_editable_wheel(
         package,
         item.version,
@@ -167,10 +167,7 @@ def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
 def _address(
     declared: DeclaredRequirement, folder: Path | None
 ) -> WheelAddress | GitAddress | None:
-    """Return the URL of a requirement, or None if it has no URL.
-
-    Raises InputError if the URL is unusable.
-    """
+    """Return None for a requirement without a URL. Raises InputError if the URL is unusable."""
     text = declared.path or declared.parsed_requirement.url
     if not text:
         return None
@@ -187,10 +184,7 @@ _FORMS = "NAME @ https://HOST/FILE.whl, NAME @ git+https://HOST/PATH@REV, or a p
 
 
 def _file_address(text: str, folder: Path | None) -> WheelAddress:
-    """Return a file of the project, given by path or `file:` URL.
-
-    Raises ValueError for other URLs.
-    """
+    """Parse the path or `file:` URL of a file of the project. Raises ValueError for other URLs."""
     parts = urlsplit(text)
     path = Path(unquote(parts.path) if parts.scheme == "file" else text)
     if folder is None:
@@ -234,7 +228,7 @@ def _wheel(
         name, version, _, _ = parse_wheel_filename(address.name)
     except ValueError as error:
         message = f"{place} @ {address}: {address.name} is not a wheel file name: {error}"
-        raise InputError(message, hint="some servers require a URL with the file name") from error
+        raise InputError(message, hint="use a URL that ends with the wheel's file name") from error
     if name != package:
         message = f"{place} @ {address}: the wheel contains the package {name}"
         raise InputError(message, hint=f"write {name} @ {address}")
@@ -250,18 +244,14 @@ def _wheel(
         hint = "use the wheel for this target, or add a marker to the line"
         raise NoSolution(message, reasons=reasons, hint=hint)
     url = wheel_url(address, folder)
-    sha256, size = _fingerprint(declared, address, url, context)
+    sha256, size = _hash_and_size(declared, address, url, context)
     file = IndexFile(name=address.name, url=url, sha256=sha256, size=size)
     return DirectPackage(package=package, version=str(version), file=file, source=str(address))
 
 
-def _fingerprint(
+def _hash_and_size(
     declared: DeclaredRequirement, address: WheelAddress, url: str, context: Context
 ) -> tuple[str, int | None]:
-    """Return the sha256 of a wheel, and its size if known.
-
-    The hash is declared or computed.
-    """
     hashes = {text.lower() for text in (*declared.hashes, *address.hashes)}
     digests = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASH_ALGORITHM}:")}
     if hashes and not digests:
@@ -313,7 +303,6 @@ def _refuse_native_code(
     texts: Mapping[str, str],
     context: Context,
 ) -> None:
-    """Raise NoSolution if the files in the folder show that the package cannot be built."""
     if not texts:
         message = f"{address}: the folder has no pyproject.toml and no setup.py"
         raise InputError(message, hint="append the folder of the package: #subdirectory=")
@@ -338,7 +327,7 @@ def determine_version(
 ) -> DirectPackage:
     """Build `item` to determine its version.
 
-    Raises NoSolution, with the compiled sources, if the build does not result in a pure wheel.
+    Raises NoSolution, with the sources that would be compiled, if the result is not a pure wheel.
     """
     if not item.is_git:
         return item
@@ -354,7 +343,7 @@ def determine_version(
 
 
 def compiled_notes(direct: Direct) -> tuple[str, ...]:
-    """Return notes on compiled wheels, based on their file names."""
+    """Return a note for each wheel whose name contains the torch version it is compiled for."""
     return tuple(
         f"{item.file.name} is compiled for torch {tag.torch}, according to its name"
         for item in direct.values()
@@ -363,7 +352,7 @@ def compiled_notes(direct: Direct) -> tuple[str, ...]:
 
 
 def refuse_published(direct: Direct, published: Mapping[str, str], target: str) -> None:
-    """Raise InputError if the published target contains one of the packages."""
+    """Raise InputError if the published target contains a package in `direct`."""
     for package, item in direct.items():
         if package in published:
             what = f"{package} @ {item.source}" if item.source else f"the project's own {package}"
@@ -377,7 +366,7 @@ def refuse_published(direct: Direct, published: Mapping[str, str], target: str) 
 
 
 def locked_project(direct: Mapping[Arch, Direct]) -> LockedProject:
-    """Return the sources and git trees for the lock.
+    """Return the URLs and git trees for the lock.
 
     Raises InputError if a URL differs between architectures.
     """
@@ -400,8 +389,8 @@ def files_from_lock(
 ) -> dict[str, tuple[IndexFile, ...]]:
     """Map each package to its files, for `Indexes`.
 
-    `locked` maps packages to the files in the lock. Paths are omitted if the project folder is
-    unknown.
+    `locked` contains packages with their files in the lock. Files given by path are omitted if the
+    project folder is unknown.
     """
     direct: dict[str, dict[str, IndexFile]] = {package: {} for package in sources}
     for package, file in locked:

@@ -1,7 +1,7 @@
 """Resolves the inputs of an extension, and reuses those of the published target.
 
-System packages are added to the base. The METADATA of a published wheel that was built from an
-sdist is required, so the wheel is built again if it is not in the cache.
+System packages are added to the base. A published wheel that was built from an sdist is built again
+if it is not in the cache, because its METADATA is required.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from imgbuild.values import Sha256
 def resolve_published_base(problem: SolveProblem) -> ResolvedBase:
     """Return the resolved base of a target.
 
-    If the target extends a published one, this is the published base with added packages. Raises
+    If the target extends a published target, this is the published base with added packages. Raises
     the same errors as `resolve_base` and `apt.added_debs`.
     """
     base, arch, context = problem.base, problem.arch, problem.context
@@ -99,12 +99,12 @@ class PublishedWheels:
             self._root(),
             self._python,
             self._context,
-            hint="the build is not reproducible; report it to the publishers",
+            hint="the build is not reproducible; report this to the target's publisher",
         )
 
 
 def offered_files(published: Resolution) -> dict[str, OfferedFile]:
-    """Map each package to its published file: a wheel, or the sdist from which it was built.
+    """Map each package to its published wheel, or the sdist from which the wheel was built.
 
     The URL of a file is looked up only when the file is read.
     """

@@ -1,7 +1,7 @@
 """Detects versions that are far older than a project intends (separate: one rule).
 
-Resolvers select old versions without an error. `vllm<=0.6.3` is meant to select 0.6.3. But if no
-recent version is installable, uv selects 0.2.2, which is a year older and has fewer requirements.
+For example, `vllm<=0.6.3` is meant to select 0.6.3. But if no recent version is installable, uv
+selects 0.2.2 without an error. This version is a year older and has fewer requirements.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """The requirement that excludes the old versions."""
+        """A requirement that excludes the old versions."""
         return f"{self.lag.package}>={self.floor}"
 
     def warning(self, error: NoSolution) -> str:
-        """Return the warning for an old version. The requirements in `error` are the cause."""
+        """Return the warning for an old version, with the requirements in `error` as the cause."""
         return "\n  ".join(
             (f"{self.lag}, and {self.spec or 'the project'} accepts both", *error.reasons)
         )
@@ -57,8 +57,8 @@ def first_far_behind(
 ) -> FarBehind | None:
     """Return the first package in `chosen` that is far behind the versions that `specs` accept.
 
-    Packages with a lower bound are skipped. Versions in `expected`, which are the versions of the
-    target, are also skipped.
+    Packages with a lower bound and versions in `expected`, which are those of the target, are
+    skipped.
     """
     for item in chosen:
         spec = SpecifierSet(specs.get(item.package, ">=0"))
@@ -129,6 +129,5 @@ def far_behind_error(
 
 
 def _locked_version(problem: SolveProblem, package: str) -> str:
-    """Return the version of `package` in the published target, or "" if it has none."""
     locked = problem.row.published.lock.arch.get(problem.arch) if problem.row else None
     return locked.versions.get(package, "") if locked is not None else ""

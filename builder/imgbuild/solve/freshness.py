@@ -1,8 +1,7 @@
 """Reports the age of chosen versions, and newer versions that the cut-off excludes.
 
-A package that is years behind its newest version gets a warning, unless another package requires
-the old version. Resolvers select an old version with a compatible wheel without a warning, and the
-resulting package set may not work.
+A package that is years behind its newest version causes a warning, because the package set may not
+work. There is no warning if another package requires the old version.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class VersionLag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest_file(files: Iterable[IndexFile]) -> IndexFile | None:
-    """Return the file of the newest final version with an upload time, or None if there is none."""
+    """Return the newest file of a final version with an upload time, or None."""
     dated = [
         (file.version, file)
         for file in files
@@ -55,10 +54,9 @@ def newest_file(files: Iterable[IndexFile]) -> IndexFile | None:
 def version_lags(
     catalogue: FileCatalogue, chosen: Iterable[ChosenPackage], offers: Mapping[str, OfferedFile]
 ) -> tuple[VersionLag, ...]:
-    """Return the chosen packages with a compatible version that is over two years newer.
+    """Return the chosen packages that have a compatible version over two years newer.
 
-    Pins are excluded. Packages that another chosen package requires in an older version are also
-    excluded.
+    Pins, and packages whose old version is required by another chosen package, are excluded.
     """
     outdated = []
     for item in chosen:
@@ -86,7 +84,7 @@ def version_lags(
 def has_older_requirement(
     catalogue: FileCatalogue, item: ChosenPackage, top: IndexFile, offers: Mapping[str, OfferedFile]
 ) -> bool:
-    """Whether a chosen package requires a version of `item` that is older than `top`."""
+    """Return whether a chosen package requires a version of `item` that is older than `top`."""
     for dependent in item.via:
         offer = offers.get(dependent)
         data = catalogue.metadata(dependent, offer.wheel.name) if offer is not None else None
@@ -129,7 +127,7 @@ def report_old_versions(
     offers: Mapping[str, OfferedFile],
     reporter: Reporter,
 ) -> None:
-    """Report which chosen versions are old, and why."""
+    """Report old versions in `chosen`, and newer versions that the cut-off excludes."""
     for lag in version_lags(catalogue, chosen, offers):
         reporter.warn(f"{lag}; pin the package, or add the required version under `requires:`")
     rows = cutoff_rows(catalogue, chosen)

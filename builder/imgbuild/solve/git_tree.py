@@ -1,9 +1,9 @@
 """Packs a folder of a git commit as an sdist whose bytes depend only on the commit.
 
-The archive is a tar file, sorted by path, with one time and owner, in gzip format without
-compression. The versions of git and zlib therefore do not matter. Contents are the unchanged git
-objects: line endings are not converted, attributes are ignored, and git-lfs files remain pointers.
-A symbolic link to a file or folder in the repository becomes a copy of its target.
+The archive is a tar file, sorted by path, with a single time and owner, in gzip format without
+compression, so that the versions of git and zlib do not matter. File contents are the git objects:
+line endings are not converted, attributes are ignored, and git-lfs files remain pointers. A
+symbolic link to a file or folder in the repository becomes a copy of its target.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ VERSION_VARIABLES = {
 
 
 class GitTree(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of a commit: its git hash, and its archive in the store.
+    """The git hash of a folder of a commit, and the folder's archive in the store.
 
     `left_out` contains the paths that cannot be archived: links to paths outside of the repository,
     and names with control characters. `submodules` contains the paths of submodules.
@@ -78,7 +78,7 @@ class GitTree(msgspec.Struct, frozen=True, kw_only=True):
     submodules: tuple[str, ...] = ()
 
     def as_locked_file(self, name: str) -> LockedFile:
-        """Return the archive as an entry of a lock."""
+        """Return the lock entry of the archive."""
         return LockedFile(file=name, size=self.size, sha256=self.sha256)
 
 
@@ -87,8 +87,8 @@ def fetch_git_url(
 ) -> tuple[GitAddress, GitTree]:
     """Resolve and fetch the git URL `text`. `label` is used in error messages.
 
-    Raises InputError with the hint `form` if `text` is not the URL of a git repository. Otherwise,
-    raises the same errors as `resolve_revision` and `fetch_tree`.
+    Raises InputError with the hint `form` if `text` is not the URL of a git repository. Also raises
+    the same errors as `resolve_revision` and `fetch_tree`.
     """
     try:
         address = addresses.parse_address(text)
@@ -107,9 +107,10 @@ def fetch_git_url(
 
 
 def resolve_revision(address: GitAddress, context: Context) -> GitAddress:
-    """Resolve the revision in `address` to a commit, with a request to the repository if necessary.
+    """Resolve the revision in `address` to a commit.
 
-    Raises InputError if the repository contains no such branch, tag or commit.
+    A request is sent only if the revision is not a commit. Raises InputError if the repository
+    contains no such branch, tag or commit.
     """
     if is_commit(address.rev):
         return address
@@ -120,9 +121,10 @@ def resolve_revision(address: GitAddress, context: Context) -> GitAddress:
 
 
 def require_repository(address: GitAddress, context: Context) -> None:
-    """Check that the repository in `address` responds and contains the branch or tag.
+    """Raise an error unless the repository in `address` contains the branch or tag.
 
-    If not, raises FetchFailed or InputError. No request is sent for a commit in the store.
+    Raises FetchFailed if it does not respond, or else InputError. No request is sent for a commit
+    in the store.
     """
     if not is_commit(address.rev):
         resolve_revision(address, context)
@@ -214,10 +216,7 @@ def write_archive(repository: FetchedRepository, address: GitAddress, target: Pa
 def _files(
     chosen: Mapping[str, TreeEntry], entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> tuple[dict[str, TreeEntry], list[str]]:
-    """Return the files by path, and the paths that are omitted.
-
-    Links are replaced by their targets.
-    """
+    """Return the files by path, with links replaced by their targets, and the omitted paths."""
     files: dict[str, TreeEntry] = {}
     left_out: list[str] = []
     paths = sorted(entries)
@@ -265,10 +264,6 @@ def _link_target(
 
 
 def _paths_below(folder: str, paths: Sequence[str]) -> Sequence[str]:
-    """Return the paths in a folder, from sorted `paths`.
-
-    The result is empty if there is no such folder.
-    """
     start = bisect.bisect_left(paths, f"{folder}/")
     return paths[start : bisect.bisect_left(paths, f"{folder}0")]  # "0" follows "/"
 
@@ -330,7 +325,7 @@ def stored_archive(tree: GitTree, store: Store, label: str) -> Path:
 
 
 def build_texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
-    """Return the texts of the build configuration files, by name."""
+    """Return the contents of the build configuration files, by name."""
     return {
         member.path: b"".join(content()).decode("utf-8", "replace")
         for member, content in read_members(stored_archive(tree, store, label), label)
@@ -341,10 +336,11 @@ def build_texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
 def version_variables(
     address: GitAddress, files: Mapping[str, str], context: Context
 ) -> dict[str, str]:
-    """Return the environment variables that set the version of a build from git.
+    """Return environment variables that set the version of a build from git.
 
-    There may be none. The version is the default of setuptools-scm: the nearest tag, or else the
-    next release followed by the number of commits since the tag and the commit.
+    The result is empty if the build backend reads no such variable. The version is the default of
+    setuptools-scm: the nearest tag, or else the next release followed by the number of commits
+    since the tag and the commit.
     """
     variables = scm_variables(files)
     return dict.fromkeys(variables, describe_version(address, context)) if variables else {}
@@ -364,9 +360,9 @@ def scm_variables(files: Mapping[str, str]) -> list[str]:
 
 
 def describe_version(address: GitAddress, context: Context) -> str:
-    """Return the version of the commit in `address`, from its history.
+    """Return the version of the commit in `address` according to its history.
 
-    Raises FetchFailed like `fetch_tree`.
+    Raises FetchFailed if the history cannot be fetched.
     """
     store = context.store
     key = sha256(codec.encode_compact([FORMAT, address.url, address.rev]))
@@ -386,7 +382,7 @@ def describe_version(address: GitAddress, context: Context) -> str:
 
 
 def version_from_history(repository: GitObjects, commit: str) -> str:
-    """Return the version of a commit from the history in `repository`."""
+    """Return the version of a commit according to the history in `repository`."""
     tag = repository.nearest_tag(commit)
     count = repository.count(commit) if tag is None else tag[1]
     return version_after_tag(tag[0] if tag is not None else "", count, commit)

@@ -20,7 +20,7 @@ def sdist_exclusions(
     present: Collection[str],
     learned: Iterable[Constraint],
 ) -> tuple[str, ...]:
-    """Return constraints that exclude impossible sdist versions, one for each of `present`.
+    """Return constraints that exclude impossible versions of sdists, one for each of `present`.
 
     A version is impossible if no version of another package satisfies one of its learned
     constraints together with the pins and specifiers of the target.
@@ -37,7 +37,7 @@ def version_exclusions(
     specs: Mapping[str, str],
     learned: Iterable[Constraint],
 ) -> tuple[str, ...]:
-    """Return the same as `sdist_exclusions`, for the versions `pins` and the specifiers `specs`."""
+    """Return constraints as `sdist_exclusions` does, for given versions and specifiers."""
     entries = [entry for entry in learned if not entry.unused]
     accepted = {package: SpecifierSet(spec) for package, spec in specs.items()}
     accepted |= {package: SpecifierSet(f"=={version}") for package, version in pins.items()}

@@ -1,4 +1,4 @@
-"""Finds frameworks with later releases than a target has, and bounds that keep the target's."""
+"""Finds frameworks with a later release than a target's, and bounds that prevent this change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def upper_bound(self) -> str:
-        """A requirement that keeps the release of the target."""
+        """A requirement that excludes releases incompatible with the target's."""
         return f"{self.package}<{_next_incompatible(Version(self.has))}"
 
     def __str__(self) -> str:
@@ -57,8 +57,7 @@ def later_releases(problem: SolveProblem, chosen: Mapping[str, str]) -> list[Lat
 def keep_releases_command(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
     """Return the command that keeps the releases of the target, or "" if none can be kept.
 
-    The command keeps all releases. If that is impossible, it keeps those that METADATA allows
-    individually.
+    If not all releases can be kept, the command keeps those that METADATA allows individually.
     """
     problem = prepared.problem
     row, moved = problem.row, later_releases(problem, chosen)
@@ -94,10 +93,7 @@ def _is_solvable(prepared: PreparedTarget, moved: Iterable[LaterRelease]) -> boo
 
 
 def _next_incompatible(version: Version) -> str:
-    """Return the first release that is incompatible with `version`.
-
-    This is 5 for 4.57.6, and 0.12 for 0.11.2.
-    """
+    """Return 5 for 4.57.6, and 0.12 for 0.11.2."""
     if version.major:
         return str(version.major + 1)
     return f"0.{version.minor + 1}"

@@ -1,4 +1,4 @@
-"""Detects from file names and contents whether building a package compiles code."""
+"""Detects whether the build of a package compiles code, from file names and contents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WHEEL_BY_URL = (
 
 
 def first_sign(files: Mapping[str, str]) -> str | None:
-    """Return the first sign of sources to compile, with its file and evidence, or None."""
+    """Return the first sign of sources to compile, with file and evidence, or None."""
     sign = _find_sign(files)
     if sign is None:
         return None
@@ -58,17 +58,14 @@ def _find_sign(files: Mapping[str, str]) -> tuple[CodeKind, str, re.Match[str]] 
     )  # fmt: skip
     for code, table in tables:
         for name, pattern in table.items():
-            match = pattern.search(_code(name, files.get(name, "")))
+            match = pattern.search(_blank_comments(name, files.get(name, "")))
             if match is not None:
                 return code, name, match
     return None
 
 
 def code_kind(names: Iterable[str], files: Mapping[str, str]) -> CodeKind:
-    """Return the type of code that a build with these files compiles.
-
-    `files` maps file names to texts.
-    """
+    """Return the type of code that a build compiles. `files` maps file names to contents."""
     built = [f"/{name}" for name in names if not name.startswith(EXCLUDED_FOLDERS)]
     sign = _find_sign(files)
     kinds = {sign[0]} if sign is not None else set()
@@ -79,10 +76,12 @@ def code_kind(names: Iterable[str], files: Mapping[str, str]) -> CodeKind:
 
 
 def surely_cuda(files: Mapping[str, str]) -> bool:
-    """Whether a build certainly compiles CUDA code. It is then not attempted."""
-    if SURELY_CUDA.search(_code(SETUP, files.get(SETUP, ""))) is not None:
+    """Return whether a build certainly compiles CUDA code, so that it is not attempted."""
+    if SURELY_CUDA.search(_blank_comments(SETUP, files.get(SETUP, ""))) is not None:
         return True
-    cuda = any(pattern.search(_code(name, files.get(name, ""))) for name, pattern in CUDA.items())
+    cuda = any(
+        pattern.search(_blank_comments(name, files.get(name, ""))) for name, pattern in CUDA.items()
+    )
     return cuda and TORCH_REQUIREMENT.search(files.get(PYPROJECT, "")) is not None
 
 
@@ -93,8 +92,7 @@ def missing_submodules(files: Mapping[str, str], submodules: Sequence[str]) -> t
     return tuple(path for path in submodules if path in text or set(path.split("/")) <= words)
 
 
-def _code(name: str, text: str) -> str:
-    """Return `text` with spaces instead of comments. Offsets are preserved."""
+def _blank_comments(name: str, text: str) -> str:
     if name == PYPROJECT:
         return text
     return re.sub(r"#[^\n]*", lambda match: " " * len(match[0]), text)

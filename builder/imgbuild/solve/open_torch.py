@@ -1,7 +1,7 @@
 """Selects a build of torch for the CUDA release of a row that does not pin torch.
 
-Each version of torch on an index is built for one CUDA release, and METADATA does not prevent a
-resolver from mixing releases: `nvidia-cudnn-cu13` is not a component of CUDA 12.
+Each version of torch on an index is built for one CUDA release. METADATA does not prevent a
+resolver from mixing releases, such as `nvidia-cudnn-cu13` with CUDA 12.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
         return f"{TORCH}{self.spec}"
 
     def torch_notes(self, text: str) -> tuple[str, ...]:
-        """Return notes on torch versions that appear in the text of uv's explanation."""
+        """Return notes on torch versions that appear in uv's explanation `text`."""
         named = set(VERSION.findall(text))
         others = [each for each in self.builds if str(each.version) in named and each.cuda]
         if self.spec not in text and not others:
@@ -61,10 +61,10 @@ def find_torch(
 ) -> OpenTorch | None:
     """Return the torch for a row without a pin.
 
-    `preferred` is the version of the published target. It is used if it is allowed and no exact
+    `preferred` is the version in the published target. It is used if it is allowed and no exact
     engine of the project requires another version. Return None if the row has a pin, or if the
-    project does not use torch. Raises NoSolution, with the CUDA release of every version, if the
-    project accepts no build for the CUDA release of the row.
+    project does not use torch. Raises NoSolution, with the CUDA release of every version, if no
+    build that the project accepts is for the CUDA release of the row.
     """
     target, specs = problem.target, problem.requirements.versions
     if problem.row is None or TORCH in target.pins or not (preferred or TORCH in specs):
@@ -82,15 +82,14 @@ def find_torch(
         reasons = (torch.cuda_summary(builds),) if builds else ()
         hint = "use a target with the CUDA release of an accepted torch, or set cuda: in the row"
         raise NoSolution(message, reasons=reasons, hint=hint)
-    engines = _of_engines(problem, catalogue)
+    engines = _engine_torch_versions(problem, catalogue)
     usable = [version for version in fitting if version in engines] or fitting
     first = Version(preferred) if preferred and Version(preferred) in usable else max(usable)
     spec = torch.matching_specifier(fitting, (each.version for each in builds))
     return OpenTorch(version=str(first), spec=spec, cuda=target.cuda, builds=builds)
 
 
-def _of_engines(problem: SolveProblem, catalogue: FileCatalogue) -> SpecifierSet:
-    """Return the torch versions that METADATA of a project's exact engines accepts."""
+def _engine_torch_versions(problem: SolveProblem, catalogue: FileCatalogue) -> SpecifierSet:
     accepted, markers = SpecifierSet(), catalogue.rules.tags.markers
     for name in torch.ENGINES:
         version = problem.requirements.pins.get(name)

@@ -18,7 +18,7 @@ NO_REQUIREMENTS = ProjectRequirements()
 
 
 class SolveProblem(msgspec.Struct, frozen=True, dict=True):
-    """The target `name` of `matrix` on `arch`, with the learned constraints `known` that apply."""
+    """The target `name` of `matrix` on `arch`. `known` are the learned constraints that apply."""
 
     matrix: Matrix
     name: str
@@ -28,7 +28,7 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def target(self) -> Target:
-        """The target as declared in the matrix."""
+        """The target in the matrix."""
         return self.matrix.targets[self.name]
 
     @property
@@ -45,7 +45,7 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
     def requirements(self) -> ProjectRequirements:
         """The requirements in the project's files for this architecture.
 
-        Empty for a target that is not a row of a project.
+        They are empty for a target that is not a row of a project.
         """
         return self.row.requirements_for(self.arch) if self.row is not None else NO_REQUIREMENTS
 
@@ -57,5 +57,5 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def base(self) -> Base:
-        """The base of the target, as declared in the matrix."""
+        """The base of the target in the matrix."""
         return self.matrix.bases[self.target.base]

@@ -1,6 +1,6 @@
 """Gets metadata that only a project's build backend provides (separate: runs project code).
 
-The folder is packed like an sdist. The backend's hook runs in the sandbox (`sdist_wheel`), with the
+The folder is packed as an sdist. The backend's hook runs in the sandbox (`sdist_wheel`), with the
 build requirements in the folder's pyproject.toml. Backends that fail are reported.
 """
 
@@ -54,7 +54,7 @@ VERSION_FILE = re.compile(r"^(setup|__init__)$|version|about|meta", re.IGNORECAS
 
 
 class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Metadata of the project's packages, provided by their build backends.
+    """The metadata that the build backends of the project's packages provide.
 
     `packages` are entries for the lock, and `requirements` the values of dynamic fields.
     """
@@ -72,10 +72,10 @@ def run_backends(
     wheels: SdistWheels,
     context: Context,
 ) -> BackendAnswer:
-    """Run the build backends of `packages`, which are packages of the project in `folder`.
+    """Run the build backends of `packages`, which are in `folder`, and report those that fail.
 
     `extras` are those of the project, `markers` those of the target, and `workdir` is the mount
-    point of the project. Backends that fail are reported.
+    point of the project.
     """
     described: dict[str, EditablePackage] = {}
     requirements: list[DeclaredRequirement] = []
@@ -101,14 +101,14 @@ def run_backends(
 
 
 def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
-    fields = " and ".join(item.dynamic)
+    fields = " or ".join(item.dynamic)
     reasons = "".join(f"\n  {line}" for line in getattr(error, "reasons", ())[-SHOWN_FILES:])
-    effect = f"its version is set to {UNKNOWN_VERSION}" if "version" in item.dynamic else ""
+    effect = f"the version is set to {UNKNOWN_VERSION}" if "version" in item.dynamic else ""
     if "dependencies" in item.dynamic:
-        effect = ", ".join(filter(None, (effect, "add its requirements with imgbuild add")))
+        effect = ", ".join(filter(None, (effect, "add the requirements with imgbuild add")))
     hint = error.hint if isinstance(error, InputError) else None
     context.reporter.warn(
-        f"{item.place}: the build backend does not provide its {fields}: {error.message}{reasons}\n"
+        f"{item.place}: the build backend provides no {fields}: {error.message}{reasons}\n"
         f"  {'; '.join(filter(None, (hint, effect)))}"
     )
 
@@ -116,10 +116,7 @@ def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
 def _describe_project(
     item: LocalPackage, folder: Path, wheels: SdistWheels, context: Context
 ) -> SdistResult:
-    """Return the result of the backend.
-
-    If the same files and variables were used before, the stored result is returned.
-    """
+    """Return the stored result if the same files and variables were used before."""
     texts = {
         name: (folder / name).read_text(encoding="utf-8", errors="replace")
         for name in git_tree.TEXTS
@@ -144,7 +141,7 @@ def _inputs(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     """Map each file on which metadata can depend to its sha256.
 
     Python files are included if a build file refers to them directly or indirectly, or if they
-    contain the version of a package. Other code does not affect the metadata.
+    contain the version of a package.
     """
     code: dict[str, Path] = {}
     inputs: dict[str, str] = {}
@@ -165,7 +162,7 @@ def _inputs(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that set a version which the backend would read from git.
+    """Return environment variables for a version that the backend would read from git.
 
     The values are from the environment, or else from the git history. Raises InputError if neither
     has a value.
@@ -191,10 +188,6 @@ def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> di
 
 
 def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str, EditablePackage]:
-    """Return the name and lock entry of a package, from its METADATA.
-
-    Raises InputError if METADATA is invalid.
-    """
     fields, _ = parse_email(result.metadata)
     name, version = fields.get("name", ""), fields.get("version", "")
     try:
@@ -212,14 +205,13 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
     return normalize_package(name), EditablePackage(
         version=version,
         roots=image_roots(item, workdir),
-        scripts=_scripts(result.entry_points),
+        scripts=_console_scripts(result.entry_points),
         requires=tuple(requires),
         python=python,
     )
 
 
-def _scripts(text: str) -> dict[str, str]:
-    """Return the console scripts in entry_points.txt."""
+def _console_scripts(text: str) -> dict[str, str]:
     parser = configparser.RawConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     try:
@@ -231,7 +223,7 @@ def _scripts(text: str) -> dict[str, str]:
 
 
 def _archive(folder: Path) -> bytes:
-    """Return the files of a folder as an sdist, whose bytes depend only on the files."""
+    """Pack a folder as an sdist whose bytes depend only on the files."""
     buffer, total = io.BytesIO(), 0
     with tarfile.open(
         fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8"
@@ -252,10 +244,6 @@ def _archive(folder: Path) -> bytes:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names and paths of small regular files below `folder`, sorted.
-
-    Links are not followed.
-    """
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(
             name

@@ -1,4 +1,4 @@
-"""Explains why a target has no solution: pins without a usable file, or uv's explanation."""
+"""Explains why a target has no solution."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHOWN_SPAN = datetime.timedelta(days=365)
 
 
 def pin_refusals(catalogue: FileCatalogue) -> tuple[str, ...]:
-    """Return a reason for each pin without a usable file, or an empty result."""
+    """Return a reason for each pin without a usable file."""
     pins = sorted(catalogue.rules.pins.items())
     return tuple(
         reason for package, version in pins if (reason := pin_refusal(catalogue, package, version))
@@ -41,7 +41,7 @@ def pin_refusals(catalogue: FileCatalogue) -> tuple[str, ...]:
 
 
 def pin_refusal(catalogue: FileCatalogue, package: str, version: str) -> str | None:
-    """Return the reason why a version has no usable file, and the nearest version.
+    """Return why a version has no usable file, and the nearest version.
 
     Return None if it has a usable file.
     """
@@ -68,8 +68,8 @@ def versions_within_a_year(
 ) -> list[Version]:
     """Return the available versions that are at most a year older than `version`.
 
-    Older files without a platform tag are not alternatives. For example, tensordict 0.1.2 is
-    compatible with all machines, but lacks most features of 0.6.2.
+    Older pure wheels are not alternatives. For example, tensordict 0.1.2 is compatible with all
+    machines, but lacks most features of 0.6.2.
     """
     files = catalogue.indexes.files(package)
     times = [f.uploaded for f in files if f.uploaded and same_version(f.version, str(version))]
@@ -88,7 +88,7 @@ def versions_within_a_year(
 
 
 def range_refusal(catalogue: FileCatalogue, package: str, spec: str) -> str:
-    """Return the reason why no version of `package` in `spec` is usable."""
+    """Return why no version of `package` in `spec` is usable."""
     index = catalogue.indexes.place(package).name
     allowed = SpecifierSet(spec)
     files = [
@@ -106,7 +106,7 @@ def range_refusal(catalogue: FileCatalogue, package: str, spec: str) -> str:
 
 
 def package_refusal(catalogue: FileCatalogue, package: str) -> str:
-    """Return the reason why `package` has no usable version."""
+    """Return why `package` has no usable version."""
     files = catalogue.indexes.files(package)
     if not files:
         return f"the index {catalogue.indexes.place(package).name} has no such package"
@@ -151,7 +151,7 @@ def _refusal_reason(catalogue: FileCatalogue, package: str, files: list[IndexFil
 
 
 def _span(catalogue: FileCatalogue, package: str, files: list[IndexFile]) -> str:
-    """Return a clause on neighbouring versions that are unusable for the same reason, or ""."""
+    """Return a clause on adjacent versions that are unusable for the same reason, or ""."""
     tags = catalogue.rules.tags
     fits: dict[Version, bool] = {}
     for file in catalogue.indexes.files(package):
@@ -172,7 +172,7 @@ def _span(catalogue: FileCatalogue, package: str, files: list[IndexFile]) -> str
 
 
 def nearest_versions(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
-    """Return the next older and the next newer of `versions`. Final releases are preferred."""
+    """Return the versions next below and above `requested`, preferably final releases."""
     every = list(versions)
     pool = [version for version in every if not version.is_prerelease] or every
     older = max((version for version in pool if version < requested), default=None)
@@ -181,10 +181,7 @@ def nearest_versions(requested: Version, versions: Iterable[Version]) -> tuple[s
 
 
 def alternative_targets(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
-    """Return the other targets in the matrix for `arch`.
-
-    Those with the same CUDA release come first.
-    """
+    """Return the other targets in the matrix for `arch`, those with the same CUDA release first."""
     cuda = matrix.targets[name].cuda
     others = [
         (target.cuda != cuda, other)
@@ -195,20 +192,16 @@ def alternative_targets(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...
 
 
 def explanation(catalogue: FileCatalogue, text: str) -> tuple[str, ...]:
-    """Return the lines of uv's explanation `text`.
-
-    For packages without a usable version, the reasons are added.
-    """
+    """Return the lines of uv's explanation, with reasons for packages without a usable version."""
     absent = dict.fromkeys(_ABSENT.findall(" ".join(text.split())))
     notes = (f"{package}: {package_refusal(catalogue, package)}" for package in absent)
     return (*resolver_lines(text), *notes)
 
 
 def resolver_lines(text: str) -> tuple[str, ...]:
-    """Return the lines of uv's explanation without box-drawing characters.
+    """Return the lines of uv's explanation, shortened and without box-drawing characters.
 
-    Long lines are shortened. The lines lead from the declared requirements to the conclusion,
-    followed by intermediate steps.
+    The lines lead from the declared requirements to the conclusion, followed by intermediate steps.
     """
     words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
     start = words.find("Because")

@@ -20,8 +20,8 @@ FORM = "write the requirement as NAME @ git+https://HOST/PATH@REV"
 def read_repository_name(text: str, place: str, context: Context) -> str:
     """Return the package name of the git repository at URL `text`.
 
-    `place` is used in error messages. Raises InputError for an unusable URL and for a repository
-    without a static name, and FetchFailed if the repository cannot be fetched.
+    `place` is the place of the URL, for error messages. Raises InputError for an unusable URL and
+    for a repository without a static name, and FetchFailed if the repository cannot be fetched.
     """
     address, tree = git_tree.fetch_git_url(text, place, context, form=FORM)
     texts = git_tree.build_texts(tree, context.store, str(address))
@@ -31,7 +31,7 @@ def read_repository_name(text: str, place: str, context: Context) -> str:
         package = local_package.describe_package(ProjectReading(ProjectFiles(folder)), ".")
     if package is None or not package.name:
         label = f"{place}: {addresses.strip_secrets(text)}"
-        message = f"{label}: its pyproject.toml, setup.cfg and setup.py do not declare a name"
+        message = f"{label}: its pyproject.toml, setup.cfg and setup.py contain no package name"
         raise InputError(message, hint=FORM)
     return normalize_package(package.name)
 
@@ -39,9 +39,9 @@ def read_repository_name(text: str, place: str, context: Context) -> str:
 def read_repository_names(
     declared: Iterable[DeclaredName], context: Context
 ) -> tuple[dict[str, str], list[ImgbuildError]]:
-    """Map each repository (without revision) to its package name.
+    """Map each repository, without revision, to its package name.
 
-    The errors of unreadable repositories are the second value.
+    The second value contains the errors of unreadable repositories.
     """
     names: dict[str, str] = {}
     failures: list[ImgbuildError] = []
@@ -56,7 +56,7 @@ def read_repository_names(
 
 
 def add_name(word: str, context: Context) -> str:
-    """Return a requirement from the command line. A git URL gets the name of its package."""
+    """Prefix a git URL on the command line with its package name. Other words are unchanged."""
     if not word.startswith(addresses.GIT):
         return word
     return f"{read_repository_name(word, 'the command line', context)} @ {word}"

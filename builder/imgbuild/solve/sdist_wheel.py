@@ -2,12 +2,12 @@
 
 The wheel is repacked: sorted, without compression, with one fixed time and a new RECORD. The build
 runs in a sandbox without network access, with a fixed hash seed, time zone, umask and
-SOURCE_DATE_EPOCH. An sdist that compiles code is rejected, because the output of a compiler does
-not depend on the lock alone.
+SOURCE_DATE_EPOCH. An sdist that compiles code is rejected, because compiler output does not depend
+on the lock alone.
 
 Archives are not extracted on the host: `_prepare_build` writes their checked contents to a file,
 from which `UNPACK_CODE` creates the files in the sandbox. A build runs third-party code. It can
-write only to four folders, and its results are read with `boundary.copy_regular` after all of its
+write only to four folders, and its output is read with `boundary.copy_regular` after all of its
 processes have ended.
 """
 
@@ -120,7 +120,7 @@ json.dump(answer, open("/build/answer/result.json", "w"))
 
 
 class MissingRequirements(Exception):
-    """Raised if a build needs more packages. `requirements` contains requirement lines."""
+    """Raised if a build requires more packages. `requirements` contains requirement lines."""
 
     def __init__(self, requirements: tuple[str, ...]) -> None:
         super().__init__(", ".join(requirements))
@@ -128,7 +128,7 @@ class MissingRequirements(Exception):
 
 
 class SdistResult(msgspec.Struct, frozen=True):
-    """The result of the hooks: missing requirements, or the name of the wheel.
+    """The result of a backend's hooks: missing requirements, or the name of the wheel.
 
     For a metadata job, it also contains the texts of METADATA and entry_points.txt.
     """
@@ -168,7 +168,7 @@ class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
 
 @reads_untrusted("name")
 def read_build_system(sdist: Path, name: str) -> BuildSystem:
-    """Read `[build-system]` of the sdist at `sdist`. Use the defaults if there is none."""
+    """Read the table `[build-system]` of the sdist at `sdist`, or return the defaults."""
     pyproject = ""
     for member, content in read_members(sdist, name):
         if member.path == PYPROJECT and member.kind == "file":
@@ -188,8 +188,7 @@ def read_build_system(sdist: Path, name: str) -> BuildSystem:
 def check_requirement_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Raise ValueError unless each line is one PEP 508 requirement without a URL.
 
-    uv reads the lines as a requirements file, in which other lines can refer to files on this
-    machine.
+    uv reads the lines as a requirements file, whose other lines can refer to files on this machine.
     """
     for line in lines:
         if parse_requirement(line).url is not None or not line.isprintable():
@@ -202,7 +201,7 @@ def build_wheel(job: SdistJob) -> Path:
     """Build and repack the wheel, and return its path in `job.folder`.
 
     Raises MissingRequirements if the build requires packages that `job` lacks, and NoSolution if it
-    fails or does not result in a pure wheel.
+    fails or its result is not a pure wheel.
     """
     result = _run_hooks(job, _prepare_build(job))
     if result.wheel is None:
@@ -236,10 +235,7 @@ def _fetch_wheel(job: SdistJob, name: str) -> Path:
 
 
 def _copy_output(job: SdistJob, source: Path, target: Path, limit: int) -> None:
-    """Copy an output file of the build.
-
-    Raises IntegrityError if the file is missing or not a regular file.
-    """
+    """Raise IntegrityError if an output file of the build is missing or not a regular file."""
     try:
         copy_regular(source, target, limit=limit, hint=DECEIT)
     except FileNotFoundError as error:
@@ -248,7 +244,6 @@ def _copy_output(job: SdistJob, source: Path, target: Path, limit: int) -> None:
 
 
 def _prepare_build(job: SdistJob) -> sandbox.UntrustedUser:
-    """Unpack the sdist and its build requirements in the sandbox, as the build user."""
     for part in (*WRITABLE_FOLDERS, *READABLE_FOLDERS):
         (job.folder / part).mkdir()
     control = job.folder / "control"
@@ -276,10 +271,6 @@ def _prepare_build(job: SdistJob) -> sandbox.UntrustedUser:
 
 
 def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
-    """Return the files and folders of the sdist.
-
-    Their contents are written to `sink` in this order.
-    """
     listed: list[UnpackedFile] = []
     for member, content in read_members(job.sdist, f"{job.package} {job.version}: its sdist"):
         path, folder = f"source/{member.path}", member.kind == "folder"
@@ -289,10 +280,7 @@ def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 
 
 def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
-    """Return the importable files of the build requirements.
-
-    If several files have the same name, the last is used.
-    """
+    """Return the importable files of the build requirements, the last one of each name."""
     chosen: dict[str, tuple[WheelArchive, ZipMember]] = {}
     for wheel in job.requires:
         archive = read_wheel(wheel)
@@ -316,7 +304,6 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 def _run_script(
     job: SdistJob, script: str, user: sandbox.UntrustedUser, *, writable: Sequence[str]
 ) -> ProcessResult:
-    """Run `script` in the sandbox, with write access only to the subfolders `writable`."""
     return sandbox.run_in_sandbox(
         sandbox.SandboxRoot(path=job.root),
         [job.interpreter, f"{PLACE}/control/{script}"],
@@ -377,7 +364,7 @@ def _builder(folder: Path) -> sandbox.UntrustedUser:
 
 
 def build_environment() -> dict[str, str]:
-    """Return the environment variables of a build, which are the same on every machine."""
+    """Return the environment variables of a build, the same on every machine."""
     return {
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": f"{PLACE}/home",
@@ -407,16 +394,16 @@ def refuse_impure(job: SdistJob, wheel: Path) -> None:
     if job.version and version != Version(job.version):
         reasons.append(f"it builds version {version}, not {job.version}")
     if reasons:
-        message = f"{job.package} {job.version} does not yield a pure wheel"
+        message = f"{job.package} {job.version} cannot be built as a pure wheel"
         hint = "only pure-Python sdists are built; pin a version that has a wheel"
         raise NoSolution(message, reasons=tuple(reasons[:8]), hint=hint)
 
 
 @reads_untrusted("wheel")
 def repack_wheel(wheel: Path, target: Path) -> Path:
-    """Rewrite `wheel` as `target`, and return its path.
+    """Rewrite `wheel` as `target`, and return the path.
 
-    The bytes depend only on names, contents and executable bits.
+    The bytes depend only on names, contents and executable bits of the files.
     """
     with zipfile.ZipFile(wheel) as archive:
         if (size := sum(info.file_size for info in archive.infolist())) > LARGEST_WHEEL:
@@ -462,6 +449,6 @@ def _quote_name(name: str) -> str:
 
 
 def wheel_metadata(wheel: Path) -> bytes:
-    """Return METADATA of the file `wheel`."""
+    """Return METADATA of a wheel file."""
     with wheel.open("rb") as file:
         return read_metadata(file, wheel.name)

@@ -1,6 +1,6 @@
 """Builds wheels of packages that are published only as sdists, for `sdists:` in the matrix.
 
-The resolver gets METADATA of the wheel, and the lock gets a `BuiltWheel`: the sdist, its build
+The resolver gets METADATA of the wheel. The lock gets a `BuiltWheel`: the sdist, its build
 requirements (resolved with the same cut-off, for this machine) and the wheel, which
 `sdist_wheel.build_wheel` builds. Fetching from a lock builds the same wheel again if it is not in
 the cache.
@@ -42,7 +42,7 @@ ROUNDS = 4  # of builds that request more requirements than they declare
 
 
 def host_arch() -> Arch:
-    """Return the architecture of this machine, on which pure wheels for all targets are built."""
+    """Return the architecture of this machine. Pure wheels for all targets are built on it."""
     return Arch.parse(platform.machine())
 
 
@@ -77,7 +77,7 @@ class SdistWheels:
         self._made: dict[str, BuiltWheel] = {}
 
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
-        """Return METADATA of the wheel of `sdist`. The wheel is built if necessary."""
+        """Return METADATA of the wheel of `sdist`, which is built if necessary."""
         built = self.built(package, sdist)
         path = self._store.file(built.wheel.sha256)
         if path is None:
@@ -92,10 +92,7 @@ class SdistWheels:
         return self._made[sdist.name]
 
     def earlier_wheel(self, package: str, sdist: IndexFile) -> BuiltWheel | None:
-        """Return the wheel of `sdist` from an earlier build, or None.
-
-        Nothing is fetched or built.
-        """
+        """Return the wheel that an earlier build of `sdist` wrote to the store, or None."""
         path = self._store.file(sdist.sha256) if sdist.sha256 else None
         if sdist.name in self._made or path is None:
             return self._made.get(sdist.name)
@@ -176,7 +173,6 @@ class SdistWheels:
     def _run_with_builders(
         self, recipe: BuiltWheel, lines: list[str], run: Callable[[BuiltWheel], BuildResult]
     ) -> BuildResult:
-        """Call `run` with `recipe` and its build requirements, including dynamic ones."""
         for _ in range(ROUNDS):
             recipe = self._resolve_requirements(recipe, lines)
             more = self._earlier_requirements(recipe)
@@ -194,14 +190,13 @@ class SdistWheels:
         raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _earlier_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
-        """Return the dynamic requirements that an earlier build of this recipe reported."""
         stored = self._store.fact(FACT, f"{recipe_hash(recipe, self.python)}-lacking")
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 
     def drop_builds(self, catalogue: FileCatalogue) -> tuple[FileCatalogue, Collection[str]]:
-        """Return `catalogue` with empty requirements for wheels that have to be built.
+        """Return `catalogue` without the requirements of wheels that still have to be built.
 
-        The packages of such wheels are added to the second value while the catalogue is used.
+        The second value collects the packages of these wheels while the catalogue is used.
         """
         unbuilt: set[str] = set()
 
@@ -226,8 +221,8 @@ class SdistWheels:
         missing = [name for name in required if name not in pins]
         if missing:
             message = (
-                f"building {package} needs the exact version of {', '.join(missing)}, which is not"
-                " pinned"
+                f"building {package} requires an exact version of {', '.join(missing)}, which is"
+                " not pinned"
             )
             hint = (
                 f"request {missing[0]}==VERSION, or pin it in the target; `imgbuild init` uses the"
@@ -274,7 +269,7 @@ class SdistWheels:
 
 
 def refuse_other(recipe: BuiltWheel, wheel: LockedFile) -> None:
-    """Raise NoSolution if `wheel`, which was built from `recipe`, contains another package."""
+    """Raise NoSolution if the wheel built from `recipe` is of another package."""
     package = parse_wheel_filename(wheel.file)[0]
     if package != recipe.package:
         message = f"{recipe.sdist.file} does not produce a wheel of {recipe.package}"
@@ -301,7 +296,7 @@ def recipe_hash(recipe: BuiltWheel, python: str) -> str:
 
 
 def remembered_wheel(recipe: BuiltWheel, python: str, store: Store) -> LockedFile | None:
-    """Return the wheel from an earlier build of this recipe, if it is still in the store."""
+    """Return the wheel from an earlier build of this recipe if it is still in the store."""
     stored = store.fact(FACT, recipe_hash(recipe, python))
     wheel = msgspec.json.decode(stored, type=LockedFile) if stored is not None else None
     return wheel if wheel is not None and store.file(wheel.sha256) is not None else None
@@ -345,7 +340,7 @@ def make_wheel(recipe: BuiltWheel, root: Path, python: str, context: Context) ->
 
 
 def recipe_inputs(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
-    """Return the sdist and the build requirements of a built wheel, each with its package."""
+    """Return package and file of the sdist and of each build requirement."""
     return (
         (recipe.package, recipe.sdist),
         *((wheel.package, wheel) for wheel in recipe.requires),
@@ -355,8 +350,8 @@ def recipe_inputs(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
 def fetch_tree(recipe: BuiltWheel, indexes: IndexLookup, context: Context) -> None:
     """Fetch the archive of the git tree from which `recipe` is built, if there is one.
 
-    Raises IntegrityError if the archive differs from the one in the lock. Also raises the same
-    errors as `git_tree.fetch_tree`.
+    Raises IntegrityError if the archive differs from the lock. Also raises the same errors as
+    `git_tree.fetch_tree`.
     """
     if recipe.index != GIT or context.store.file(recipe.sdist.sha256) is not None:
         return
@@ -382,7 +377,7 @@ def rebuild_wheel(
 ) -> Path:
     """Build a locked wheel again, and return its path in the store.
 
-    Raises FetchFailed if an input is unavailable. Raises IntegrityError with `hint` if the bytes
+    Raises FetchFailed if an input is unavailable, and IntegrityError with `hint` if the bytes
     differ from the locked wheel.
     """
     fetch_tree(recipe, indexes, context)

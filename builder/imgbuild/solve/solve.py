@@ -1,8 +1,8 @@
 """Resolves a target to the wheels, sdists and Debian packages of its image.
 
-uv chooses compatible versions from the local index (see `index.server`), with METADATA amended by
-learned constraints (see `matrix.constraints`). This module then requires a single CUDA release and,
-for a CUDA target, no CPU build, and warns about versions that are years old.
+uv chooses compatible versions from the local index (see `index.server`). Learned constraints (see
+`matrix.constraints`) amend its METADATA. This module requires a single CUDA release and, for a CUDA
+target, no CPU build, and warns about versions that are years old.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def resolve_target(problem: SolveProblem) -> Resolution:
 
 @contextlib.contextmanager
 def open_target(problem: SolveProblem) -> Iterator[PreparedTarget]:
-    """Prepare `problem` and open a context in which wheels can be built from sdists.
+    """Prepare `problem`, and open a context in which wheels can be built from sdists.
 
-    Raises NoSolution if the pins are unsatisfiable.
+    Raises NoSolution if a pin cannot be satisfied.
     """
     refuse_excluded(problem)
     base = extension.resolve_published_base(problem)
@@ -115,7 +115,7 @@ def open_target(problem: SolveProblem) -> Iterator[PreparedTarget]:
 
 
 def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> Resolution:
-    """Return the packages that uv chose as entries of a lock. Wheels are built where required."""
+    """Return lock entries for the packages that uv chose, and build wheels where required."""
     wheels, built = lock_chosen(prepared, chosen)
     return Resolution(
         wheels=wheels,
@@ -139,7 +139,7 @@ def refuse_excluded(problem: SolveProblem) -> None:
 
 
 def refuse_python(problem: SolveProblem, python: str) -> None:
-    """Raise InputError, with all places, if the project's files reject the Python of the base."""
+    """Raise InputError with all places if the project's files reject the Python of the base."""
     problems = tuple(
         InputProblem(
             file=place.file,
@@ -153,20 +153,19 @@ def refuse_python(problem: SolveProblem, python: str) -> None:
         minor = ".".join(python.split(".")[:2])
         message = f"{problem.name}: the project does not accept Python {python}"
         hint = (
-            "use a target with a different Python in matrix.yaml, or accept this one there:"
+            "in matrix.yaml, use a target with a different Python, or accept this Python:"
             f" relax: {{python: {{spec: '=={minor}.*', reason: …}}}}"
         )
         raise InputError(message, problems=problems, hint=hint)
 
 
 def _other_targets_hint(problem: SolveProblem) -> str | None:
-    """Return a hint with other targets for the architecture, or None if there are none."""
     others = refusal.alternative_targets(problem.matrix, problem.name, problem.arch)
-    return f"targets that have {problem.arch}: {', '.join(others)}" if others else None
+    return f"targets for {problem.arch}: {', '.join(others)}" if others else None
 
 
 def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
-    """Report which chosen versions are old and why, except versions of a published target."""
+    """Report old versions in `chosen`, except versions of a published target."""
     published = prepared.published
     expected = published.versions if published else _preferred_versions(prepared.problem)
     new = tuple(item for item in chosen if expected.get(item.package) != item.version)
@@ -187,7 +186,7 @@ def _catalogue_files(
 def lock_chosen(
     prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]
 ) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
-    """Return lock entries of the chosen packages: wheels, and wheels built from sdists."""
+    """Return the lock entries of chosen wheels and of wheels built from sdists."""
     versions = {item.package: item.version for item in chosen}
     target_cuda.check_components(prepared.problem, prepared.release, versions)
     offers = _catalogue_files(prepared, chosen)
@@ -221,7 +220,7 @@ def lock_chosen(
 def refuse_other_torch(
     name: str, sdists: Mapping[str, Sdist], built: Iterable[BuiltWheel], version: str | None
 ) -> None:
-    """Raise NoSolution if wheels of sdists were built with another torch than `version`."""
+    """Raise NoSolution if wheels of sdists were built with a torch other than `version`."""
     of_lock = {package for package, sdist in sdists.items() if TORCH in sdist.requires}
     reasons = tuple(
         f"{item.package} {item.version} was built with torch {wheel.version}"
@@ -252,12 +251,12 @@ def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> No
 
 
 def sort_by_package(items: Iterable[Named]) -> tuple[Named, ...]:
-    """Return `items` sorted by package, as in locks."""
+    """Sort `items` by package, as in locks."""
     return tuple(sorted(items, key=lambda item: item.package))
 
 
 def prepare_target(problem: SolveProblem, python: str, root: Callable[[], Path]) -> PreparedTarget:
-    """Prepare a target: its catalogue, and its CUDA release according to METADATA.
+    """Return `problem` with its catalogue, and its CUDA release according to METADATA.
 
     `root` creates the root folder in which wheels are built from sdists.
     """
@@ -318,7 +317,7 @@ def prepare_target(problem: SolveProblem, python: str, root: Callable[[], Path])
 
 
 def backend_metadata(problem: SolveProblem, python: str, root: Callable[[], Path]) -> BackendAnswer:
-    """Return metadata of the project's packages from their build backends, in the sandbox."""
+    """Return the metadata that the build backends of the project's packages provide."""
     row = problem.row
     declared = problem.requirements.declared.packages
     dynamic = [item for item in declared if item.backend and item.dynamic]
@@ -345,7 +344,7 @@ def wheel_catalogue(
 ) -> FileCatalogue:
     """Return the usable files on the indexes, without sdists.
 
-    `packages` have URLs and are not looked up on an index. For `published` packages, only the
+    `packages`, which have URLs, are not looked up on an index. For `published` packages, only the
     locked wheels are used, and no index pages are read.
     """
     matrix, target, context = problem.matrix, problem.target, problem.context
@@ -373,7 +372,7 @@ def create_sdist_wheels(
 ) -> SdistWheels:
     """Return the builder of wheels for sdists in the matrix and git repositories in `packages`.
 
-    Builds also use `cuda_constraints` and the versions `pins`.
+    Build requirements are limited by `cuda_constraints` and the versions `pins`.
     """
     context = problem.context
     rules = msgspec.structs.replace(plain.rules, pins={**plain.rules.pins, **pins})
@@ -390,7 +389,7 @@ def add_sdists(
     hide: Callable[[str, Version], bool] = lambda package, version: False,
     packages: Direct = NO_DIRECT,
 ) -> FileCatalogue:
-    """Return the catalogue `plain` with sdists in the matrix and git repositories in `packages`.
+    """Return `plain` with the sdists in the matrix and the git repositories in `packages`.
 
     Versions for which `hide` returns true are omitted.
     """
@@ -425,9 +424,9 @@ def choose_packages(
     """Run uv with the constraints `learned`.
 
     Raises NoSolution, with the reasons, if uv finds no solution, or only a solution with a much
-    older version of a required package. Newer versions that other requirements of the project
-    exclude are passed to `warn`, which by default is the reporter. Sdists are built only if there
-    is a solution without the requirements of their wheels.
+    older version of a required package. `warn`, by default the reporter's, is called for newer
+    versions that other requirements of the project exclude. Sdists are built only if there is a
+    solution without the requirements of their wheels.
     """
     early, unbuilt = prepared.sdist_wheels.drop_builds(prepared.catalogue)
     warnings: list[str] = []
@@ -465,7 +464,6 @@ def _choose_versions(
 
 
 def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind) -> None:
-    """Raise ImpossibleRequirements if no newer version is installable, even on its own."""
     bounds = uv.ResolverBounds(
         constraints=_cuda_bounds(prepared), overrides=prepared.problem.requirements.overrides
     )
@@ -485,8 +483,8 @@ def _resolve_closed(
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv until all learned constraints that apply to the result are included.
 
-    A learned constraint applies only if the target requires its package or uv chose it before. uv
-    therefore runs again if the result contains such a package.
+    A learned constraint applies if the target requires the package that it restricts, or if uv
+    chose this package in an earlier run.
     """
     present = {requirement_package(line) for line in prepared.requirements}
     while True:
@@ -534,7 +532,7 @@ def _resolve_once(
 def _run_uv(
     prepared: PreparedTarget, bounds: uv.ResolverBounds, store: Store, amend: AdditionsProvider
 ) -> tuple[uv.ChosenPackage, ...]:
-    """Run uv, ignoring version requirements of `--no-deps` packages that exclude all solutions.
+    """Run uv, and run it again without limits on `--no-deps` packages if there is no solution.
 
     The dependencies of `--no-deps` packages are still installed.
     """
@@ -549,7 +547,10 @@ def _run_uv(
 
 
 def resolver_bounds(prepared: PreparedTarget, more: Iterable[str] = ()) -> uv.ResolverBounds:
-    """Return uv's bounds: CUDA release, `more`, and file constraints on unpublished packages."""
+    """Return the limits of a run of uv, with the additional constraints `more`.
+
+    Constraints in the project's files are omitted for packages of the published target.
+    """
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}
     return uv.ResolverBounds(
@@ -575,7 +576,6 @@ def _torch_notes(prepared: PreparedTarget, text: str) -> tuple[str, ...]:
 
 
 def _preferred_versions(problem: SolveProblem) -> dict[str, str]:
-    """Return the versions of the published target in `like`, or none without `like`."""
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
     return dict(like.versions) if like is not None else {}
@@ -587,7 +587,6 @@ def requirement_package(line: str) -> str:
 
 
 def _learned_constraints(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:
-    """Return sentences on the learned constraints whose packages uv's explanation mentions."""
     spoken = re.sub(r"[-_.]+", "-", text.lower())
     mentioned = [
         entry

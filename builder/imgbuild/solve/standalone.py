@@ -1,4 +1,4 @@
-"""Downloads and checks the archive of a base's standalone Python."""
+"""Fetches and checks the archive of a base's standalone Python."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ COPY_REMEDY = (
 )
 FACT, PLACE = "python-archive-2", "python-archive-url"  # the former by sha256, the latter by URL
 REPLACED_REMEDY = (
-    "the file was replaced, or the sha256 in matrix.yaml is of another file; compare the sha256 "
-    "with the checksums of the release"
+    "the file was replaced, or the sha256 in matrix.yaml belongs to another file; compare the "
+    "sha256 with the checksums of the release"
 )
 
 
 def fetch_archive(source: StandalonePython, arch: Arch, context: Context) -> PythonArchive:
     """Fetch the archive of `source` for `arch` into the store.
 
-    If no sha256 is given, the URL is downloaded once per cache. Raises InputError if there is no
-    URL for `arch`, and FetchFailed if the archive cannot be fetched. Raises IntegrityError if its
-    sha256 differs from the matrix, or if `python_archive.describe_archive` rejects it.
+    If no sha256 is given, the URL is downloaded once for each cache. Raises InputError if `arch`
+    has no URL, FetchFailed if the archive cannot be fetched, and IntegrityError if its sha256
+    differs from the matrix or `python_archive.describe_archive` rejects it.
     """
     url = source.archives.get(arch)
     if url is None:
@@ -69,7 +69,7 @@ def fetch_archive(source: StandalonePython, arch: Arch, context: Context) -> Pyt
 def _stored_archive(
     source: StandalonePython, arch: Arch, url: str, context: Context
 ) -> Path | None:
-    """Return the archive in the store, by the sha256 in the matrix or recorded for this URL."""
+    """Return the archive with the sha256 that is in the matrix or recorded for the URL."""
     sha256: Sha256 = source.sha256.get(arch, "")
     if not sha256:
         fact = context.store.fact(PLACE, url)
@@ -107,7 +107,7 @@ def archive_request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
 def fetch_locked_archive(
     base: DebianBase, locked: PythonArchive | None, arch: Arch, context: Context
 ) -> tuple[PythonArchive, Path] | None:
-    """Return the archive of `base` and its path. It is fetched if it is not in the store.
+    """Return the archive of `base` and its path, and fetch it if it is not in the store.
 
     `locked` is the archive in a lock, if known. Return None for a base with Debian's Python. Raises
     the same errors as `fetch_archive` and `fetch_all`.

@@ -20,7 +20,7 @@ from imgbuild.solve.problem import SolveProblem
 def find_cuda_release(
     problem: SolveProblem, catalogue: FileCatalogue, open_torch: OpenTorch | None
 ) -> cuda_releases.CudaRelease:
-    """Return the newest patch of the target's CUDA release that the requirements of torch allow.
+    """Return the newest patch release of the target's CUDA release that torch allows.
 
     `open_torch` is the torch of a project that does not pin it. Raises NoSolution if torch has no
     CUDA on this architecture, or allows no release.
@@ -59,7 +59,7 @@ def find_cuda_release(
 def pinned_file(catalogue: FileCatalogue, package: str, pin: str) -> OfferedFile | None:
     """Return the best file of the pinned version.
 
-    A pin without a local part also matches a version with one, such as `2.6.0+cu124`.
+    A pin without a local part also matches a version with a local part, such as `2.6.0+cu124`.
     """
     requested = Version(pin)
     versions = {
@@ -77,7 +77,7 @@ def refuse_cpu_build(
     torch: IndexFile,
     requires: Sequence[Requirement],
 ) -> None:
-    """Raise NoSolution if the compatible torch is a CPU build, or is for another CUDA release."""
+    """Raise NoSolution if the torch wheel is a CPU build or for another CUDA release."""
     version, target = torch.version, problem.target
     index = catalogue.indexes.place("torch").name
     arch = catalogue.rules.tags.arch.wheel

@@ -1,7 +1,6 @@
 """Determines the CUDA release of each torch version from METADATA.
 
-METADATA of all versions, a few kilobytes each, is read in parallel and cached by the hash of the
-wheel.
+METADATA of all versions is read in parallel and cached by the hash of the wheel.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ READERS = 8
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of torch and its CUDA release (major.minor), which is None for a CPU build.
+    """A version of torch, and its CUDA release (major.minor) or None for a CPU build.
 
     `evidence` is the requirement or local version that shows the release.
     """
@@ -42,7 +41,7 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def torch_build(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
-    """Return the build of torch `version` with these active requirements."""
+    """Determine the build of torch `version` from its active requirements."""
     if cuda := releases.cuda_of_local_version(version.local):
         return TorchBuild(version=version, cuda=cuda, evidence=f"+{version.local}")
     needed = list(requires)
@@ -74,7 +73,7 @@ def torch_builds(
 ) -> tuple[TorchBuild, ...]:
     """Return all final builds of torch that the target can use, newest first.
 
-    `read` returns METADATA.
+    `read` returns METADATA of a wheel.
     """
     versions = sorted(
         {
@@ -109,9 +108,9 @@ def matching_specifier(allowed: Sequence[Version], versions: Iterable[Version]) 
 
 
 def cuda_summary(torch_builds: Sequence[TorchBuild]) -> str:
-    """Return the CUDA releases by version range.
+    """Return the CUDA release of each version range.
 
-    An example is "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none".
+    An example is "2.11.0 to 2.14.1: CUDA 13.0, up to 2.10.0: CPU builds".
     """
     runs: list[list[TorchBuild]] = []
     for build in torch_builds:

@@ -1,6 +1,7 @@
-"""Runs uv, the resolver, on requirement lines. imgbuild pins the version of uv.
+"""Runs uv, the resolver, on requirement lines.
 
-uv can access only the local index (see `index.server`), and reads no configuration files.
+imgbuild pins the version of uv. uv can access only the local index (see `index.server`), and reads
+no configuration files.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PIP_INDEX = re.compile(r"^([a-z:]+)\.index-url='(.*)'$", re.MULTILINE)
 
 
 class ChosenPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that uv chose, with the packages that require it."""
+    """A package that uv chose, and the packages that require it."""
 
     package: str
     version: str
@@ -43,11 +44,11 @@ class UnsolvableError(Exception):
 
 @functools.cache
 def default_index() -> str:
-    """Return uv's default index on this machine: UV_DEFAULT_INDEX, uv.toml, or uv's default.
+    """Return uv's default index on this machine: UV_DEFAULT_INDEX, uv.toml, or uv's own default.
 
     uv.toml of the user and of the machine is read, but not that of the current folder and its
-    parents. pip's configuration is the fallback. uv ignores it, but it often contains mirrors. The
-    URL can contain a password, so it must not be printed.
+    parents. pip's configuration is the fallback, because it often contains mirrors. The URL can
+    contain a password and must not be printed.
     """
     query = [
         *(uv_path(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"),
@@ -71,10 +72,7 @@ def _named_index(command: Sequence[str]) -> str:
 
 
 def pip_index() -> str | None:
-    """Return the index that is configured for pip: PIP_INDEX_URL or pip.conf.
-
-    Return None if there is none.
-    """
+    """Return the index in pip's configuration, PIP_INDEX_URL or pip.conf, or None."""
     command = [*programs.python_command(), "-m", "pip", "config", "list"]
     env = _settings_file("PIP_CONFIG_FILE")
     listed = process.run_command(command, check=False, cwd=ROOT, env=env).stdout
@@ -83,16 +81,13 @@ def pip_index() -> str | None:
 
 
 def _settings_file(variable: str) -> dict[str, str]:
-    """Return `variable` with an absolute path as its value.
-
-    The result is empty if the variable is not set.
-    """
+    """Return `variable` with an absolute path as its value, or {} if it is not set."""
     path = os.environ.get(variable)
     return {variable: str(Path(path).absolute())} if path else {}
 
 
 class ResolverBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on uv's choice, in addition to requirements. All are PEP 508 lines.
+    """Limits on uv's choice in addition to requirements, as PEP 508 lines.
 
     `overrides` replace the requirements on their packages in METADATA. `preferences` are exact
     versions that are kept if possible.
@@ -118,7 +113,7 @@ def run_resolver(
     store: Store,
     amend: AdditionsProvider = no_additions,
 ) -> tuple[ChosenPackage, ...]:
-    """Resolve from `catalogue` with amended METADATA.
+    """Resolve `requirements` from `catalogue` with amended METADATA.
 
     Raises UnsolvableError if there is no solution. If an error of the local index made uv fail,
     raises that error instead.
@@ -151,7 +146,7 @@ def compile_requirements(
     platform: str,
     folder: Path,
 ) -> tuple[ChosenPackage, ...]:
-    """Resolve `requirements` under `bounds`, and return the packages sorted by name.
+    """Resolve `requirements` within `bounds`, and return the packages sorted by name.
 
     `python` is a version ("3.11.2"), `platform` a platform name of uv, and `folder` is for
     temporary files. Raises UnsolvableError if there is no solution.
@@ -188,7 +183,7 @@ def _write_lines(path: Path, lines: Sequence[str]) -> str:
 
 
 def parse_output(text: str) -> tuple[ChosenPackage, ...]:
-    """Parse uv's output (`name==version  # via a, b`), and return the packages sorted by name."""
+    """Parse uv's output (`name==version  # via a, b`) to packages sorted by name."""
     chosen = []
     for line in text.splitlines():
         body, _, note = line.partition("#")

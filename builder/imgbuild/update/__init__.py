@@ -1,1 +1,1 @@
-"""Finds newer versions, tries the versions as rows of a matrix, and moves projects to new rows."""
+"""Finds newer versions, tries them as rows of a matrix, and moves projects to new rows."""

@@ -13,9 +13,9 @@ from imgbuild.values import normalize_package
 
 
 class UpdateAdvisories:
-    """Looks up advisories with OSV's API at `address` (default: the address of `OsvServer`).
+    """Looks up advisories with OSV's API at `address`.
 
-    If the server does not respond, a warning is printed, and no version is treated as a fix.
+    If the server does not respond, a warning is printed, and no version counts as a fix.
     """
 
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
@@ -25,7 +25,7 @@ class UpdateAdvisories:
         self._by_version: dict[tuple[str, str], tuple[Advisory, ...]] = {}
 
     def fixed(self, package: str, present: str, newer: str) -> tuple[str, ...]:
-        """Return the IDs of advisories about version `present` that do not apply to `newer`."""
+        """Return the IDs of advisories on version `present` that do not apply to `newer`."""
         before = self._advisories_about(package, present)
         if not before:
             return ()

@@ -34,9 +34,10 @@ FixedAdvisories = Callable[[str, str, str], Sequence[str]]
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """A release on an index. `first` and `last` are upload times of files, or None if unknown.
+    """A release on an index.
 
-    `files` is a hash of the file names.
+    `first` and `last` are upload times of files, or None if unknown. `files` is a hash of the file
+    names.
     """
 
     version: str
@@ -46,9 +47,10 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionAxis(msgspec.Struct, frozen=True, kw_only=True):
-    """A pin of a row, and newer final releases, newest first. `waiting` are still in the cool-down.
+    """A pin of a row, and newer final releases, newest first.
 
-    `fixing` maps versions that are exempt from the cool-down to the IDs of fixed advisories.
+    `waiting` are newer releases in the cool-down. `fixing` maps versions that are exempt from the
+    cool-down to the IDs of fixed advisories.
     """
 
     package: str
@@ -59,7 +61,7 @@ class VersionAxis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoolDown(msgspec.Struct, frozen=True, kw_only=True):
-    """The cool-down: the minimum age of a release. None disables the cool-down."""
+    """The minimum age of a release in days. None disables the cool-down."""
 
     days: int | None
     today: datetime.date
@@ -139,7 +141,7 @@ def version_order(part: str, version: str) -> Version:
 
 
 def is_past_cool_down(release: Release, cut: datetime.date) -> bool:
-    """Whether the first file of a release was uploaded before the date `cut`."""
+    """Return whether the first file of a release was uploaded before the date `cut`."""
     return release.first is not None and release.first.date() < cut
 
 
@@ -153,7 +155,7 @@ def row_cut_off(target: Target, release: Release, cool_down: CoolDown) -> dateti
 
 
 def require_times(indexes: Mapping[str, IndexLookup], targets: Mapping[str, Target]) -> None:
-    """Raise InputError if an index does not report the upload time of a newer release.
+    """Raise InputError if an index gives no upload time for a release newer than a pin.
 
     The keys of `indexes` and `targets` are names of rows.
     """

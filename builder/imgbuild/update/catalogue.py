@@ -46,7 +46,7 @@ def place_row(
 ) -> tuple[Constraint, ...]:
     """Write the row `tried`, described by `derived_row`, from the scratch folder into the project.
 
-    Returns the learned constraints that were not written, because a lock of the project violates
+    Return the learned constraints that were not written because a lock of the project violates
     them.
     """
     row = tried.row
@@ -75,7 +75,6 @@ def place_row(
 def _merge_scratch(
     project: Project, scratch: Project, tried: TriedRow, inputs: Inputs
 ) -> tuple[Constraint, ...]:
-    """Add the records and constraints of the scratch folder to the project."""
     learned, left_out = _learned_constraints(project, scratch, tried)
     if learned:
         add_constraints(project.images, learned, inputs.store)
@@ -97,7 +96,6 @@ def _merge_scratch(
 
 
 def _records(scratch: Project, lock: Lock) -> RecordedLayers:
-    """Return the records of layers and wheels of a lock, without records of other trials."""
     every = records.read_records(scratch.images)
     layers = {layer.id for arch in lock.arch for layer in create_plan(lock, arch).layers}
     wheels = _lock_hashes(lock)
@@ -108,7 +106,6 @@ def _records(scratch: Project, lock: Lock) -> RecordedLayers:
 
 
 def _lock_hashes(lock: Lock) -> set[Sha256]:
-    """Return hashes of all wheels and Debian packages of a lock, with build requirements."""
     return {
         item.sha256
         for resolution in lock.arch.values()
@@ -123,7 +120,6 @@ def _lock_hashes(lock: Lock) -> set[Sha256]:
 def _learned_constraints(
     project: Project, scratch: Project, tried: TriedRow
 ) -> tuple[list[Constraint], tuple[Constraint, ...]]:
-    """Split learned constraints on packages of the row into valid and violated constraints."""
     known = set(constraints.read_constraints(project.images))
     versions = [resolution.versions for resolution in tried.lock.arch.values()]
     learned = [

@@ -60,7 +60,6 @@ def _new_row(item: RowUpdate) -> Iterator[str]:
 
 
 def _arch(arch: Arch, part: ArchDiff) -> Iterator[str]:
-    """Yield the changes on one architecture, as a collapsed section."""
     yield (
         f"<details><summary>{arch}: {format_count(len(part.changes), 'package')} changed,"
         f" {size_text(part.pull)} of {size_text(part.total)} to pull</summary>"

@@ -1,7 +1,7 @@
 """Finds newer versions on indexes, and determines which versions METADATA allows.
 
-Only index pages and METADATA are read; nothing is resolved. A version is allowed if no pinned or
-kept package excludes the version, even if other packages must change, too.
+Only index pages and METADATA are read. Nothing is resolved. A version is allowed if no pinned or
+kept package excludes it, even if other packages must change, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RequiredVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of package versions for machines with `tags`. METADATA is read for the first tags.
+    """The versions of packages for machines with `tags`. METADATA is read for the first tags.
 
     `wanted` are requirements of the user. `requires` maps packages to the requirements of their
     versions. `kept` maps packages that cannot be changed to reasons. `cuda` is the CUDA release of
@@ -68,11 +68,10 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed":
 
     `newest` is the current version if the index has no newer version. `allowed` is "" if no newer
     version is allowed. `moves` are packages that must change together with the package. `reasons`
-    are reasons against `newest`. `elsewhere` lists the engines of the locked targets that have
-    version `allowed`, if all of these engines differ from the engine of the set. `error` is set if
-    the index could not be read. `required` is false if only other packages require the package.
-    `pinned` is set if the row of the target pins the package. `notes` are sentences about the
-    package in the notes of the target.
+    are reasons against `newest`. If all locked targets with version `allowed` have another engine
+    than the set, `elsewhere` lists these engines. `error` is set if the index could not be read.
+    `required` is false if only other packages require the package. `pinned` is set if the row of
+    the target pins the package. `notes` are sentences about the package in the notes of the target.
     """
 
     package: str
@@ -89,7 +88,7 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed":
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a newer version exists or is unknown."""
+        """True if a newer version exists or the newest version is unknown."""
         return bool(self.error) or self.newest not in ("", self.version)
 
 
@@ -100,7 +99,7 @@ def look_up_newer(
     context: Context,
     advance: AdvanceFunction,
 ) -> list[NewerVersion]:
-    """Look up newer versions of `names` on the indexes in parallel. Returns results in order.
+    """Look up newer versions of `names` on the indexes in parallel, and return them in order.
 
     If the page of a package cannot be read, the result of the package contains the error.
     """
@@ -118,16 +117,12 @@ def look_up_newer(
 
 
 class _VersionObstacles(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons against a version, packages that must change, and whether METADATA was read."""
-
     reasons: tuple[str, ...]
     moves: tuple[str, ...]
     metadata: bool
 
 
 class _NewerLookup:
-    """Compares a package set with the versions on its indexes."""
-
     def __init__(self, packages: VersionSet, indexes: IndexLookup, context: Context) -> None:
         self._set, self._indexes, self._context = packages, indexes, context
         self._markers = packages.tags[0].markers
@@ -142,7 +137,6 @@ class _NewerLookup:
         self._violated = set(constraints.violated_constraints(packages.known, packages.versions))
 
     def row(self, package: str, **fields: Any) -> NewerVersion:
-        """Return a result for `package` with the current version and `fields`."""
         values: dict[str, Any] = {
             "package": package,
             "version": self._set.versions.get(package, ""),
@@ -152,7 +146,6 @@ class _NewerLookup:
         return NewerVersion(**values)
 
     def find_newer(self, package: str) -> NewerVersion:
-        """Return the newer versions of `package` on the index."""
         has = public_version(self._set.versions[package])
         files = self._indexes.files(package)
         if not files:
@@ -216,7 +209,6 @@ class _NewerLookup:
         )
 
     def _is_fixed(self, package: str) -> bool:
-        """Whether a package is pinned by the user, or kept."""
         if package in self._set.kept:
             return True
         wanted = self._set.wanted.get(package)
@@ -230,7 +222,6 @@ class _NewerLookup:
         reasons: list[str],
         moves: list[str],
     ) -> None:
-        """Add unsatisfied requirements in METADATA of a version to `reasons` and `moves`."""
         data = read_wheel_metadata(wheel, self._context.http, self._context.store)
         required = active_requirements(data, self._markers, sorted(self._extras.get(package, ())))
         for each in required:
@@ -285,7 +276,6 @@ class _NewerLookup:
 
 
 def _is_below(version: str, spec: SpecifierSet) -> bool:
-    """Whether `version` is older than the lower bound of `spec`."""
     lowest = [clause for clause in spec if clause.operator in (">=", ">", "~=", "==")]
     return any(
         not clause.contains(version, prereleases=True)
@@ -318,7 +308,6 @@ def file_reasons(files: Sequence[IndexFile], machines: Sequence[WheelTags]) -> t
 
 
 def _accepts_python(file: IndexFile, tags: WheelTags) -> bool:
-    """Whether `file` declares support for the Python of `tags`."""
     try:
         spec = SpecifierSet(file.requires_python or "")
     except InvalidSpecifier:
@@ -327,7 +316,7 @@ def _accepts_python(file: IndexFile, tags: WheelTags) -> bool:
 
 
 def _readable_wheel(files: Sequence[IndexFile], tags: WheelTags) -> IndexFile | None:
-    """Return the wheel to read METADATA of: the best wheel for `tags`, else any wheel."""
+    """Return the best wheel for `tags`, or else any wheel, to read its METADATA."""
     wheels = [file for file in files if file.is_wheel]
     versions = {file.version for file in wheels if file.version is not None}
     fitting = (best_wheel(wheels, version, tags) for version in sorted(versions, reverse=True))
@@ -340,7 +329,6 @@ def _is_cuda_requirement(requirement: Requirement) -> bool:
 
 
 def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) -> list[str]:
-    """Return the reason if a torch version is built for another CUDA release than the set's."""
     if is_cpu_build(version, required):
         return [f"this index has no CUDA build of torch {version}"]
     release = torch_build(version, required).cuda

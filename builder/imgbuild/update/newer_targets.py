@@ -60,11 +60,11 @@ def find_newer_targets(
 
 
 def locked_with(package: str, version: str, lock: Lock, arch: Arch, locks: Iterable[Lock]) -> str:
-    """Describe the versions of an engine of `lock` in targets with `version` of a package.
+    """Describe the versions of an engine of `lock` in targets with `version` of `package`.
 
-    Example: "trl 1.16.0 is locked with vllm 0.31.0, 0.33.0, not with 0.8.5.post1". Returns "" if
-    such a target has the engine version of `lock`, if no target has `version`, or if the package is
-    not a framework.
+    An example is "trl 1.16.0 is locked with vllm 0.31.0, 0.33.0, not with 0.8.5.post1". Return ""
+    if such a target has the engine version of `lock`, if no target has `version`, or if the package
+    is not a framework.
     """
     if package not in STACK:
         return ""

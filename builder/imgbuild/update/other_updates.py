@@ -26,7 +26,7 @@ from imgbuild.values import Arch, Sha256
 
 
 class DebianUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """A Debian package with a newer version in the archive. `security` marks security updates."""
+    """A Debian package with a newer version in the archive."""
 
     package: str
     version: str
@@ -35,7 +35,7 @@ class DebianUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseUpdates(msgspec.Struct, frozen=True, kw_only=True):
-    """Newer versions of the Debian packages of an image on one architecture.
+    """The newer versions of the Debian packages of an image on one architecture.
 
     `packages` is the number of packages, and `date` is the date of the security suite. `error` is
     set if updates are unknown. `python` is a newer release of the standalone Python, and

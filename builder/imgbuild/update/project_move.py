@@ -41,7 +41,7 @@ from imgbuild.wheel.tags import WheelTags
 
 
 class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows to move from the published target `old` to `new`, which was copied from `origin`.
+    """The rows to move from the published target `old` to `new`, which was copied from `origin`.
 
     If only the lock is newer, `old` and `new` have the same name. `lock` is the path of the copy of
     the lock, relative to the matrix.
@@ -55,7 +55,7 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the project already contains the lock of the new target."""
+        """True if the project already contains the lock of the new target."""
         return (self.old.name, self.old.hash, self.old.digest) == (
             self.new.name,
             self.new.hash,
@@ -64,7 +64,7 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_to_move(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the rows to move: the rows `names`, or all rows.
+    """Return the rows `names`, or by default all rows.
 
     Raises NothingSelected if a row does not exist, and InputError if the rows use different
     targets.
@@ -115,7 +115,7 @@ def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) ->
 
 
 def keeps_image(image: str, move: ProjectMove) -> bool:
-    """Whether `image`, the location of the old layers, can also contain the new layers.
+    """Return whether `image`, the location of the old layers, can also contain the new layers.
 
     This is true for a repository. A layout, a tag or a digest refers to a single image.
     """
@@ -150,7 +150,7 @@ def move_conflicts(
 ) -> list[str]:
     """Return a line for each requirement of the project in `folder` that the new target excludes.
 
-    Packages are looked up on the indexes of `matrix`, the current matrix of the project.
+    Packages are looked up on the indexes in `matrix`, the current matrix of the project.
     """
     lock = move.new.lock
     reasons = []
@@ -222,7 +222,6 @@ def _contradictions(
 def _added_packages(
     row: Extension, required: ProjectRequirements, versions: Mapping[str, str], tags: WheelTags
 ) -> list[PackageDemand]:
-    """Return the packages of the default index that the files require but the target lacks."""
     left_out = {
         *versions,
         *map(normalize_package, (*row.exclude, *row.relax, *row.indexes)),
@@ -235,8 +234,6 @@ def _added_packages(
 def _addition_conflicts(
     added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: WheelTags
 ) -> list[str]:
-    """Return the requirements of added packages that conflict with versions of the target."""
-
     def _pin_conflicts(demand: PackageDemand, _: threads.StopFlag) -> list[TargetChange]:
         wheel = pages.pinned_wheel(demand, tags)
         if wheel is None:

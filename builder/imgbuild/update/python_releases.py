@@ -72,8 +72,6 @@ class _ReleaseEntry(msgspec.Struct, frozen=True):
 
 
 class _BaseArchive(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive of a base: the URL and the parts of the file name."""
-
     url: str
     python: str
     patch: int
@@ -89,11 +87,11 @@ class _BaseArchive(msgspec.Struct, frozen=True, kw_only=True):
 def find_newer_release(
     source: StandalonePython, context: Context, before: datetime.date | None = None
 ) -> PythonUpdate | None:
-    """Find the newest release of the same Python minor version for all architectures of `source`.
+    """Return the newest release of the same Python minor version for all architectures of `source`.
 
-    Returns None if no newer release was built `before` this date. Raises InputError if the file
-    name of an archive of `source` does not have the publisher's format, and FetchFailed if the list
-    cannot be read.
+    Return None if no newer release was built before the date `before`. Raises InputError if the
+    file name of an archive of `source` does not have the publisher's format, and FetchFailed if the
+    list cannot be read.
     """
     present = {arch: _archive(url) for arch, url in source.archives.items()}
     place = source.releases or LIST
@@ -111,7 +109,6 @@ def _newest_release(
     place: str,
     before: datetime.date | None,
 ) -> PythonUpdate | None:
-    """The first of `releases` that is newer than all of `present`. See `find_newer_release`."""
     oldest = min(present.values(), key=lambda archive: (archive.patch, archive.build))
     for release in releases:
         match = _VERSION.fullmatch(release.version)
@@ -154,7 +151,7 @@ def _archive(url: str) -> _BaseArchive:
 
 
 def _day(build: str) -> datetime.date:
-    """Parse the date of a build, such as 20261110. Returns date.min if it is invalid."""
+    """Parse the date of a build, such as 20261110. Return date.min if it is invalid."""
     try:
         return datetime.date(int(build[:4]), int(build[4:6]), int(build[6:8]))
     except ValueError:
@@ -190,7 +187,6 @@ def _url(present: _BaseArchive, newer_one: _ReleaseArtifact, build: str) -> str:
 
 
 def _releases(response: Response, http: HttpClient, place: str) -> Iterator[_ReleaseEntry]:
-    """Yield the releases of a list. The list is only read as far as the caller iterates."""
     rest, size, number = b"", 0, 0
     for chunk in http.chunks(response, decode=True):
         size += len(chunk)

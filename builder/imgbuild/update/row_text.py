@@ -56,7 +56,7 @@ def _require_same(before: Matrix, row: MatrixRow, data: bytes, file: str) -> Non
 
 
 def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
-    """Return the start and the end offset of the block `name` in a section."""
+    """Return the start and end offsets of the block `name` in a section."""
     start = re.search(rf"^{section}:[ ]*(#.*)?\n", text, re.MULTILINE)
     stop = re.search(r"^\S(?<!#)", text[start.end() :], re.MULTILINE) if start else None
     end = start.end() + stop.start() if start and stop else len(text)
@@ -71,7 +71,6 @@ def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
 
 
 def _block_content(text: str, block: tuple[int, int]) -> str:
-    """Return the lines of a block below its key, without indentation."""
     return textwrap.dedent(text[block[0] : block[1]].split("\n", 1)[1])
 
 
@@ -85,8 +84,6 @@ def _insert_lines(text: str, block: tuple[int, int], name: str, lines: str) -> s
 
 
 def _row_lines(lines: str, before: Target, after: Target) -> str:
-    """Change the lines of a row in which `after` differs from `before`."""
-
     def _edit_row(row: Any) -> None:
         for key in DROPPED_KEYS:
             row.pop(key, None)
@@ -106,8 +103,6 @@ def _row_lines(lines: str, before: Target, after: Target) -> str:
 
 
 def _base_lines(lines: str, before: Base, after: Base) -> str:
-    """Change the lines of a base in which URLs differ."""
-
     def _edit_base(base: Any) -> None:
         for field in msgspec.structs.fields(after):
             value = getattr(after, field.name)
@@ -163,7 +158,7 @@ def renew_texts(target: Target, source: str, row: MatrixRow, made: datetime.date
         flashinfer = msgspec.structs.replace(flashinfer, reason=reason)
     return msgspec.structs.replace(
         row.target,
-        summary=_summary(target.summary, moves),
+        summary=_updated_summary(target.summary, moves),
         flashinfer=flashinfer,
         tested=tested,
         recommended="",
@@ -180,8 +175,7 @@ def version_changes(before: Target, after: Target) -> list[tuple[str, str, str]]
     ]
 
 
-def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
-    """Replace the old versions of packages in `text` with the new versions."""
+def _updated_summary(text: str, moves: list[tuple[str, str, str]]) -> str:
     for package, before, after in moves:
         words = package.removesuffix("-python").replace("-", "[-_ ]?")
 
@@ -198,7 +192,7 @@ def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
 def new_row_name(
     origin: str, former: Target, source: Target, row: MatrixRow, taken: Container[str]
 ) -> str:
-    """Choose a name for a new row, such as cu130-trl1.16.0 for a row that is based on cu130-trl.
+    """Return an unused name for a new row, such as cu130-trl1.16.0 for a row based on cu130-trl.
 
     `source` is the name of the row to update, and `former` is the row. `origin` is the name of the
     original row from which `former` was derived. The version of the package at the end of `origin`
@@ -224,5 +218,4 @@ def new_row_name(
 
 
 def _name_part(version: str) -> str:
-    """Convert a version for use in a name, which cannot contain `+` or `!`."""
     return re.sub(r"[^a-z0-9.]+", ".", version.lower())

@@ -43,9 +43,10 @@ TRIAL = "update-trial"  # the name of a row during its trials
 
 
 class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for an update: packages (default: all pins), cool-down, and others.
+    """The options of an update.
 
-    `advisories` finds releases to which the cool-down does not apply.
+    `packages` are updated, by default all pins. `advisories` finds releases to which the cool-down
+    does not apply.
     """
 
     packages: tuple[str, ...] = ()
@@ -57,7 +58,7 @@ class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
 class PinMove(msgspec.Struct, frozen=True, kw_only=True):
     """A changed pin of a new row.
 
-    `fixes` are fixed advisories, which made the version exempt from the cool-down.
+    `fixes` are the fixed advisories that exempt the version from the cool-down.
     """
 
     package: str
@@ -67,9 +68,10 @@ class PinMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowCandidates(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions to try for a row. `source` is the newest row that was created from `origin`.
+    """The versions to try for a row.
 
-    `snapshot` is a newer base, which all trials use.
+    `source` is the newest row that was created from `origin`. `snapshot` is a newer base, which all
+    trials use.
     """
 
     origin: str
@@ -81,7 +83,7 @@ class RowCandidates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for a row. `row` is the name of the new row, or "" if no row was written.
+    """The result of an update of a row. `row` is the name of the new row, or "".
 
     `refused` are versions that this run rejected. `kept` are versions whose rejection by an earlier
     run is still valid. `waiting` maps packages to versions in the cool-down. `unwritten` are
@@ -154,7 +156,7 @@ def _candidates(
 
 
 def _newer_base_parts(snapshot: BaseSnapshot | None) -> list[tuple[str, str, str]]:
-    """Return the changed parts of a newer base: axis, old version and new version of each."""
+    """Return axis, old version and new version of each changed part of a newer base."""
     parts = []
     if snapshot is not None and snapshot.after:
         parts.append((BASE, snapshot.before, snapshot.after))
@@ -164,7 +166,6 @@ def _newer_base_parts(snapshot: BaseSnapshot | None) -> list[tuple[str, str, str
 
 
 def _chosen_pins(target: Target, options: UpdateSettings) -> Target:
-    """Remove the pins of `target` that are not updated."""
     if not options.packages:
         return target
     pins = {name: pin for name, pin in target.pins.items() if name in options.packages}
@@ -223,18 +224,17 @@ class RowUpdater:
             bar.advance(1)
         row, unwritten = "", tuple[Constraint, ...]()
         if self._accepted is not None:
-            row, unwritten = self._place(self._accepted)
+            row, unwritten = self._place_row(self._accepted)
         return self._result(row, unwritten)
 
     def pending_versions(self) -> list[tuple[str, str]]:
-        """Return the versions to try that are known before the first trial."""
+        """Return the versions to try, as far as they are known before the first trial."""
         return [(axis.package, release.version) for axis, release in self._pending_releases()]
 
     def _next_release(self) -> tuple[VersionAxis, Release] | None:
         return next(iter(self._pending_releases()), None)
 
     def _pending_releases(self) -> list[tuple[VersionAxis, Release]]:
-        """Return newer versions without a valid rejection, in the order of trials."""
         known = tried_updates.read_updates(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
@@ -248,7 +248,6 @@ class RowUpdater:
         return pending
 
     def _present_version(self, axis: VersionAxis) -> str:
-        """Return the version of an axis, including the updates that were accepted so far."""
         if axis.package in BASE_PARTS:
             is_moved = self._accepted is not None
             return axis.releases[0].version if is_moved else axis.version
@@ -264,7 +263,7 @@ class RowUpdater:
         )
 
     def _newest_in_row(self, package: str) -> str | None:
-        """Return the newest version of a package past the cool-down. None for a part of a base."""
+        """Return a package's newest version past the cool-down, or None for a part of a base."""
         if package in BASE_PARTS:
             return None
         if package not in self._newest:
@@ -280,7 +279,6 @@ class RowUpdater:
         return self._newest[package]
 
     def _try_release(self, axis: VersionAxis, release: Release) -> None:
-        """Lock the row with a newer version, or record a rejection."""
         target = self._row.target
         as_of = axes.row_cut_off(target, release, self._options.cool_down)
         if axis.package not in BASE_PARTS:
@@ -304,8 +302,7 @@ class RowUpdater:
         reporter.info(f"{self._start.source}: accepted {axis.package} {release.version}")
 
     def _record_refusal(self, package: str, release: Release, outcome: RefusedTrial) -> None:
-        """Record a rejection and its conditions in the file and in the result."""
-        named = trial.mentioned_packages(outcome.reasons, self._names(package))
+        named = trial.mentioned_packages(outcome.reasons, self._possible_causes(package))
         has = {name: pin for name, pin in self._row.target.pins.items() if name in named}
         has.pop(package, None)
         refusal = RefusedVersion(
@@ -333,13 +330,11 @@ class RowUpdater:
     def _settings(self) -> str:
         return trial.settings_hash(self._row.add_to_matrix(self._inputs.matrix), self._row.target)
 
-    def _names(self, package: str) -> set[str]:
-        """Return the packages whose versions can cause the rejection of `package`."""
+    def _possible_causes(self, package: str) -> set[str]:
         locked = next(iter(self._start.lock.arch.values())).versions if self._start.lock else {}
         return {*locked, *self._row.target.pins, package}
 
-    def _place(self, tried: TriedRow) -> tuple[str, tuple[Constraint, ...]]:
-        """Lock the accepted row under its new name, and write the row into the project."""
+    def _place_row(self, tried: TriedRow) -> tuple[str, tuple[Constraint, ...]]:
         start, today = self._start, self._options.cool_down.today
         former = self._inputs.matrix.targets[start.origin]
         taken = {*self._inputs.matrix.targets, *self._project.locked_targets()}
@@ -416,7 +411,7 @@ def update_rows(
     inputs: Inputs,
     options: UpdateSettings,
 ) -> tuple[list[RowUpdate], dict[str, ImgbuildError]]:
-    """Update each row. Returns the errors of rows that could not be tried, by name.
+    """Update each row, and return the errors of rows that could not be tried, by name.
 
     `matrix_of` reads the current matrix, because each update can add a row.
     """

@@ -1,7 +1,7 @@
 """Finds a newer base for a row (separate: other modules update packages).
 
-A base with `security:` uses the security updates of the day of the lock, and only snapshots of this
-day or later contain them. The archives of a standalone Python are part of the base, too. Therefore,
+A base with `security:` uses the security updates of the day of the lock, which only snapshots of
+this day or later contain. The archives of a standalone Python are part of the base, too. Therefore,
 a new row gets a new base, and other rows keep their bases.
 """
 
@@ -43,7 +43,7 @@ class BaseSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 def find_newer_base(
     bases: Mapping[str, Base], name: str, lock: Lock | None, cool_down: CoolDown, context: Context
 ) -> BaseSnapshot | None:
-    """Find a newer base `name`. Returns None if neither a Debian package nor Python is newer.
+    """Find a newer base `name`. Return None if neither a Debian package nor Python is newer.
 
     If a source cannot be read, a warning is printed, and the current values are kept.
     """
@@ -91,7 +91,6 @@ def _debian(
 def _python(
     snapshot: BaseSnapshot, name: str, cool_down: CoolDown, context: Context
 ) -> BaseSnapshot:
-    """Add to `snapshot` the newest release of the standalone Python past the cool-down."""
     source = snapshot.base.standalone_python
     if source is None:
         return snapshot

@@ -84,7 +84,10 @@ def target_attempts(
 
 
 def edit_for_row(name: str, package: str, version: str) -> Callable[[Extensions], Extensions]:
-    """Change a project's matrix: `version` replaces the versions in files and in the row."""
+    """Return a function that sets `version` of `package` in a row of a project's matrix.
+
+    The version replaces those in the project's files and in the row.
+    """
 
     def _edit_extensions(value: Extensions) -> Extensions:
         row = value.targets[name]
@@ -113,7 +116,10 @@ def solve_first(
     constraints: tuple[Constraint, ...],
     context: Context,
 ) -> SolvedVersion:
-    """Resolve `attempts` until one has a solution. `before` are the versions for comparison."""
+    """Resolve `attempts` until one has a solution.
+
+    `before` maps packages to the versions with which the result is compared.
+    """
     reasons: tuple[str, ...] = ()
     for attempt in attempts:
         problem = SolveProblem(attempt.matrix, attempt.name, attempt.arch, context, constraints)
@@ -152,7 +158,6 @@ def _audit_solution(
     constraints: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[str, tuple[str, ...]]:
-    """Audit a solution with cached facts. Returns a description of the audit, and errors."""
     lacking = _packages_without_facts(resolution, context)
     if lacking:
         number = format_count(len(lacking), "package")
@@ -172,7 +177,6 @@ def _audit_solution(
 
 
 def _packages_without_facts(resolution: Resolution, context: Context) -> list[str]:
-    """Return the packages whose facts are not in the cache."""
     library = Library(context.store, ahead=False)
     lacking = []
     for wheel in installed_wheels(resolution):

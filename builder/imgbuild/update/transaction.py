@@ -41,7 +41,7 @@ class FileChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeJournal(msgspec.Struct, frozen=True, kw_only=True):
-    """A change whose new content is complete. `summary` describes the change."""
+    """A change whose new content is complete."""
 
     format: Literal[1] = 1
     summary: str
@@ -59,9 +59,9 @@ def transaction_folder(project: Project) -> Path:
 def commit_files(
     project: Project, files: Iterable[tuple[str, bytes | None]], summary: str
 ) -> list[Path]:
-    """Write `files` (path → content, or None to remove a file). Returns the changes.
+    """Write `files` (path → content, or None to remove a file), and return the written paths.
 
-    Files are written in the order of `files`.
+    Files are written in order. Unchanged files are not written.
     """
     folder = transaction_folder(project)
     changes = []
@@ -86,14 +86,14 @@ def commit_files(
 
 
 def discard_new_content(project: Project) -> None:
-    """Remove new content without a journal."""
+    """Remove new content that has no journal."""
     remove_tree(transaction_folder(project))
 
 
 def recover_change(project: Project) -> str:
     """Complete an interrupted change, or discard a change without a journal.
 
-    Returns a description, or "" if no change was interrupted. Raises InputError if a file of the
+    Return a description, or "" if no change was interrupted. Raises InputError if a file of the
     change was modified in the meantime.
     """
     folder = transaction_folder(project)
@@ -151,7 +151,6 @@ def _hash(root: OpenFolder, path: str) -> str:
 
 
 def _is_permitted(project: Project, path: str) -> bool:
-    """Whether an update can write `path`: the matrix, a lock, or a file next to a lock."""
     place = PurePosixPath(path)
     inner = project.folder.relative_to(project.root)
     if path in (project.matrix.name, (inner / BAKE).as_posix()):

@@ -54,7 +54,7 @@ class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
     bases: Mapping[str, Base] = {}
 
     def add_to_matrix(self, matrix: Matrix) -> Matrix:
-        """Add the row to `matrix`."""
+        """Add the row and its bases to `matrix`."""
         bases = {**matrix.bases, **self.bases}
         targets = {**matrix.targets, self.name: self.target}
         return msgspec.structs.replace(matrix, bases=bases, targets=targets)
@@ -96,7 +96,7 @@ def scratch_project(project: Project, inputs: Inputs) -> Iterator[Project]:
 
 
 def replace_pin(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
-    """Set another version of a pin, and the cut-off date, in `target`."""
+    """Return `target` with the pin `version` of `package` and the cut-off date `as_of`."""
     pins = {**target.pins, package: version}
     return msgspec.structs.replace(target, pins=pins, as_of=as_of)
 
@@ -189,20 +189,19 @@ def _solve_pins(
 
 
 def _names_index(matrix: Matrix, target: Target, package: str) -> bool:
-    """Whether `package` is torch, and the URL of an index depends on the version of torch."""
+    """Return whether `package` is torch and the URL of an index depends on torch's version."""
     used = {matrix.default_index, *target.indexes.values()}
     return package == TORCH and any("{torch}" in (matrix.indexes[name].url or "") for name in used)
 
 
 def _keep_spelling(pin: str, solved: str | None) -> str:
-    """Return `pin` if it is the same version as `solved`, else `solved`."""
     if solved is None or Version(solved).public == Version(pin).public:
         return pin
     return Version(solved).public
 
 
 def refusal_of_error(error: Exception) -> RefusedTrial:
-    """Extract the reasons from the lines of an error message."""
+    """Convert the lines of an error message to the reasons for a rejection."""
     message = getattr(error, "message", str(error))
     if isinstance(error, NoSolution) and error.reasons:
         lines = [*error.reasons]
@@ -216,7 +215,6 @@ def refusal_of_error(error: Exception) -> RefusedTrial:
 
 
 def _longer_refusal(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
-    """Combine the reasons for two failures. The reasons for the second failure come last."""
     reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
     return RefusedTrial(reasons=reasons, audited=first.audited or second.audited)
 
@@ -231,7 +229,10 @@ def mentioned_packages(reasons: tuple[str, ...], names: Iterable[str]) -> set[st
 
 
 def settings_hash(matrix: Matrix, target: Target) -> str:
-    """Hash the row of a target without versions, cut-off date and texts."""
+    """Return a hash of a target's row.
+
+    Versions, cut-off date and texts are not included.
+    """
     same = msgspec.structs.replace(
         target,
         base="",
@@ -268,11 +269,11 @@ class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refusal_holds(refusal: RefusedVersion, inputs: TrialInputs) -> bool:
-    """Whether a rejection is still valid, because its causes have not changed.
+    """Return whether a rejection is still valid, because its causes have not changed.
 
     Causes are the row, the current and newest versions of the packages in the reasons, and the
-    files of the rejected version. If the audit rejected the version, the version of imgbuild is a
-    cause, too.
+    files of the rejected version. If the audit rejected the version, the version of imgbuild is
+    also a cause.
     """
     if not refusal.row:
         return True

@@ -51,7 +51,7 @@ def version_set_of_lock(
     known: Sequence[Constraint],
     others: Sequence[LockedElsewhere] = (),
 ) -> VersionSet:
-    """Create a set for `arches` of the packages in `lock` that are from indexes.
+    """Return the versions on `arches` of the packages in `lock` that are from an index.
 
     `requires` maps packages to the requirements of locked versions. `others` are published targets
     that a row with `extends` could extend instead.
@@ -105,7 +105,6 @@ def _indexes_without_times(addresses: Mapping[str, IndexAddress]) -> dict[str, I
 def _reason_to_keep(
     package: str, version: str, target: str, others: Sequence[LockedElsewhere]
 ) -> str:
-    """Explain why `extends` keeps a package, and list other targets with newer versions."""
     newer = [
         (Version(has), other.target)
         for other in others
@@ -127,7 +126,6 @@ def _target_requirements(lock: Lock) -> dict[str, RequiredVersion]:
 
 
 def _required_versions(item: TargetOverlay) -> dict[str, RequiredVersion]:
-    """Return the requirements in a project's files and row, and their places."""
     required = item.requirements
     wanted = {
         package: RequiredVersion(spec=spec, place=str(required.places.get(package, "matrix.yaml")))

@@ -108,7 +108,7 @@ def test_second_push_does_not_change_the_attachments(place: Place, monkeypatch: 
     before = len(place.writes())
     assert attached(place, plan) == first
     # Nor when another run of the same workflow, or another commit, pushes the same image.
-    monkeypatch.setattr(provenance, "_invocation", lambda _: "https://ci.example/runs/8")
+    monkeypatch.setattr(provenance, "_github_run_url", lambda _: "https://ci.example/runs/8")
     assert attached(place, plan) == first
     assert len(place.writes()) == before
 

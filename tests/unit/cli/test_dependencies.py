@@ -130,7 +130,7 @@ def test_impossible_dependency_requests_are_refused(imgbuild: Command) -> None:
         hint = f"imgbuild resolve {shlex.join(words)}"
         assert (done.status, hint in done.stderr) == (InputError.exit_code, True)
     for words in (("flash-attn",), ("flash-attn", TARGET)):
-        assert "published as source" in imgbuild("why", *words).stderr
+        assert "published only as source" in imgbuild("why", *words).stderr
 
 
 def test_dependency_summary_of_all_targets_fits_80_columns(

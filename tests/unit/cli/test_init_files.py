@@ -89,7 +89,7 @@ def test_conda_package_missing_from_index_is_excluded(imgbuild: Command) -> None
     )
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    assert row()["exclude"] == {"some-tool": "a conda package that is missing from the index"}
+    assert row()["exclude"] == {"some-tool": "a Conda package that is missing from the index"}
     require("dependencies:\n  - pytorch=2.6.0\n  - pip:\n    - some-tool\n", "environment.yml")
     Path("matrix.yaml").unlink()
     assert "some-tool: the index has no such package" in imgbuild("init").stderr

@@ -37,7 +37,7 @@ def command(
         (["torch", "--index", "torch=nowhere"], "no index nowhere"),
         (["torch", "--have", "torch>=2"], "an exact version"),
         (["torch", "--have", "torch==2.8.0+cu128", "--cuda", "12.6"], "a build for CUDA 12.8"),
-        (["trl", "--index", "trl=torch"], "a separate index for each CUDA release"),
+        (["trl", "--index", "trl=torch"], "whose URL depends on the CUDA release"),
     ],
 )
 def test_resolve_refuses_invalid_arguments(command: Command, line: list[str], message: str) -> None:

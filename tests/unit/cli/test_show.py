@@ -402,7 +402,7 @@ def test_list_without_a_result_names_filters_and_the_nearest_target(imgbuild: Co
     assert "GPU V100 has compute capability 7.0, but images require at least 7.5" in done.stderr
     assert "at least" not in imgbuild("list", "--gpu", "A100", "--cuda", "11").stderr
     done = imgbuild("list", "--with", "flash_attn>=2", *matrix_options)
-    assert "no image has flash-attn: it is published as source" in done.stderr
+    assert "no image has flash-attn: it is published only as source" in done.stderr
     assert 'without it: attn_implementation="sdpa"' in done.stderr
     for words in (
         ("--gpu", "hopper"), ("--with", "verl>="), ("--driver", "new"), ("--python", "3.x"),

@@ -119,7 +119,7 @@ def test_release_without_a_hash_is_refused_in_offline_mode(tmp_path):
     catalogue = FileCatalogue(IndexLookup({"own": place}, {}, "own", http), rules, http, store)
     release = ReleaseCatalogue(catalogue, Library(store), store).release("lib", "1.0")
     assert release is not None
-    with pytest.raises(FetchFailed, match="the index own has no hash of it") as caught:
+    with pytest.raises(FetchFailed, match="the index own has no hash of this file") as caught:
         ReleaseCatalogue(catalogue, Library(store), store).wheel("lib", release)
     assert caught.value.hint == "run once without --offline"
     # A folder needs no network: its files are also hashed offline.

@@ -219,7 +219,7 @@ def test_error_of_an_offline_audit_has_the_number_of_remote_wheels(tmp_path: Pat
 def test_architecture_missing_in_the_lock_is_refused(tmp_path: Path) -> None:
     with package_set(tmp_path) as audited_lock, pytest.raises(LockStale) as caught:
         audit_lock.audit_lock(audited_lock.lock, Arch.ARM64, audited_lock.inputs())
-    assert caught.value.message == "the lock of small does not cover arm64, only x86_64"
+    assert caught.value.message == "the lock of small does not include arm64, only x86_64"
     assert caught.value.hint == "run imgbuild lock small"
 
 

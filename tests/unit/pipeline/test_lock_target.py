@@ -97,7 +97,9 @@ def test_gpus_that_a_package_does_not_support_are_omitted(capsys):
     lock = samples.lock(samples.wheel("triton")).with_gpus(("9.0", "10.3", "12.1"))
     report = Report(target="small", arch="x86_64", findings=(_unsupported("sm_103, sm_121"),))
     assert lock_target.omit_unsupported_gpus(lock, [report]).gpu == ("9.0",)
-    assert "without the GPUs 10.3, 12.1 of its `like` row: triton: no" in capsys.readouterr().err
+    assert (
+        "without the GPUs 10.3, 12.1 of the target in `like`: triton: no" in capsys.readouterr().err
+    )
     waived = msgspec.structs.replace(
         report, findings=(_unsupported("sm_103", Severity.NOTE), _unsupported("libcudart.so.13"))
     )

@@ -45,8 +45,8 @@ def test_packages_are_read_from_an_install_command(tmp_path, command, installed)
     ("script", "text", "reason"),
     [
         ("if test -f x; then\npip install torch\nfi", "pip install torch", "a condition"),
-        ("[ -f x ] && pip install torch", "pip install torch", "the test before it succeeds"),
-        ("pip check || pip install torch", "pip install torch", "the command before it fails"),
+        ("[ -f x ] && pip install torch", "pip install torch", "the preceding test succeeds"),
+        ("pip check || pip install torch", "pip install torch", "the preceding command fails"),
         ("pip install $PACKAGES", "$PACKAGES", "contains a variable"),
         ("pip install 'torch", "pip install 'torch", "has an unterminated quotation"),
         ("git clone https://git.example/a && cd a && pip install -e .", "install .",

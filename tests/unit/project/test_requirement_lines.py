@@ -145,7 +145,7 @@ def test_requirements_file_exported_by_conda_is_recognized(tmp_path):
 def test_local_versions_for_other_hardware_are_dropped_with_a_note(tmp_path):
     result = read_declarations(tmp_path, {"requirements.txt": "torch==2.6.0+cpu\n"})
     assert requirement_texts(result) == ["torch==2.6.0"]
-    assert "builds for CUDA" in unread_reasons(result)["torch==2.6.0+cpu"]
+    assert "CUDA builds" in unread_reasons(result)["torch==2.6.0+cpu"]
     assert result.cuda == ()
 
 
@@ -155,8 +155,8 @@ def test_pytorch_indexes_of_other_hardware_and_nightly_builds_are_noted(tmp_path
     lines = [f"--extra-index-url {url}\n" for url in (*urls, nightly)]
     result = read_declarations(tmp_path, {"requirements.txt": "".join((*lines, "torch\n"))})
     notes = unread_reasons(result)
-    assert notes[urls[0]] == "images use builds for CUDA, not for cpu"
-    assert notes[urls[1]] == "images use builds for CUDA, not for rocm6.3"
+    assert notes[urls[0]] == "images use CUDA builds, not cpu builds"
+    assert notes[urls[1]] == "images use CUDA builds, not rocm6.3 builds"
     assert "CUDA 12.8 is used" in notes[nightly]
     assert [each.name for each in result.cuda] == ["12.8"]
     assert result.indexes == ()

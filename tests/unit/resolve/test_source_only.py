@@ -65,8 +65,8 @@ def test_remedies_for_a_missing_wheel_are_in_order() -> None:
         imports=[ImportSite(file="a.py", line=3)],
     )
     assert advice.reason == (
-        "the index has no wheel for Python 3.11, torch 2.6.0 and CUDA 12.4, only source that"
-        " compiles CUDA code"
+        "the index has no wheel for Python 3.11, torch 2.6.0 and CUDA 12.4, only source with"
+        " CUDA code"
     )
     starts = [line.partition(":")[0] for line in advice.remedy_lines]
     assert starts[:3] == ["the URL of a wheel", "a target with this package", "needed by a.py"]

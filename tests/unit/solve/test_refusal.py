@@ -112,7 +112,7 @@ def test_excluded_architecture_is_refused_with_reason_and_alternatives(tmp_path)
     with pytest.raises(NoSolution, match="small cannot be built for arm64") as caught:
         solve.refuse_excluded(SolveProblem(matrix, "small", Arch.ARM64, context))
     assert caught.value.reasons == ("torch has no CUDA there",)
-    assert caught.value.hint == "targets that have arm64: other"
+    assert caught.value.hint == "targets for arm64: other"
     solve.refuse_excluded(SolveProblem(matrix, "small", Arch.X86_64, context))
 
 

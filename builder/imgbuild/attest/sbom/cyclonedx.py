@@ -1,8 +1,7 @@
 """Writes SBOMs as CycloneDX 1.6 in JSON.
 
 The bytes depend only on the `Sbom`: the serial number is derived from the content, and the time is
-the date of the lock. No library is used, because digests would change with its version. Tests
-validate the documents against the published schema.
+the date of the lock. No library is used, because digests would change with its version.
 """
 
 from __future__ import annotations
@@ -84,7 +83,6 @@ def _component(part: Component) -> dict[str, Any]:
 
 
 def _image_properties(sbom: Sbom) -> dict[str, str]:
-    """Return the image and its layers, to which components refer."""
     layers = {
         f"layer.{layer.name}.{what}": value
         for layer in sbom.layers
@@ -109,7 +107,6 @@ def _dependencies(sbom: Sbom) -> list[dict[str, Any]]:
 
 
 def _formulation(sbom: Sbom) -> list[dict[str, Any]]:
-    """Return the build inputs of wheels that were built from sdists."""
     return [
         {
             "bom-ref": f"build/{built}",

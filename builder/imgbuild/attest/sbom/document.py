@@ -37,7 +37,7 @@ REQUIREMENT_DEPTH = 4  # copyright files that refer to another, one after the ot
 
 
 class ComponentKind(enum.StrEnum):
-    """The kind of a component."""
+    """The kind of a component in an SBOM."""
 
     IMAGE = "image"
     SYSTEM = "system"  # the distribution that debs are of
@@ -56,11 +56,12 @@ OUTSIDE_KINDS = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
-    """A component. `id` is unique in the SBOM. `layer` is the layer that contains the component.
+    """A component of an image.
 
-    `index` is empty for packages from the default index. `source` is the Debian source package, or
-    the URL of a package that is not from an index. `cpe` (CPE 2.3) identifies components without a
-    package URL for scanners.
+    `id` is unique in the SBOM, and `layer` is the layer that contains the component. `index` is
+    empty for packages from the default index. `source` is the Debian source package, or the URL of
+    a package that is not from an index. `cpe` (CPE 2.3) identifies components without a package URL
+    for scanners.
     """
 
     id: str
@@ -80,8 +81,8 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     """The components of one image.
 
-    `needs` maps IDs to the IDs of dependencies. `build_inputs` maps the IDs of wheels to the IDs of
-    their build inputs.
+    `needs` maps IDs of components to IDs of their dependencies, and `build_inputs` the IDs of
+    wheels to IDs of their build inputs.
     """
 
     target: str
@@ -101,7 +102,7 @@ def create_sbom(
     """Return the SBOM of the image of `lock` on `arch`."""
     planned = create_plan(lock, arch)
     layers = {layer.id: layer for layer in target_digests.arch[arch].layers}
-    maker = _ComponentFactory(lock, arch, sbom_packages, _places(planned.layers, layers))
+    maker = _ComponentFactory(lock, arch, sbom_packages, _layers_by_input(planned.layers, layers))
     parts = (
         *maker.system_components(),
         *maker.base(),
@@ -135,10 +136,9 @@ def create_sbom(
     )
 
 
-def _places(
+def _layers_by_input(
     layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> dict[Sha256, LayerDigests]:
-    """Return the layer of each wheel, Debian package, archive and added file, by sha256."""
     places: dict[Sha256, LayerDigests] = {}
     for layer in layers:
         place = target_digests[layer.id]
@@ -149,7 +149,6 @@ def _places(
 def _added_components(
     lock: Lock, layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> Iterator[Component]:
-    """Yield the components that imgbuild or the user adds: environment, entry point, and files."""
     for layer in layers:
         recipe, place = layer.recipe, target_digests[layer.id]
         if isinstance(recipe, VenvRecipe | FilesRecipe):
@@ -172,14 +171,11 @@ def _added_components(
 
 
 def _cpython_cpe(version: str) -> str:
-    """Return the CPE of CPython `version`. Pre-releases such as rc1 are the update component."""
     release = Version(version).base_version
     return CPYTHON_CPE.format(release, version.removeprefix(release) or "*")
 
 
 class _ComponentFactory:
-    """Creates the components of an image from the lock and `sbom_packages`."""
-
     def __init__(
         self,
         lock: Lock,
@@ -190,7 +186,7 @@ class _ComponentFactory:
         self._lock = lock
         self._arch = arch
         self._known = sbom_packages.packages
-        self._places = places
+        self._layers_by_input = places
         self._resolution: Resolution = lock.arch[arch]
         self._installed = installed_wheels(self._resolution)
         self._default = default_index_name(lock)
@@ -210,7 +206,6 @@ class _ComponentFactory:
             )
 
     def base(self) -> Iterator[Component]:
-        """Yield the base image from a registry; its contents are unknown."""
         manifest = self._resolution.base_manifest
         if manifest is None:
             return
@@ -229,7 +224,6 @@ class _ComponentFactory:
         )
 
     def interpreter_components(self) -> Iterator[Component]:
-        """Yield the standalone build of Python, if the base has one."""
         archive = self._resolution.python
         if archive:
             url = (self._lock.base.standalone or {}).get(self._arch, "")
@@ -243,11 +237,10 @@ class _ComponentFactory:
                 purl=purl.generic_purl(CPYTHON, archive.version, url=url, sha256=archive.sha256),
                 cpe=_cpython_cpe(archive.version),
                 licence=Licence(CPYTHON_LICENCE),
-                layer=self._places.get(archive.sha256),
+                layer=self._layers_by_input.get(archive.sha256),
             )
 
     def deb_components(self) -> Iterator[Component]:
-        """Yield the components for Debian packages."""
         for deb in self._resolution.debs:
             record = self._record(deb)
             source = record.source or deb.package
@@ -268,16 +261,14 @@ class _ComponentFactory:
                 ),
                 licence=self._licence(deb),
                 source=f"{source} {version}" if record.file else "",
-                layer=self._places.get(deb.sha256),
+                layer=self._layers_by_input.get(deb.sha256),
             )
 
     def wheels(self) -> Iterator[Component]:
-        """Yield the components for installed wheels."""
         for wheel in self._installed:
             yield self._wheel(f"wheel/{wheel.package}", ComponentKind.WHEEL, wheel)
 
     def build_inputs(self) -> Iterator[Component]:
-        """Yield the distinct sources and build tools of wheels in the image."""
         components = {}
         for built in self._resolution.built:
             components[built.sdist.sha256] = Component(
@@ -298,14 +289,12 @@ class _ComponentFactory:
         yield from components.values()
 
     def sdists_and_tools(self) -> dict[str, tuple[str, ...]]:
-        """Return the sdist and build tools by wheel that was built from source."""
         return {
             f"wheel/{built.package}": (f"sdist/{built.package}", *_tools(built))
             for built in self._resolution.built
         }
 
     def dependency_edges(self) -> dict[str, tuple[str, ...]]:
-        """Return the dependencies of each component, which can be empty."""
         base = self._lock.base
         tags = WheelTags(python=base.python, glibc=base.glibc, arch=self._arch)
         wheels = needs.wheel_dependencies(
@@ -325,7 +314,7 @@ class _ComponentFactory:
     def root_components(
         self, inside: list[str], edges: Mapping[str, tuple[str, ...]]
     ) -> tuple[str, ...]:
-        """Return the direct dependencies: requested packages, and packages without dependents."""
+        """Return the requested packages and the packages without dependents."""
         lock = self._lock
         added = lock.extends.packages if lock.extends else ()
         packages = (*lock.base.packages, *(lock.base.tools or ()), *added)
@@ -345,7 +334,7 @@ class _ComponentFactory:
             licence=self._licence(wheel),
             index=wheel.index if wheel.index != self._default else "",
             source=self._addresses.get(wheel.package, "") if kind is ComponentKind.WHEEL else "",
-            layer=self._places.get(wheel.sha256) if kind is ComponentKind.WHEEL else None,
+            layer=self._layers_by_input.get(wheel.sha256) if kind is ComponentKind.WHEEL else None,
         )
 
     def _record(self, item: Wheel | Deb) -> Package:

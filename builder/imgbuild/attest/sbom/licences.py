@@ -1,7 +1,7 @@
 """Reads licences of wheels (METADATA) and Debian packages (copyright files) as SPDX expressions.
 
-Ambiguous names such as "BSD" are kept as text, and copyright files that are not machine-readable
-are ignored.
+Ambiguous names such as "BSD" are kept as text. Copyright files that are not machine-readable are
+ignored.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def parse_headers(text: str) -> Message:
 
 
 def metadata_licence(text: str) -> Licence:
-    """The licence declared in METADATA: License-Expression, then License, then classifiers."""
+    """Return the licence in METADATA: License-Expression, or else License, or else classifiers."""
     fields = parse_headers(text)
     stated = fields.get("License-Expression", "").strip()
     if stated:
@@ -108,7 +108,7 @@ def metadata_licence(text: str) -> Licence:
 
 
 def copyright_licence(text: str) -> Licence:
-    """Return all licences in a copyright file in Debian's machine-readable format, joined with AND.
+    """Join all licences in a copyright file in Debian's machine-readable format with AND.
 
     The licences are those of the source package, even if the binary package contains only a part of
     it.
@@ -136,7 +136,7 @@ def licence_references(expression: str) -> Iterator[str]:
 
 
 def _normalize_expression(text: str) -> str:
-    """Normalize `text` as an SPDX expression. Empty if it is not an SPDX expression."""
+    """Normalize `text` as an SPDX expression, or return "" if it is not one."""
     try:
         return str(canonicalize_license_expression(text)) if text else ""
     except InvalidLicenseExpression:

@@ -1,4 +1,4 @@
-"""Computes dependencies between packages of an image, for SBOMs, `imgbuild why` and `tree`.
+"""Computes dependencies between packages of an image.
 
 Requirements that are not installed are omitted, because the audit reports them.
 """
@@ -18,7 +18,7 @@ from imgbuild.values import normalize_package
 class AppliedRequirement(msgspec.Struct, frozen=True):
     """An applicable requirement of `package`.
 
-    `extra` is the extra of `package` that declares the requirement, if any.
+    `extra` is the extra of `package` that declares the requirement, or "".
     """
 
     package: str
@@ -29,7 +29,7 @@ class AppliedRequirement(msgspec.Struct, frozen=True):
 def wheel_dependencies(
     packages: Mapping[str, Package], markers: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Map each package to the packages that it requires, including those of requested extras."""
+    """Map each package to the packages that it and its requested extras require."""
     lines = {
         package: record.needs if record.requires is None else record.requires
         for package, record in packages.items()
@@ -45,9 +45,10 @@ def wheel_dependencies(
 def applied_requirements(
     requires: Mapping[str, Iterable[str]], markers: Mapping[str, str]
 ) -> list[AppliedRequirement]:
-    """Return the requirements between packages of `requires`, including those of requested extras.
+    """Return the requirements that packages in `requires` have on each other.
 
-    `requires` maps normalized package names to requirements.
+    `requires` maps normalized package names to requirements. Requirements of requested extras are
+    included.
     """
     requirements = {
         package: _requirements_among(requires.keys(), lines) for package, lines in requires.items()

@@ -1,9 +1,8 @@
 """Writes `images/packages.json`, which lists licences and requirements of input files.
 
-Each wheel or Debian package is read once, while it is in the cache, and recorded by sha256. The
-source packages of Debian packages are recorded, too. Records are added and never changed, as in
-`layers.json`. SBOMs are created from lock, digests and this file. Data of packages without a record
-is unknown. `imgbuild why` and `tree` read requirements from the file.
+Each wheel or Debian package is read once, while it is in the cache, and recorded by sha256. Records
+are added and never changed, as in `layers.json`. SBOMs are created from lock, digests and this
+file. Data about packages without a record is unknown.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ class Package(
     omit_defaults=True,
     rename={"license_text": "words", "copyright_package": "see", "provides": "gives"},
 ):
-    """The metadata of a file.
+    """The metadata of a wheel or Debian package.
 
-    `licence` is an SPDX expression, and `license_text` is the declared text if it is not one.
+    `licence` is an SPDX expression, or "" if the declared text `license_text` is not one.
     `copyright_package` is the package that contains the copyright file. `source` and
     `source_version` identify the Debian source package. `requires` contains the requirements of a
-    wheel. It is None in older records, which list package names in `needs`. `needs` contains the
-    dependencies of a deb (`mawk | awk`), and `provides` the names that the deb provides.
+    wheel. It is None in older records, which list package names in `needs`. For a Debian package,
+    `needs` contains the dependencies (`mawk | awk`), and `provides` the names that it provides.
     """
 
     file: str
@@ -64,7 +63,7 @@ class Package(
 
     @property
     def is_current(self) -> bool:
-        """Whether the record has all fields of the current format."""
+        """True if the record has all fields of the current format."""
         return self.requires is not None or not self.file.endswith(".whl")
 
 
@@ -81,16 +80,13 @@ def packages_path(images: Path) -> Path:
 
 
 def read_packages(images: Path) -> SbomPackages:
-    """Read the packages of the folder `images`. Empty if nothing was recorded."""
+    """Read the records in the folder `images`, or return an empty value if there are none."""
     path = packages_path(images)
     return parse_sbom_packages(path.read_bytes(), str(path)) if path.is_file() else SbomPackages()
 
 
 def recorded_packages(folders: Iterable[Path]) -> dict[Sha256, Package]:
-    """Return the records in all `folders` that have the current format.
-
-    Folders without `packages.json` are ignored.
-    """
+    """Return the records in all `folders` that have the current format."""
     return {
         key: package
         for images in dict.fromkeys(folders)
@@ -102,7 +98,7 @@ def recorded_packages(folders: Iterable[Path]) -> dict[Sha256, Package]:
 def parse_sbom_packages(data: bytes, file: str) -> SbomPackages:
     """Decode the packages in `data`, the content of `file`.
 
-    Raises InputError or LockStale if it is unreadable.
+    Raises InputError if it is invalid, and LockStale if it has another format.
     """
     hint = "restore the file from git, or delete it and lock again"
     packages = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
@@ -116,7 +112,7 @@ def parse_sbom_packages(data: bytes, file: str) -> SbomPackages:
 
 
 def packages_of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
-    """Restrict `sbom_packages` to files of `lock`, and to requirements that the lock satisfies."""
+    """Restrict `sbom_packages` to files in `lock`, and to requirements that the lock satisfies."""
     files = {
         key: sbom_packages.packages[key]
         for key, _ in _sorted_files(lock)
@@ -128,23 +124,22 @@ def packages_of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
         packages={
             key: msgspec.structs.replace(
                 package,
-                requires=package.requires and _lines_among(there, package.requires),
-                needs=_lines_among(there, package.needs),
+                requires=package.requires and _lines_requiring(there, package.requires),
+                needs=_lines_requiring(there, package.needs),
             )
             for key, package in files.items()
         }
     )
 
 
-def _lines_among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the `lines` that require one of the packages `there`."""
+def _lines_requiring(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if there & named_packages(line))
 
 
 def merge_sbom_packages(
     sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]
 ) -> SbomPackages:
-    """Merge records. Raises IntegrityError if they conflict for a file."""
+    """Merge records. Raises IntegrityError if two records of a file differ."""
     packages = dict(sbom_packages.packages)
     for key, package in new_packages.items():
         recorded = packages.get(key)
@@ -157,7 +152,7 @@ def merge_sbom_packages(
 
 
 def record_packages(images: Path, lock: Lock, store: Store) -> None:
-    """Record the metadata of files in `lock` that are in the cache."""
+    """Record the metadata of the files in `lock` that are in the cache."""
     with store.hold_lock(f"records-{sha256(str(images).encode())}"):
         sbom_packages = read_packages(images)
         pending = [

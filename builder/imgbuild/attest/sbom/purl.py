@@ -1,7 +1,7 @@
 """Creates package URLs, such as `pkg:pypi/torch@2.6.0?file_name=…`.
 
-Package URLs of wheels and debs have no download location, because files are identified by name and
-sha256.
+Package URLs of wheels and Debian packages have no download location, because files are identified
+by name and sha256.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ def deb_purl(package: str, version: str, arch: str, *, release: str, source: str
 
 
 def generic_purl(name: str, version: str, *, url: str, sha256: Sha256) -> str:
-    """Return the package URL of a file without a package type, downloaded from `url`."""
+    """Return the package URL of a file from `url` that no package type describes."""
     place = {"checksum": f"sha256:{sha256}", "download_url": url}
     return _purl("generic", name, version, place)
 
 
 def oci_purl(name: str, digest: Digest, *, arch: str, place: str = "") -> str:
-    """Return the package URL of an image. `place` is the repository with host, if known."""
+    """Return the package URL of an image.
+
+    `place` is the repository with host, or "" if unknown.
+    """
     return _purl("oci", name.lower(), digest, {"arch": arch, "repository_url": place})
 
 

@@ -44,7 +44,7 @@ def spdx_document(sbom: Sbom) -> bytes:
         "packages": [_package(part, sbom.layers) for part in (sbom.image, *sbom.components)],
         "relationships": list(_relationships(sbom)),
     }
-    if texts := _texts(sbom):
+    if texts := _licence_texts(sbom):
         body["hasExtractedLicensingInfos"] = texts
     serial = uuid.uuid5(NAMESPACE, sha256(codec.encode_compact(body)))
     # The namespace form of the specification for creators without a website.
@@ -118,8 +118,7 @@ def _licence_reference(words: str) -> str:
     return OWN_WORDS + re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-")
 
 
-def _texts(sbom: Sbom) -> list[dict[str, str]]:
-    """Return the texts of declared licences that are not on the SPDX License List."""
+def _licence_texts(sbom: Sbom) -> list[dict[str, str]]:
     words = {_licence_reference(part.licence.license_text): part.licence.license_text
              for part in sbom.components if part.licence.license_text}  # fmt: skip
     named: dict[str, list[str]] = {}
@@ -145,6 +144,6 @@ def _license_comment(places: Sequence[str]) -> str:
 
 
 def _id(name: str) -> str:
-    """Return a unique identifier of a part, which consists of letters, digits, dots and hyphens."""
+    """Return a unique identifier of a component, made of letters, digits, dots and hyphens."""
     plain = re.sub(r"[^A-Za-z0-9.-]", lambda match: f".{ord(match[0]):02x}.", name)
     return f"SPDXRef-{plain.replace('.2f.', '-')}"

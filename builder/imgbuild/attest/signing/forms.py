@@ -1,8 +1,8 @@
 """Defines the formats of signatures that cosign stores in a registry.
 
-A bundle (cosign 3) is an artifact that contains one statement and has the image as its `subject`. A
+A bundle (cosign 3) is an artifact that contains one statement with the image as its `subject`. A
 collection (cosign 1 and 2) is an image with the tag `sha256-HEX.sig` (signatures) or
-`sha256-HEX.att` (statements), and one layer for each signature or statement. imgbuild writes
+`sha256-HEX.att` (statements), with one layer for each signature or statement. imgbuild writes
 bundles, and reads both formats. cosign 3 reads collections only if the image has no bundle.
 """
 
@@ -41,7 +41,7 @@ class _Material(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Bundle(msgspec.Struct, frozen=True, rename="camel"):
-    """The envelope and the key of a bundle. A bundle for a file signature has no envelope."""
+    """A cosign bundle: a signed envelope and the key. A bundle for a file has no envelope."""
 
     media_type: str
     verification_material: _Material
@@ -64,7 +64,7 @@ class _Critical(msgspec.Struct, frozen=True):
 
 
 class ImageClaim(msgspec.Struct, frozen=True):
-    """The payload of a signature in a collection: a simple-signing document."""
+    """The payload of a signature in a collection, a simple-signing document."""
 
     critical: _Critical
 
@@ -75,12 +75,12 @@ class ImageClaim(msgspec.Struct, frozen=True):
 
 
 def collection_tag(digest: Digest, kind: str) -> str:
-    """Return the tag of the collection of type `kind` for an image."""
+    """Return the tag of the collection for an image. `kind` is "sig" or "att"."""
     return f"{digest.replace(':', '-')}.{kind}"
 
 
 def create_bundle(envelope: Envelope, hint: str) -> bytes:
-    """Return the bundle of a statement signed with the key that `hint` identifies."""
+    """Return the bundle of a statement. `hint` identifies the key that signed the statement."""
     return codec.encode_compact(
         {
             "mediaType": BUNDLE,
@@ -91,7 +91,7 @@ def create_bundle(envelope: Envelope, hint: str) -> bytes:
 
 
 def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> bytes:
-    """Return the manifest to attach the bundle `data` to the image `subject`."""
+    """Return the manifest that attaches the bundle `data` to the image `subject`."""
     return create_manifest(
         create_descriptor(EMPTY_TYPE, EMPTY_CONFIG),
         [create_descriptor(BUNDLE, data)],

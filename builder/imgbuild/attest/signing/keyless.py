@@ -1,4 +1,4 @@
-"""Signs images without a key, by running cosign with the identity of the CI job.
+"""Signs images without a key by running cosign with the identity of the CI job.
 
 Bundles contain a certificate instead of a key. Only cosign contacts the services that issue and log
 certificates.

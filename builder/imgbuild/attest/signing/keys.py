@@ -1,7 +1,7 @@
 """Loads private and public keys (ECDSA P-256 and Ed25519) and asks for passwords.
 
 Keys are read from PEM files in the formats of openssl and cosign. Passwords are read from
-$COSIGN_PASSWORD, else from the terminal. Messages contain no passwords or private keys.
+$COSIGN_PASSWORD, or else from the terminal. Messages contain no passwords or private keys.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _SCRYPT_LIMIT = 1 << 20  # cosign has N = 65536; a larger value would exhaust me
 
 
 class PublicKey:
-    """A public key, which verifies signatures.
+    """A public key.
 
-    `hint` identifies the key in a bundle. It is the base64-encoded SHA-256 of the key in DER.
+    `hint`, which identifies the key in a bundle, is the base64-encoded SHA-256 of the key in DER.
     """
 
     def __init__(self, key: PublicKeyTypes) -> None:
@@ -54,7 +54,7 @@ class PublicKey:
         self.hint = base64.b64encode(hashlib.sha256(der).digest()).decode()
 
     def verify(self, data: bytes, signature: bytes) -> bool:
-        """Whether `signature` is a valid signature of `data`."""
+        """Return whether `signature` is a valid signature of `data`."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -116,9 +116,8 @@ def load_public(path: Path) -> PublicKey:
 def load_private(path: Path, password: Callable[[Path], bytes] | None = None) -> PrivateKey:
     """Load the private key at `path`.
 
-    `password` (default: `key_password`) is called only if the file is encrypted.
-
-    Raises InputError if it is missing or unsupported.
+    `password`, by default `key_password`, is called only if the file is encrypted. Raises
+    InputError if the file is missing or unsupported.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
@@ -143,7 +142,7 @@ def load_private(path: Path, password: Callable[[Path], bytes] | None = None) ->
 
 
 def key_password(path: Path) -> bytes:
-    """The password of the key at `path`, from $COSIGN_PASSWORD if set, or else from a prompt."""
+    """Return the password in $COSIGN_PASSWORD, or else prompt for the password of `path`."""
     if (password := os.environ.get(PASSWORD)) is not None:
         return password.encode()
     if not sys.stdin.isatty():
@@ -164,7 +163,7 @@ class _Cipher(msgspec.Struct, frozen=True):
 
 
 class _EncryptedKey(msgspec.Struct, frozen=True):
-    """The encrypted format of cosign: key derivation parameters and encrypted DER."""
+    """An encrypted private key in cosign's format, with the parameters of the key derivation."""
 
     kdf: _Kdf
     cipher: _Cipher
@@ -172,10 +171,7 @@ class _EncryptedKey(msgspec.Struct, frozen=True):
 
 
 def _decrypt_key(body: bytes, password: bytes, path: Path) -> bytes:
-    """Decrypt the DER in cosign's format.
-
-    Raises ValueError if the data or the password is wrong.
-    """
+    """Return the DER of the key. Raises ValueError if the data or the password is wrong."""
     from nacl.exceptions import CryptoError
     from nacl.secret import SecretBox
 

@@ -54,7 +54,7 @@ def sign_image(
 ) -> tuple[SignedSubject, ...]:
     """Sign the image of `lock_bundle` on `arches`, the SBOMs, and the provenance `statement`.
 
-    If the key has already signed an equivalent provenance, this provenance is used instead of
+    If `key` has already signed an equivalent provenance, this provenance is used instead of
     `statement`.
     """
     sign = partial(signer.sign_subject, client, repository, key=key)
@@ -98,7 +98,7 @@ def sign_manifests(
 
 
 def sbom_statements(lock_bundle: LockBundle, arch: Arch) -> tuple[bytes, ...]:
-    """Statements about the manifest for `arch` with the SBOMs of `lock_bundle`."""
+    """Return statements about the manifest for `arch` with the SBOMs of `lock_bundle`."""
     digest = lock_bundle.target_digests.arch[arch].manifest
     return tuple(
         statements.create_statement(
@@ -116,7 +116,7 @@ def _signed_provenance(
     statement: bytes,
     key: PrivateKey,
 ) -> bytes | None:
-    """Return a provenance that `key` has signed and whose comparable fields equal `statement`'s.
+    """Return an attached provenance that `key` signed and that is equivalent to `statement`.
 
     Return None if the image has no such provenance.
     """

@@ -1,6 +1,6 @@
 """Signs images in a registry, and statements about images, in the format of cosign 3.
 
-The same key and statements yield the same bytes, so signing again adds nothing.
+The same key and statements yield the same bytes, so that signing again adds nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from imgbuild.values import Digest
 
 
 class SignedSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """A signed image, with the types of signed statements and the manifests of bundles."""
+    """A signed image, with the types of signed statements and the digests of bundles."""
 
     digest: Digest
     statements: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Creates in-toto statements, and signs them in DSSE envelopes.
 
-The signed bytes are the type and the bytes of the statement (DSSE's pre-authentication encoding),
-so readers do not have to reproduce the JSON.
+The signed bytes contain the bytes of the statement (DSSE's pre-authentication encoding), so that
+readers do not have to reproduce the JSON.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Envelope(msgspec.Struct, frozen=True, rename="camel"):
         return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(self.payload), self.payload)
 
     def by(self, key: PublicKey) -> bool:
-        """Whether one of the signatures is by `key`."""
+        """Return whether one of the signatures was created with `key`."""
         return any(key.verify(self.signed, each.sig) for each in self.signatures)
 
     def parse_statement(self, label: str) -> Statement:
@@ -69,7 +69,7 @@ class Envelope(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def create_statement(digests: Sequence[Digest], kind: str, predicate: object) -> bytes:
-    """Encode a statement of type `kind` with `predicate` about the images `digests`."""
+    """Encode a statement about the images `digests`. `kind` is the predicate type."""
     subjects = [{"digest": {"sha256": digest.removeprefix("sha256:")}} for digest in digests]
     return codec.encode_compact(
         {

@@ -28,10 +28,10 @@ from imgbuild.values import Digest
 
 
 class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
-    """A signature: location, subject, and signed bytes.
+    """A signature with its location, subject and signed bytes.
 
     `kind` is the predicate type, which is the same for image signatures in all formats. `payload`
-    is the statement, or empty for a signature in a collection.
+    is the statement, or b"" for a signature in a collection.
     """
 
     place: str
@@ -43,7 +43,7 @@ class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes = b""
 
     def by(self, key: PublicKey) -> bool:
-        """Whether the signature is by `key`."""
+        """Return whether the signature was created with `key`."""
         return any(key.verify(self.signed, each) for each in self.signatures)
 
 
@@ -75,7 +75,7 @@ def read_signatures(
     for kind in (forms.SIGNATURES, forms.ATTESTATIONS):
         layers: tuple[Descriptor, ...] = ()
         with _record_errors(damaged):
-            layers = _layers(client, repository, digest, kind)
+            layers = _collection_layers(client, repository, digest, kind)
         for number, layer in enumerate(layers, start=1):
             with _record_errors(damaged):
                 place = f"layer {number} of {forms.collection_tag(digest, kind)}"
@@ -85,7 +85,6 @@ def read_signatures(
 
 @contextlib.contextmanager
 def _record_errors(damaged: list[str]) -> Iterator[None]:
-    """Record an absent or invalid signature, and continue."""
     try:
         yield
     except InputError as error:
@@ -157,17 +156,16 @@ def _envelope_signature(envelope: Envelope, place: str, hint: str = "") -> Store
 def put_bundle(
     client: RegistryClient, repository: Repository, subject: Descriptor, data: bytes, kind: str
 ) -> Digest:
-    """Attach the bundle `data` of a statement of `kind` to `subject` unless it exists."""
+    """Attach the bundle `data` to `subject` unless it exists. `kind` is the predicate type."""
     manifest = forms.bundle_manifest(subject, data, kind)
     return artifact_store.put_artifact(
         client, repository, subject.digest, forms.BUNDLE, manifest, (EMPTY_CONFIG, data)
     )
 
 
-def _layers(
+def _collection_layers(
     client: RegistryClient, repository: Repository, digest: Digest, kind: str
 ) -> tuple[Descriptor, ...]:
-    """Return the layers of an image's collection. Empty if the tag does not exist."""
     tag = forms.collection_tag(digest, kind)
     try:
         fetched = client.manifest(repository.tagged(tag))
