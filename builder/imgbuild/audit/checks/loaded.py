@@ -1,8 +1,8 @@
-"""Finds libraries that are loaded by a name that does not exist: part of `elf` (separate: strings).
+"""Finds libraries that are loaded by a name that does not exist (part of `elf`; separate: strings).
 
-Only names without a version are reported, and only if the library exists under a versioned name:
-other names are for other platforms. A file that also contains a versioned name tries both names. A
-package is assumed to load its own libraries by their correct names.
+Only names without a version are reported, and only if the library exists under a versioned name,
+because other names are for other platforms. A file that also contains a versioned name tries both
+names. A package is assumed to load its own libraries by their correct names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOOLKIT = "nvidia-"
 def check_loaded_libraries(
     package_set: PackageSet, libraries: LibraryMap, known: Libraries
 ) -> Iterator[Finding]:
-    """Yield warnings for names under which no library exists.
+    """Yield a warning for each name under which no library exists.
 
     The findings are not errors, because code that loads a library can be optional.
     """
@@ -46,7 +46,7 @@ def check_loaded_libraries(
 
 
 def _is_same(package: str, owner: str) -> bool:
-    """Whether both packages are components of the same product, such as the CUDA toolkit."""
+    """Return whether both packages are components of the same product, such as the CUDA toolkit."""
     toolkit = package.startswith(TOOLKIT) and owner.startswith(TOOLKIT)
     return package == owner or toolkit
 
