@@ -1,4 +1,4 @@
-"""Finds libraries that are loaded by a name that does not exist (part of `elf`; separate: strings).
+"""Finds libraries that are loaded by a name that does not exist (separate: strings).
 
 Only names without a version are reported, and only if the library exists under a versioned name,
 because other names are for other platforms. A file that also contains a versioned name tries both
