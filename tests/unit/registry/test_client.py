@@ -29,7 +29,6 @@ def _client() -> RegistryClient:
 
 
 def manifest(**more: object) -> bytes:
-    """A manifest of one layer."""
     config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": EMPTY.size}
     layer = {"mediaType": documents.LAYER, "digest": BLOB.digest, "size": BLOB.size}
     return json.dumps(
@@ -41,7 +40,6 @@ def manifest(**more: object) -> bytes:
 def push(
     client: RegistryClient, registry: Registry, *, tag: str | None = "one", **more: object
 ) -> str:
-    """Push an image of one layer."""
     for source in (BLOB, EMPTY):
         client.upload_blob(registry.repository("me/x"), source)
     data = manifest(**more)

@@ -24,7 +24,6 @@ SQLITE = extension_module(
 
 
 def findings(*modules: ElfFacts, base: tuple[ElfFacts, ...] = BASE) -> list[Finding]:
-    """The findings for an archive with an interpreter, libpython and `modules`."""
     interpreter = [PROGRAM, LIBPYTHON, *modules]
     package_set = SharedObjects({}, python="3.12")
     return standalone.check_standalone_python(
