@@ -16,7 +16,7 @@ from imgbuild.deb.debian_version import satisfies_relation, version_key
 from imgbuild.errors import InputError, InputProblem, NoSolution
 
 NEEDS = ("Pre-Depends", "Depends")
-CONFLICT_FIELDS = ("Conflicts", "Breaks")
+CONFLICT_FIELDS = {"Conflicts": "conflicts with", "Breaks": "breaks"}
 PRIORITIES = ("required", "important", "standard", "optional", "extra")
 
 Paragraph = Mapping[str, str]
@@ -161,7 +161,7 @@ def _check_names(archive: DebianArchive, requested: Sequence[str], file: str) ->
 def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) -> None:
     reasons: list[str] = []
     for name, package in sorted(chosen.items()):
-        for field in CONFLICT_FIELDS:
+        for field, verb in CONFLICT_FIELDS.items():
             for (relation,) in parse_clauses(package.get(field, "")):
                 # A package may conflict with a name that it provides: it then conflicts with other
                 # providers.
@@ -169,7 +169,7 @@ def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) ->
                     name
                 }
                 reasons.extend(
-                    f"{name} {field.lower()} {relation}, which {hit} {chosen[hit]['Version']} is"
+                    f"{name} {verb} {relation}, which {hit} {chosen[hit]['Version']} satisfies"
                     for hit in sorted(hits & chosen.keys())
                 )
     if reasons:

@@ -51,8 +51,9 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Tar
     learned = constraints.read_constraints(project.images)
     for arch, resolution in lock.arch.items():
         for entry in constraints.violated_constraints(learned, resolution.versions):
-            has = resolution.versions.get(entry.other, "none")
-            reasons.append(f"{arch}: {entry}, but {entry.other} {has} is locked")
+            version = resolution.versions.get(entry.other)
+            locked = "is not locked" if version is None else f"{version} is locked"
+            reasons.append(f"{arch}: {entry}, but {entry.other} {locked}")
     for file, text in requirement_files(lock).items():
         path = project.images / name / file
         if not path.is_file() or boundary.read_regular_file(path) != text.encode():

@@ -117,8 +117,8 @@ def image_for_arch(source: RegistrySource, arch: Arch | None) -> PlatformImage:
 def _require_type(media_type: str, reference: ImageReference) -> None:
     if media_type not in OCI_DOCUMENT_TYPES:
         message = (
-            f"{reference} has the type {media_type}, and an OCI layout cannot contain this "
-            "type unchanged"
+            f"{reference} has the media type {media_type}, which an OCI layout cannot contain "
+            "unchanged"
         )
         raise InputError(message, hint="use an OCI image, or convert this image with `skopeo copy`")
 

@@ -134,8 +134,8 @@ def find_lock_of_target(
         return b""
     if target_digests is None or target_digests.manifest != built:
         reporter.warn(
-            f"{layout.path} has {built}, which does not match the lock of {target}, so the file"
-            f" will contain no lock; to build the locked image, run: imgbuild build {target}"
+            f"{layout.path} has {built}, which does not match the lock of {target}, so the output"
+            f" will not contain a lock; to build the locked image, run: imgbuild build {target}"
         )
         return b""
     return boundary.read_regular_file(lock_path(images, target))
@@ -151,7 +151,7 @@ def find_lock_of_image(
     target = Path(layout.name).name
     if target and lock_path(images, target).exists():
         return find_lock_of_target(images, target, layout, arch, reporter=reporter)
-    reporter.warn(f"{layout.path}: found no lock of the image, so the file will not contain a lock")
+    reporter.warn(f"{layout.path}: found no lock of the image, so the output will not contain one")
     return b""
 
 

@@ -134,7 +134,7 @@ def _locked_digests(
             place,
             f"the run belongs to the target {target!r}, which has no lock in this project",
             hint="select another project with --matrix FILE; locked in this project: "
-            "{', '.join(project.locked_targets())}",
+            f"{', '.join(project.locked_targets())}",
         )
     lock = lock_file.read_lock(project.images, target)
     return lock, image_digests.read_digests(project.images, lock)
@@ -165,8 +165,8 @@ def _refuse_other_image(
     refuse_content(
         place,
         f"the run belongs to {target} on {arch} with configuration {config}, but {path} has {has}",
-        hint="record the run at the git revision with the digest of that image, or test the "
-        "current image",
+        hint="record the run at the git revision that has the digest of the tested image, or test "
+        "the current image",
     )
 
 

@@ -219,7 +219,7 @@ class _ModuleCalls:
                 yield from problems
             taken = registries.registered_name(self.package_set, self.rules, fact, what)
             if taken is not None:
-                text = f"registers {taken!r} with {what.path}, which {version} already registers"
+                text = f"registers {taken!r} with {what.path}, but {version} already registers it"
                 yield ConflictRelation.REGISTERED, f"{what.path}({taken})", text
 
     def _finding(

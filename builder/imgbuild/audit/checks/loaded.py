@@ -60,8 +60,8 @@ def _finding(
         FindingPlace(package, version, file),
         CHECK,
         Severity.WARNING,
-        f"{package} {version}: {file} loads {name}, which is not in a folder of the dynamic linker;"
-        f" {owner} {other_version} has {there}",
+        f"{package} {version}: {file} loads {name}, which is not in a folder that the dynamic "
+        f"linker searches; {owner} {other_version} has {there}",
         relation=ConflictRelation.LIBRARY,
         remedy=f"if this part of {package} is used, add a link /usr/lib/{name} to {near}",
         subject=name,

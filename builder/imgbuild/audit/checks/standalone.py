@@ -41,7 +41,7 @@ def _findings(package_set: PackageSet, libraries: LibraryMap) -> Iterator[Findin
                 ):
                     old.setdefault((library, version), []).append(facts.file)
     for library, users in sorted(missing.items()):
-        text = f"linked to {library}, which neither its archive nor the base has"
+        text = f"linked to {library}, which neither its archive nor the base provides"
         yield _finding(
             package_set,
             users,

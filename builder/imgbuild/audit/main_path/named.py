@@ -19,9 +19,9 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import EXCLUDED_FOLDERS
 from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
 
-NAMED_REASON = "imported because the user names it"
-PART = "provides most lazily imported names of a package that the user names"
-INTEGRATION = "for another package that the user names"
+NAMED_REASON = "imported because the user lists it"
+PART = "provides most lazily imported names of a package that the user lists"
+INTEGRATION = "integrates another package that the user lists"
 # Not followed: it is large, and has optional parts behind values that other modules compute.
 EXCLUDED_PACKAGES = frozenset(("torch",))
 # Folders without parts for other packages: wandb.vendor.pygments is a copy of Pygments, while

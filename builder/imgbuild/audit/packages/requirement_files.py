@@ -191,7 +191,7 @@ class _RequirementReader:
         if requirement.url is not None:
             pin = _url_pin(requirement)
             if pin is None:
-                why = "the URL is not that of a wheel or an sdist, so the version is unknown"
+                why = "the version is unknown, because the URL is not that of a wheel or sdist"
                 unread = UncheckedPart(what=str(requirement), why=why, required=True)
                 self.unread.append(unread)
                 return
