@@ -194,7 +194,7 @@ def _report(
 
 
 def group_advisories(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
-    """Group the advisories of a package that share an ID, directly or indirectly."""
+    """Group a package's advisories, so that all advisories with a common ID are in one group."""
     by_package: dict[tuple[str, str, str], list[list[Advisory]]] = {}
     for advisory in advisories:
         before = by_package.setdefault(advisory.package.key, [])

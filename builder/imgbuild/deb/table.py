@@ -240,7 +240,7 @@ def _triggers(package: DebContents) -> list[tuple[str, str]]:
 
 
 def trigger_interests(package: DebContents) -> list[tuple[str, str]]:
-    """Return each trigger in which `package` is interested, and "/noawait" or ""."""
+    """Return the triggers in which `package` is interested, each with "/noawait" or ""."""
     return [
         (trigger, "/noawait" if verb.endswith("noawait") else "")
         for verb, trigger in _triggers(package)

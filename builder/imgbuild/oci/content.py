@@ -70,7 +70,7 @@ class ContentChecker:
         self._sum = 0
 
     def add_piece(self, piece: bytes) -> bytes:
-        """Add and return `piece`. Raises IntegrityError if more than the expected size is added."""
+        """Count and return `piece`. Raises IntegrityError if the content is too large."""
         self._seen += len(piece)
         if self._seen > self._size:
             message = f"{self._where} has more than the expected {self._size} bytes"

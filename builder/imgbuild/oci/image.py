@@ -1,8 +1,7 @@
 """Reads documents and layers of images, and checks documents against their digests.
 
-An `ImageSource` is the location of an image. This module supports folders and archives with an OCI
-layout, and the output of `docker save`. `registry.image` supports registries. No files are
-unpacked.
+Images are read from folders and archives with an OCI layout, or from the output of `docker save`.
+`registry.image` reads images from registries. No files are unpacked.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CONFIGS = (CONFIG, "application/vnd.docker.container.image.v1+json")
 
 
 class ImageSource(Protocol):
-    """The location of an image."""
+    """A source from which an image is read, such as a folder or a registry."""
 
     @property
     def name(self) -> str:

@@ -40,7 +40,7 @@ class RegistrySource:
         self.top = self.fetched.descriptor
 
     def read_document(self, descriptor: Descriptor) -> bytes:
-        """See `ImageSource`."""
+        """Implements `ImageSource.read_document`."""
         if descriptor.digest == self.top.digest:
             return self.fetched.data
         if descriptor.media_type in manifests.TYPES:
@@ -48,13 +48,13 @@ class RegistrySource:
         return self.client.blob(self.repository, descriptor)
 
     def size(self, layer: Descriptor) -> int | None:
-        """See `ImageSource`."""
+        """Implements `ImageSource.size`."""
         return self.client.has(self.repository, layer.digest)
 
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """See `ImageSource`.
+        """Implements `ImageSource.read`.
 
         While the layer is read, a copy is stored in the cache's temporary folder.
         """

@@ -174,7 +174,7 @@ class StreamEnds:
             self._held -= len(self._pieces.popleft())
 
     def join(self) -> None:
-        """Finish the buffer for the end of the stream after the last piece."""
+        """Join the pieces at the end of the stream. Call this method after the last piece."""
         self._pieces = deque([b"".join(self._pieces)])
 
     def read(self, offset: int, size: int) -> bytes | None:

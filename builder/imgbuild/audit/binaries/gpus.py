@@ -39,7 +39,7 @@ class GpuModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class KernelLibraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A shell pattern of paths in a wheel: libraries whose GPU code is always required."""
+    """A shell pattern for the paths of libraries in a wheel, whose GPU code is always required."""
 
     file: str
     why: str

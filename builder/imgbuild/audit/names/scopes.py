@@ -38,7 +38,7 @@ class Scopes:
         self._names = sorted({*self.imports, *self.calls, *self.attributes})
 
     def scope_runner(self, scope: str) -> str:
-        """Return the function whose call runs the statements of `scope`, or "" for import.
+        """Return the function that runs the statements of `scope`, or "" if the import does.
 
         A class body runs with the enclosing scope. Nested functions are assumed to be called.
         """

@@ -87,7 +87,7 @@ def is_read(archive: PythonArchive, store: Store) -> bool:
 
 
 def linked_libraries(links: Mapping[str, str]) -> list[ElfFacts]:
-    """Return `links` in folders that the dynamic linker searches, as libraries.
+    """Return the links that the dynamic linker can find, as libraries.
 
     `links` maps paths to targets.
     """

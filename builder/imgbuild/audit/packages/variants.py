@@ -26,7 +26,7 @@ def linked_runtimes(facts: ElfFacts) -> frozenset[str]:
 def cuda_family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
     """Return the CUDA family of a package set, such as "13", or "" if unknown.
 
-    The family is determined by torch.
+    torch determines the family.
     """
     majors: set[str] = set()
     for owner, facts in elf_facts:

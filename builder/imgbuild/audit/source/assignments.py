@@ -106,7 +106,7 @@ class AssignmentReader:
     # Values
 
     def read_return(self, node: ast.Return) -> None:
-        """Record `return value`, on which conditions that call the function depend."""
+        """Record the value in a `return` statement, for conditions that call the function."""
         if node.value is not None:
             self.expressions.read_expression(node.value)
             scope, name_value = self.expressions.scope, self.conditions.value(node.value)

@@ -181,7 +181,7 @@ class NameValues:
         self.frame = self.frame.parent or self.frame
 
     def declare_names(self, names: Collection[str]) -> None:
-        """Record `global` or `nonlocal`, which allow several scopes to bind the names."""
+        """Record the names in a `global` or `nonlocal` statement, which several scopes may bind."""
         self.frame.declared.update(names)
         self.frame.values.update(dict.fromkeys(names, UNKNOWN_VALUE))
 

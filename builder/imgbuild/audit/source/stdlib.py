@@ -24,7 +24,7 @@ _Names = dict[str, str]  # specifier of Python's version → names, separated by
 
 
 class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Names in the standard library, by specifier of Python versions.
+    """Names that only some Python versions have in the standard library, by specifier.
 
     `names` and `subscripts` map modules to such names.
     """
