@@ -1,1 +1,1 @@
-"""Fetches the inputs of a lock, builds layers from the inputs, and writes the OCI layout."""
+"""Fetches the inputs in a lock, builds layers from them, and writes the OCI layout."""

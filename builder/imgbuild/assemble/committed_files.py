@@ -39,7 +39,7 @@ WORK_MODE = 0o1777  # modes of the working folder, as in the image: any user may
 
 
 class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder at HEAD: the git directory, the commit, and the tree of the folder."""
+    """A folder at HEAD: the git directory, the commit, and the git tree of the folder."""
 
     folder: Path
     git_folder: Path
@@ -48,7 +48,7 @@ class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a `CommittedFolder` as members, and paths with missing content.
+    """The files of a `CommittedFolder` as layer members, and the paths without content.
 
     `left_out` lists paths with names that a layer cannot contain. `submodules` lists folders of
     other repositories. `pointers` lists files whose content is stored by git-lfs. `entries` are the
@@ -63,7 +63,7 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_committed_folder(folder: Path) -> CommittedFolder:
-    """Find the commit and the tree of `folder` at HEAD.
+    """Return `folder` at HEAD.
 
     Raises InputError if the folder is not in a repository or has no committed file.
     """
@@ -89,7 +89,7 @@ def find_committed_folder(folder: Path) -> CommittedFolder:
 def read_committed_files(
     committed: CommittedFolder, workdir: str, contents: Path
 ) -> CommittedFiles:
-    """Read the members below `workdir`, an absolute path. The file contents go into `contents`."""
+    """Read the members below `workdir`, an absolute path, and write contents to `contents`."""
     repository = GitObjects(committed.git_folder)
     top = workdir.strip("/")
     members = [LayerMember(path=top, kind=MemberKind.FOLDER, mode=WORK_MODE)]
@@ -150,7 +150,7 @@ def _append_content(
 
 
 def find_differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str, ...]:
-    """List paths that are not committed or differ from the commit.
+    """Return the paths that are not committed or differ from the commit.
 
     Ignored paths and files whose content is stored by git-lfs are excluded.
     """
@@ -182,7 +182,7 @@ def _changed_paths(folder: Path, entries: Sequence[TreeEntry]) -> Iterable[str]:
 
 
 def _is_committed(path: Path, entry: TreeEntry) -> bool:
-    """Whether the file has the content and the type of `entry`.
+    """Return whether the file has the content and the type of `entry`.
 
     Line endings that git converted on checkout are ignored. Raises OSError if the file is
     unreadable.
@@ -207,7 +207,6 @@ def _is_committed(path: Path, entry: TreeEntry) -> bool:
 
 
 def _object_name(entry: TreeEntry, size: int, pieces: Iterable[bytes]) -> str:
-    """Compute the git object ID of a file, with the hash algorithm of the repository."""
     form = "sha256" if len(entry.object) == 64 else "sha1"
     hasher = hashlib.new(form, b"blob %d\0" % size, usedforsecurity=False)
     for piece in pieces:

@@ -1,6 +1,6 @@
-"""Finds the modes and owners of folders in the base image that get additional files.
+"""Finds the modes and owners of folders in the base image to which files are added.
 
-The lock records modes and owners that are not the default. Without them, a layer with a file below
+The lock records modes and owners that are not the default. Otherwise, a layer with a file below
 /root would make /root readable by every user.
 """
 
@@ -39,7 +39,7 @@ SETGID = 0o2000
 
 
 class BasePath(msgspec.Struct, frozen=True, kw_only=True):
-    """The type of a path of the base and, for a folder, the mode and owner."""
+    """A path in the base: the type and, for a folder, the mode and owner."""
 
     path: str
     kind: str
@@ -49,7 +49,7 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
 def complete_lock(lock: Lock, inputs: Inputs) -> Lock:
     """Add the base folders of added files that have a non-default mode or owner to `lock`.
 
-    Inputs of the base are fetched unless facts about the inputs are stored. Raises InputError if a
+    Inputs of the base are fetched unless the cache has facts about them. Raises InputError if a
     file or link would replace a folder, or if a parent is not a folder or is a setgid folder.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):
@@ -97,7 +97,7 @@ def find_unread_layers(lock: Lock, store: Store) -> list[Layer]:
 
 
 def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
-    """Return all paths of a base, as facts to publish. The inputs must be in the store."""
+    """Return all paths of a base as a fact for the facts file. The store must have the layers."""
     paths = [
         path if path.kind == FOLDER else msgspec.structs.replace(path, folder=DEFAULT_FOLDER)
         for path in _base_paths(layers, store)
@@ -111,7 +111,6 @@ def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
 
 
 def _published_base_paths(layers: Sequence[Layer]) -> list[BasePath] | None:
-    """Return all paths of a published base, or None if unknown."""
     data = installed_facts().fact(FACT, base_key(layers))
     if data is None:
         return None
@@ -123,12 +122,11 @@ def _published_base_paths(layers: Sequence[Layer]) -> list[BasePath] | None:
 
 
 def base_key(layers: Sequence[Layer]) -> str:
-    """Return the cache key of the paths of a base image. It depends on the layers of the base."""
+    """Return the cache key of the paths of a base image with `layers`."""
     return codec.encode_compact([layer.id for layer in layers]).decode()
 
 
 def _paths(extends: Extends) -> tuple[list[str], set[str]]:
-    """Return the added paths and their parent folders."""
     placed = sorted((*extends.files, *extends.links))
     above = sorted({folder for path in placed for folder in _parent_folders(path)})
     return above, {path.strip("/") for path in placed}
@@ -141,10 +139,6 @@ def _key(layers: Sequence[Layer], above: Sequence[str], placed: set[str]) -> str
 def _base_folders(
     every: Iterable[BasePath], above: Sequence[str], placed: set[str]
 ) -> tuple[BasePath, ...]:
-    """Return the folders of the base image that contain an added path or are an added path.
-
-    If no package lists a folder, the folder is inferred from the paths below it.
-    """
     base_folders: dict[str, BasePath] = {}
     for seen in every:
         if seen.path in above or (seen.path in placed and seen.kind == FOLDER):
@@ -155,7 +149,6 @@ def _base_folders(
 
 
 def _refuse_conflicts(target: str, extends: Extends, seen: BasePath) -> None:
-    """Raise InputError if an added path conflicts with the existing entry `seen`."""
     place = f"/{seen.path}"
     added = {**extends.links, **{path: file.file for path, file in extends.files.items()}}
     path = min(path for path in added if path == place or path.startswith(f"{place}/"))
@@ -181,14 +174,13 @@ def _refuse_conflicts(target: str, extends: Extends, seen: BasePath) -> None:
 
 
 def _parent_folders(path: str) -> Iterator[str]:
-    """Yield the parent folders of an absolute path, without leading slashes."""
     path = path.strip("/")
     while path := path.rpartition("/")[0]:
         yield path
 
 
 def _base_paths(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
-    """Yield every path of a Debian base, including added packages, or of a registry image.
+    """Yield every path of a Debian base with added packages, or of a registry image.
 
     Paths of a standalone Python are omitted, because files cannot be added to its folder.
     """

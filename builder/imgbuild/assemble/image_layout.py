@@ -49,7 +49,7 @@ def build_layout(
     verify: bool,
     only_base: bool = False,
 ) -> BuiltImage:
-    """Write the image of `lock` on `arches` to the OCI layout `output`, with the locked digest.
+    """Write the image of `lock` for `arches` to the OCI layout `output`, with the locked digest.
 
     If `only_base` is set, the image has only the layers of the base. digests.json does not contain
     the digest of this image.

@@ -1,4 +1,4 @@
-"""Fetches inputs of layers that are missing from the cache, and reads file tables of wheels."""
+"""Fetches layer inputs that are missing from the cache, and reads the file tables of wheels."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Inputs:
         self._kept_files = kept_files
 
     def with_transfer(self, transfer: Transfer, *, kept_files: Collection[Sha256]) -> Inputs:
-        """Return a copy that counts downloads in `transfer` and does not drop `kept_files`."""
+        """Return a copy that counts downloads in `transfer` and does not delete `kept_files`."""
         context = msgspec.structs.replace(self.context, transfer=transfer)
         return Inputs(self.matrix, context, mirror=self.mirror, kept_files=kept_files)
 
     @property
     def store(self) -> Store:
-        """The cache from which inputs are read."""
+        """The cache that contains the inputs."""
         return self.context.store
 
     @property
@@ -84,7 +84,7 @@ class Inputs:
         return lacked
 
     def link_published_layers(self, lock: Lock, records: Mapping[Digest, LayerRecord]) -> None:
-        """Fetch the published layers `records` (by id) that `lock` extends into the store.
+        """Fetch the published layers `records` (by ID) that `lock` extends into the store.
 
         Does nothing if the matrix defines no location of layers, or if the mirror is the only
         source and lacks the layers. The layers are then built from their inputs. Raises FetchFailed
@@ -102,7 +102,7 @@ class Inputs:
         return Origins(self.matrix, self.context, self.mirror)
 
     def sources(self, lock: Lock) -> LockSources:
-        """Return the sources of the files of `lock`, according to the current matrix."""
+        """Return the sources of the files in `lock`, according to the current matrix."""
         return LockSources(lock, self.matrix, self.context)
 
     def drop_files(self, hashes: Iterable[Sha256]) -> None:
@@ -116,7 +116,7 @@ class Inputs:
     ) -> dict[str, tuple[conflicts.InstalledFile, ...]]:
         """Return the installed files of each package, with CRC and size.
 
-        Cached by the hash of the wheel.
+        File tables are cached by the hash of the wheel.
         """
         tables = {}
         for layer in layers:
@@ -136,9 +136,9 @@ class Inputs:
         return tables
 
     def read(self, layer: Layer) -> bool:
-        """Whether the file tables of all wheels in `layer` are known.
+        """Return whether the file tables of all wheels in `layer` are known.
 
-        True if the layer has no wheels.
+        Returns True if the layer has no wheels.
         """
         recipe = layer.recipe
         return not isinstance(recipe, WheelsRecipe) or all(
@@ -148,7 +148,6 @@ class Inputs:
     def _stored_table(
         self, recipe: WheelsRecipe, wheel: Wheel
     ) -> tuple[conflicts.InstalledFile, ...] | None:
-        """Return the file table of a wheel, from the store or from published facts."""
         stored = self.store.fact(TABLES, _table_key(recipe, wheel))
         if stored is not None:
             return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
@@ -182,7 +181,10 @@ class Inputs:
 def split_into_batches(
     items: Iterable[T], size: Callable[[T], int], *, bounded: bool
 ) -> Iterator[list[T]]:
-    """Yield batches of at most BATCH_BYTES, or a larger single item. Unbounded: one batch."""
+    """Yield batches of at most BATCH_BYTES, or of a single larger item.
+
+    If `bounded` is False, a single batch is returned.
+    """
     batch: list[T] = []
     total = 0
     for item in items:
@@ -197,7 +199,7 @@ def split_into_batches(
 
 
 def installation_key(recipe: WheelsRecipe, wheel: Wheel) -> str:
-    """Return the parameters of a wheel's installation: prefix, Python, and excluded paths."""
+    """Return a cache key for the installation of a wheel: prefix, Python, and excluded paths."""
     omit = recipe.omit.get(wheel.package, ())
     return codec.encode_compact([recipe.prefix, recipe.python, omit]).decode()
 

@@ -42,7 +42,7 @@ FACT = "base-record"
 
 
 class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer to build.
+    """A layer to build.
 
     If `record` is set, the bytes of the layer must match the record. If `keep` is set, the blob is
     added to the store. Otherwise, only the digests are computed. If `verify` is set, the contents
@@ -64,7 +64,7 @@ class BuiltLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> BuiltLayer:
-    """Build one layer in this process.
+    """Build a layer in this process.
 
     `advance` is called with the number of bytes after each read.
     """
@@ -105,10 +105,7 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> B
 
 
 def base_record(layer: Layer, store: Store) -> LayerRecord | None:
-    """Return the record that `make_layer` cached for a Debian base. None for other layers.
-
-    The record is cached because a base takes longest to build and is the same in all projects.
-    """
+    """Return the record that `make_layer` cached for a Debian base, or None for other layers."""
     stored = store.fact(FACT, layer.id) if isinstance(layer.recipe, DebianRecipe) else None
     return None if stored is None else msgspec.json.decode(stored, type=LayerRecord)
 
@@ -147,7 +144,6 @@ def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[LayerMembe
 
 
 def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
-    """Return the records of the wheels whose contents this build checked."""
     facts = {}
     for wheel in recipe.wheels:
         read = archive.read_wheel(require_file(store, wheel.sha256, wheel.file), label=wheel.file)
@@ -183,12 +179,18 @@ def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Lay
 
 
 def input_paths(recipe: Recipe, store: Store) -> dict[Sha256, Path]:
-    """Find the files in the store that a recipe reads. Raises FetchFailed if one is missing."""
+    """Return the path in the store of each file that a recipe reads.
+
+    Raises FetchFailed if a file is missing.
+    """
     return {file.sha256: require_file(store, file.sha256, file.file) for file in recipe.inputs}
 
 
 def require_file(store: Store, sha256: Sha256, name: str) -> Path:
-    """Return the path of the file in the store. Raises FetchFailed if the file is missing."""
+    """Return the path of the file with the hash `sha256`.
+
+    Raises FetchFailed, with `name` in the message, if the file is missing.
+    """
     path = store.file(sha256)
     if path is None:
         message = f"{name} (sha256 {sha256}) is not in the cache {store.root}"

@@ -1,7 +1,7 @@
-"""Finds the mirror (IMGBUILD_MIRROR), a private registry with inputs, and downloads inputs.
+"""Finds the mirror, a private registry that stores inputs, and downloads inputs from it.
 
 Files from a mirror are checked against the hashes in the lock. A mirror changes where files are
-downloaded from, but does not change the files, locks or digests.
+downloaded from, but not the files, locks or digests.
 
 A mirror is set by an option, $IMGBUILD_MIRROR, mirror.json next to the matrix, or the user's
 mirror.json, in this order. The value `off` disables the mirror.
@@ -40,7 +40,7 @@ OFF_VALUE = "off"
 
 
 class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The setting that `imgbuild registry mirror use` writes.
+    """A setting that `imgbuild registry mirror use` writes.
 
     If `only` is set, files that the mirror lacks are not requested from an index. `plain_http`
     allows a registry without TLS on another machine.
@@ -52,7 +52,7 @@ class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MirrorOrigin(enum.StrEnum):
-    """The origin of the mirror setting."""
+    """Where the mirror is set."""
 
     OPTION = "--mirror"
     ENVIRONMENT = f"${VARIABLE}"
@@ -61,7 +61,7 @@ class MirrorOrigin(enum.StrEnum):
 
 
 class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting and its origin. `place` is the file with the setting, if any."""
+    """A mirror setting and its origin. `place` is the file with the setting, if any."""
 
     setting: MirrorSetting
     origin: MirrorOrigin
@@ -69,12 +69,12 @@ class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def user_file() -> Path:
-    """Return the file with the user's setting in $XDG_CONFIG_HOME (default: ~/.config)."""
+    """Return the file with the user's mirror setting, in $XDG_CONFIG_HOME (default: ~/.config)."""
     return files.xdg_folder("XDG_CONFIG_HOME", ".config") / "imgbuild" / FILE
 
 
 def find_mirror(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:
-    """Find the mirror setting for the project in `root`. Returns None if no mirror is used.
+    """Return the mirror setting for the project in `root`, or None if no mirror is used.
 
     `text` and `only` are values of command-line options. Raises InputError if a setting cannot be
     read, or if `only` is set without a mirror.
@@ -102,8 +102,8 @@ def find_mirror(root: Path, text: str | None = None, *, only: bool = False) -> N
 def parse_mirror_repository(text: str, place: str) -> Repository:
     """Parse the mirror `text` (HOST/REPOSITORY).
 
-    Raises InputError, with the `place` of the text, if it is invalid or has no host. Without a
-    host, the name would refer to Docker Hub.
+    Raises InputError, with `place` in the message, if `text` is invalid or has no host. Without a
+    host, the repository would be on Docker Hub.
     """
     try:
         parsed = parse_repository(text)
@@ -166,7 +166,7 @@ class Mirror:
         any_source: bool = False,
         plain_http: Collection[str] = (),
     ) -> Mirror | None:
-        """Return the mirror of a setting, if any.
+        """Return the mirror with the setting `named`, or None if there is no setting.
 
         If `any_source` is set, other sources are always allowed.
         """
@@ -235,7 +235,7 @@ class Mirror:
     def _fetch(
         self, item: Input, context: Context, bar: ProgressBar, stop: StopFlag
     ) -> Digest | None:
-        """Fetch one file, or return None if the mirror does not have the file."""
+        """Fetch a file. Returns None if the mirror does not have the file."""
         request = self.client.file_request(self.repository, item.as_locked_file, layer=item.layer)
         try:
             fetch_file(request, self.client.context(context), bar.advance, stop)

@@ -1,7 +1,7 @@
-"""Describes the inputs of a lock as artifacts of a private registry.
+"""Describes the inputs of a lock as artifacts in a mirror.
 
 Every file that a build from the lock downloads is a blob whose digest is the SHA-256 in the lock.
-One artifact references all blobs, so that the registry does not delete them, and users can list
+An artifact references all blobs, so that the registry does not delete them, and users can list
 them. The artifact contains no timestamp and no property of the machine.
 """
 
@@ -36,7 +36,7 @@ DIGITS = 12  # of the artifact's digest in the permanent tag
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a build from a lock reads. With `layer`, the file is stored as a blob."""
+    """A file that a build from a lock reads. With `layer`, the cache stores the file as a blob."""
 
     file: str
     digest: Digest
@@ -46,22 +46,22 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sha256(self) -> Sha256:
-        """The hexadecimal hash, as in locks and the store."""
+        """The hash as hexadecimal digits, as in locks and the store."""
         return self.digest.removeprefix("sha256:")
 
     @property
     def as_locked_file(self) -> LockedFile:
-        """The input as a file of a lock."""
+        """The input as a locked file."""
         return LockedFile(file=self.file, size=self.size, sha256=self.sha256)
 
     def is_in(self, store: Store) -> bool:
-        """Whether the file exists in `store`."""
+        """Return whether the file exists in `store`."""
         path = store.blob(self.digest) if self.layer else store.file(self.sha256)
         return path is not None
 
 
 def collect_inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
-    """Return every input of `lock` on `arch`, without duplicates, sorted by name.
+    """Return every input of `lock` for `arch`, without duplicates, sorted by name.
 
     For a wheel built from an sdist, the wheel, the sdist and the build requirements are included. A
     build uses the wheel. The other files are required to build the wheel again.
@@ -73,7 +73,7 @@ def collect_inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
 
 
 def inputs_by_hash(lock: Lock) -> dict[Sha256, Input]:
-    """Return the inputs of `lock` on all architectures, by hash."""
+    """Return the inputs of `lock` for all architectures, by hash."""
     return {item.sha256: item for arch in lock.arch for item in collect_inputs(lock, arch)}
 
 
@@ -120,7 +120,7 @@ def _files(items: Iterable[LockedFile], media_type: str, *, folder: str = "") ->
 
 
 def artifact_manifest(lock: Lock, arch: Arch) -> bytes:
-    """Create the manifest that references every input of `lock` on `arch`."""
+    """Return the manifest that references every input of `lock` for `arch`."""
     layers = [
         Descriptor(
             media_type=item.media_type,
@@ -145,5 +145,5 @@ def artifact_tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
 
 
 def latest_tag(target: str, arch: Arch) -> str:
-    """Return the tag of a target's latest inputs, which differs from an image's TARGET-ARCH."""
+    """Return the tag of a target's latest inputs, which is not the tag TARGET-ARCH of an image."""
     return f"{target}-{arch}-inputs"

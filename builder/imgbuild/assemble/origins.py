@@ -44,7 +44,7 @@ def fetch_from(items: Sequence[Input], origins: Iterable[Origin], store: Store) 
 
 
 class Origins:
-    """The origins of inputs for a project. If the context is offline, `mirror` must be None."""
+    """The origins of a project's inputs. If the context is offline, `mirror` must be None."""
 
     def __init__(self, matrix: Matrix, context: Context, mirror: Mirror | None) -> None:
         self._matrix = matrix
@@ -53,7 +53,7 @@ class Origins:
         self._mirror = mirror
 
     def input_origins(self, lock: Lock) -> Iterator[Origin]:
-        """Yield the origins of the inputs of `lock`, in order."""
+        """Yield the origins for the inputs of `lock`, in order."""
         sources = LockSources(lock, self._matrix, self._context)
         yield partial(self._copy_added_files, lock)
         if lock.project is not None:
@@ -67,7 +67,7 @@ class Origins:
         yield sources.rebuild_wheels
 
     def published_layer_origins(self, overlay: TargetOverlay) -> Iterator[Origin]:
-        """Yield the origins of the published layers. Empty if the matrix defines none."""
+        """Yield the origins for the published layers, if the matrix defines any."""
         target = overlay.published
         if overlay.published_layout is not None:
             yield partial(self._copy_from_layout, overlay.published_layout, target.name)
@@ -89,7 +89,6 @@ class Origins:
                 self._store.add_bytes(data, files[path].sha256)
 
     def _project_wheels(self, project: LockedProject, items: Sequence[Input]) -> None:
-        """Rebuild the wheels of the user's packages."""
         hashes = {item.sha256 for item in items}
         for package, item in project.packages.items():
             _, data = direct.editable_wheel(package, item)
@@ -115,13 +114,11 @@ class Origins:
             mirror.fetch_missing(missing, self._context, title=f"build inputs of {lock.target}")
 
     def _fetch_from_image(self, image: str, items: Sequence[Input]) -> None:
-        """Fetch layers of an image in a registry."""
         layers = [item.as_locked_file for item in items if item.layer]
         if layers:
             base_image.fetch_layers(image, layers, self._context)
 
     def _copy_from_layout(self, layout: Path, name: str, items: Sequence[Input]) -> None:
-        """Copy checked layers of the published target `name` from a layout."""
         for item in items:
             path = layout / "blobs/sha256" / item.sha256
             if not path.is_file():

@@ -1,4 +1,4 @@
-"""Creates layers without packages: the virtual environment, imgbuild's files and users' files."""
+"""Creates the members of layers without packages: environment, imgbuild's files, users' files."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _user_packages(recipe: UserPackages) -> Iterator[LayerMember]:
 
 
 def _constraints(recipe: UserPackages) -> LayerMember:
-    """Return the constraints file with the packages of the image, whose versions pip keeps."""
+    """Return the constraints file, with which pip keeps the versions of the image's packages."""
     versions = sorted(item for item in recipe.versions.items() if item[0] not in UNCONSTRAINED)
     lines = "".join(f"{name}=={version}\n" for name, version in versions)
     return _file(f"{HOME}/constraints.txt", lines)
@@ -141,8 +141,8 @@ def added_members(
 ) -> tuple[LayerMember, ...]:
     """Return the files and links that a user adds. `contents` maps paths to the bytes of files.
 
-    Parent folders of imgbuild and parent folders in the recipe are included, because their owners
-    and modes are not the default.
+    imgbuild's parent folders and those in the recipe are included, because their owners and modes
+    are not the default.
     """
     members = [
         _file(path.strip("/"), contents[path], mode=int(file.mode, 8))

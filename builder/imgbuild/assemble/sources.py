@@ -1,6 +1,6 @@
-"""Locates the files of a lock. URLs are looked up when files are fetched.
+"""Locates the files of a lock, whose URLs are looked up only when files are fetched.
 
-The lock contains no URLs. Wheels are looked up by name and SHA-256 on the page of the package on
+The lock contains no URLs. Wheels are looked up by name and SHA-256 on the page of the package in
 the locked index, and Debian packages on mirrors. Wheels that were built from an sdist are built
 again.
 """
@@ -30,7 +30,7 @@ from imgbuild.values import Sha256
 
 
 def is_near(file: IndexFile) -> bool:
-    """Whether `file` is in the local file system, or in a repository on the local file system."""
+    """Return whether `file` is in the local file system, possibly in a git repository."""
     return file.url.removeprefix(GIT_ADDRESS).startswith("file:")
 
 
@@ -46,7 +46,7 @@ class LocatedFiles(msgspec.Struct, frozen=True):
 
 
 class LockSources:
-    """The sources of the files of `lock`. Indexes are opened when the first URL is needed."""
+    """The sources of the files in `lock`. Indexes are opened when the first URL is needed."""
 
     def __init__(self, lock: Lock, matrix: Matrix, context: Context) -> None:
         self._lock = lock
@@ -55,7 +55,7 @@ class LockSources:
 
     @cached_property
     def indexes(self) -> IndexLookup:
-        """The indexes that the lock references.
+        """The indexes in the lock.
 
         Raises LockStale if the matrix no longer has the target.
         """
@@ -67,7 +67,7 @@ class LockSources:
         A wheel needs no server if it is in a folder that the matrix defines as an index. A wheel to
         build needs no server if the sdist, the build requirements and the packages of the root
         folder are in such a folder or in the cache. An index whose URL is configured in uv is
-        treated as a server. Raises LockStale like `indexes`.
+        treated as a server. Raises LockStale if the matrix no longer has the target.
         """
         if not requested:
             return LocatedFiles()
@@ -97,7 +97,7 @@ class LockSources:
         return LocatedFiles(frozenset(remote), frozenset(parts))
 
     def fetch_files(self, items: Sequence[Input]) -> None:
-        """Fetch files of indexes and archives into the store, for all architectures.
+        """Fetch files from indexes and archives into the store, for all architectures.
 
         The files can include sdists and build requirements. Raises FetchFailed if a file is not
         available, and IntegrityError if a file does not match the lock.
@@ -130,7 +130,7 @@ class LockSources:
         fetch_all(files, self._context, title=f"fetching {lock.target}")
 
     def rebuild_wheels(self, items: Sequence[Input]) -> None:
-        """Rebuild wheels from locked inputs. Raises the errors of `sdists.rebuild_wheel`."""
+        """Rebuild wheels from locked inputs. Raises the same errors as `sdists.rebuild_wheel`."""
         lock, context = self._lock, self._context
         hashes = {item.sha256 for item in items}
         lost = {
@@ -150,22 +150,19 @@ class LockSources:
 
 
 def host_debs(lock: Lock) -> tuple[Deb, ...]:
-    """Return the Debian packages of `lock` for this machine's architecture.
-
-    Empty if the lock does not cover this architecture.
-    """
+    """Return the Debian packages of `lock` for this machine's architecture, if any."""
     resolution = lock.arch.get(sdists.host_arch())
     return resolution.debs if resolution is not None else ()
 
 
 def host_python(lock: Lock) -> PythonArchive | None:
-    """Return the standalone Python of `lock` for this machine's architecture, if any."""
+    """Return the standalone Python of `lock` for this machine's architecture, or None."""
     resolution = lock.arch.get(sdists.host_arch())
     return resolution.python or None if resolution is not None else None
 
 
 def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[str]]]:
-    """Return each Python archive of `lock` with its URLs in the matrix and the lock."""
+    """Return each Python archive of `lock`, with its URLs in the matrix and the lock."""
     source = base.standalone_python if isinstance(base, DebianBase) else None
     named = source.archives if source is not None else {}
     archives = ((arch, resolution.python) for arch, resolution in lock.arch.items())
@@ -178,14 +175,14 @@ def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[st
 
 
 def open_indexes(lock: Lock, matrix: Matrix, http: HttpClient) -> IndexLookup:
-    """Open the indexes that `lock` references. Raises LockStale if the matrix lacks the target."""
+    """Return the indexes in `lock`. Raises LockStale if the matrix lacks the target."""
     located = index_addresses(matrix, _target(lock, matrix), uv.default_index)
     files = direct_files(lock, matrix)
     return IndexLookup(located, lock.indexes, matrix.default_index, http, files)
 
 
 def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]:
-    """Return the wheels and archives of git trees that `lock` references by URL, by package."""
+    """Return the wheels and git archives that `lock` references by URL, by package."""
     if lock.project is None:
         return {}
     locked = [
@@ -200,7 +197,7 @@ def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]
 
 
 def project_folder(lock: Lock, matrix: Matrix) -> Path | None:
-    """Return the folder of the project of `lock`, or None if the matrix does not define it."""
+    """Return the folder of the locked project, or None if the matrix does not define it."""
     item = published.project_row(matrix, lock.target)
     return item.folder if item is not None else None
 
@@ -217,5 +214,5 @@ def _target(lock: Lock, matrix: Matrix) -> Target:
 
 
 def matrix_base(lock: Lock, matrix: Matrix) -> Base:
-    """Return the base of `lock` in the matrix. The name of the target's base can have changed."""
+    """Return the base of `lock` in the current matrix, in which the base can have another name."""
     return matrix.bases[_target(lock, matrix).base]

@@ -18,7 +18,10 @@ PARALLEL_MINIMUM = 2_000_000
 
 
 def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[BuiltLayer]:
-    """Build the layers of `jobs`. Finished layers stay in the store, even after an error."""
+    """Build the layers of `jobs` with up to `processes` processes.
+
+    Finished layers stay in the store, even after an error.
+    """
     if not jobs:
         return []
     total = sum(job.layer.recipe.input_size for job in jobs)

@@ -36,7 +36,7 @@ class AuditTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     `exempt` maps packages to the place or reason of a user's choice: the user chose their versions
     against METADATA, or removed them. `alone` packages are installed without their requirements. If
-    `all_gpus` is false, a GPU that a package does not support is a warning.
+    `all_gpus` is False, a GPU that a package does not support is a warning.
     """
 
     target: str = ""
@@ -100,9 +100,9 @@ def audit_package_set(
 
     `libraries` returns the shared objects of the base, and `interpreter` the files of a standalone
     Python, if there is one. `past` searches other releases for attributes that were removed (check
-    "calls"), and may access an index. If the caller passes a main path as `path`, only that path is
-    checked. `published` are packages that were audited together. A finding between two of them is a
-    warning if only added packages reach its code.
+    "calls"), and may access an index. If `path` is given, only this main path is checked.
+    `published` are packages that were audited together. A finding between two of them is a warning
+    if only added packages reach its code.
     """
     terms = restrict_constraints(
         terms or AuditTerms(),
@@ -144,8 +144,6 @@ def audit_package_set(
 
 
 class _AuditRun:
-    """One run of the checks, which share one main path."""
-
     def __init__(
         self,
         package_set: PackageSet,
@@ -294,7 +292,7 @@ def exempt_finding(finding: Finding, terms: AuditTerms) -> Finding:
 
 
 def relax_learned_finding(finding: Finding, learned: Iterable[Constraint]) -> Finding:
-    """Turn `finding` into a warning if an entry of `learned` shows that its code has never run."""
+    """Turn `finding` into a warning if `learned` shows that its code has never run."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -347,7 +345,7 @@ def _accepts_finding(waiver: Waiver, finding: Finding) -> bool:
 
 
 def restrict_constraints(terms: AuditTerms, versions: Mapping[str, str]) -> AuditTerms:
-    """Return `terms` with only the constraints on packages in `versions`."""
+    """Return `terms` without the constraints on packages that are not in `versions`."""
     constraints = tuple(
         constraint
         for constraint in terms.constraints

@@ -1,4 +1,4 @@
-"""Records which layers were checked against their diff IDs, so that each layer is checked once."""
+"""Records which layers match their diff IDs, so that each layer is checked only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FACT = "diff-id"
 
 
 def is_noted(store: Store, digest: Digest, diff_id: Digest) -> bool:
-    """Whether the tar of the layer `digest` is known to have the digest `diff_id`."""
+    """Return whether the tar of the layer `digest` is known to have the digest `diff_id`."""
     return store.fact(FACT, digest) == diff_id.encode()
 
 
@@ -34,10 +34,8 @@ def require_layer(
 ) -> None:
     """Check the tar of `layer` against the diff ID, unless this check is recorded.
 
-    Callers must check `digest`, the digest of the compressed layer, first.
-
-    Raises IntegrityError if the tar does not match the diff ID. `advance` is called with the bytes
-    of each chunk.
+    Callers must check `digest`, the digest of the compressed layer, first. `advance` is called with
+    the number of bytes in each chunk. Raises IntegrityError if the tar does not match the diff ID.
     """
     if not is_noted(store, digest, layer.diff_id):
         check_digests(layer, digest, advance)
@@ -47,7 +45,7 @@ def require_layer(
 def require_image(
     store: Store, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT_REPORTER
 ) -> None:
-    """Check the unrecorded layers of the image in `layout` for `arch`.
+    """Check the layers of the image in `layout` for `arch`, except those with a recorded check.
 
     Raises IntegrityError if a layer is damaged or does not match its diff ID.
     """

@@ -1,4 +1,4 @@
-"""Defines the context of stages that fetch files: cache, HTTP client, reporter and progress."""
+"""Defines the context of commands that fetch files: cache, HTTP client, reporter, progress."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The cache, the HTTP client and the reporter of a run.
+    """The cache, the HTTP client and the reporter of a command.
 
-    `transfer` combines the downloads of several steps. Without it, each step reports separately.
+    If `transfer` is set, the downloads of several steps are reported together.
     """
 
     store: Store

@@ -1,7 +1,7 @@
-"""Downloads files in parallel into the cache, and verifies sizes and hashes.
+"""Downloads files in parallel into the cache, and checks sizes and hashes.
 
-Interrupted downloads are resumed, because partial files are kept in the store by the hash of the
-complete file. A file whose size or sha256 differs from the lock is never added.
+Interrupted downloads are resumed, because the store keeps partial files by the hash of the complete
+file. A file whose size or sha256 differs from the lock is never added.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ KEPT_NOTE = "downloaded data is kept"
 class FileRequest(msgspec.Struct, frozen=True):
     """A file to download and its URLs.
 
-    `urls` is called only if the file is missing from the store. `hint` is the remedy if no URL has
-    the file. `shown` replaces the URLs in messages. With `layer`, the file is stored as a blob.
+    `urls` is called only if the file is missing from the store. `hint` is the remedy if no URL
+    serves the file. `shown` replaces the URLs in messages. With `layer`, the file is stored as a
+    blob.
     """
 
     locked: LockedFile
@@ -50,7 +51,7 @@ class FileRequest(msgspec.Struct, frozen=True):
     layer: bool = False
 
     def stored(self, store: Store) -> Path | None:
-        """Return the path of the file in `store`, or None.
+        """Return the path of the file in `store`, or None if it is missing.
 
         Raises IntegrityError if the size differs from the lock.
         """
@@ -66,9 +67,9 @@ class FileRequest(msgspec.Struct, frozen=True):
 
 
 def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) -> dict[str, Path]:
-    """Download all `requests` into the store. Returns paths by sha256.
+    """Download the files that the store lacks, and return the paths of all files by sha256.
 
-    Raises FetchFailed if no URL has a file, IntegrityError if a URL returns another file,
+    Raises FetchFailed if no URL serves a file, IntegrityError if a URL serves a different file,
     WorkFailed if the disk is too small, and Interrupted on Ctrl-C. Partial downloads are kept.
     """
     have: dict[str, Path] = {}
@@ -98,7 +99,7 @@ def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) 
 def fetch_file(
     request: FileRequest, context: Context, advance: Callable[[int], object], stop: StopFlag
 ) -> Path:
-    """Return the path of a file in the store after downloading it if it is missing.
+    """Download a file unless the store has it, and return its path.
 
     `advance` is called with the number of received bytes, which is negative if bytes must be
     downloaded again. If `stop` is set, the download ends early. Raises the same errors as
@@ -122,9 +123,10 @@ def fetch_file(
 
 
 def download_unlocked(url: str, name: str, context: Context) -> LockedFile:
-    """Download the file at `url`, whose hash is unknown, into the store as `name`.
+    """Download the file at `url`, whose hash is unknown, into the store.
 
-    Raises FetchFailed if the file cannot be fetched, and WorkFailed if the disk is too small.
+    `name` becomes the name of the locked file. Raises FetchFailed if the file cannot be fetched,
+    and WorkFailed if the disk is too small.
     """
     store, http = context.store, context.http
     limit = None
@@ -144,7 +146,6 @@ def download_unlocked(url: str, name: str, context: Context) -> LockedFile:
 
 @contextlib.contextmanager
 def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[ProgressBar]:
-    """Show the progress bar of the run's downloads, or else a bar for the files in `sizes`."""
     if context.transfer is not None:
         with context.transfer.progress_bar(sizes) as bar:
             yield bar
@@ -159,7 +160,7 @@ def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[Pro
 
 
 def check_space(missing: Mapping[Sha256, Bytes], store: Store) -> None:
-    """Raise WorkFailed if the store's disk is too small for files with these hashes and sizes."""
+    """Raise WorkFailed if the store's disk is too small for the `missing` files."""
     rest = sum(missing.values()) - partial_bytes(store, missing)
     free = shutil.disk_usage(store.root).free
     if rest > free:
@@ -171,7 +172,7 @@ def check_space(missing: Mapping[Sha256, Bytes], store: Store) -> None:
 
 
 class Download:
-    """Completes an open file that can contain the first bytes of `request`."""
+    """Downloads a file whose first bytes may already be on disk."""
 
     def __init__(
         self,
@@ -213,7 +214,6 @@ class Download:
         raise self._failure(failures)
 
     def _failure(self, failures: Sequence[ImgbuildError]) -> ImgbuildError:
-        """Return the error for the failures of all URLs."""
         name, hint = self._locked.file, self._request.hint
         if not failures:
             message = f"{name} is no longer available from any index"

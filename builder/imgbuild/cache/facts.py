@@ -1,4 +1,4 @@
-"""Reads and writes facts in the cache, which are small results derived from input files."""
+"""Reads and writes cached facts, which are small data derived from input files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUM = 65  # bytes of the line with the checksum
 
 
 def fact_path(root: Path, kind: str, key: str) -> Path:
-    """The file of a fact in the cache at `root`. Raises ValueError if the kind is invalid."""
+    """Return the file of a fact in the cache at `root`. Raises ValueError if `kind` is invalid."""
     if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", kind) is None:
         message = f"invalid kind of fact: {kind!r}"
         raise ValueError(message)
@@ -26,9 +26,9 @@ def fact_path(root: Path, kind: str, key: str) -> Path:
 
 
 def read_fact(place: Path) -> bytes | None:
-    """Read the fact at `place`. None if it is missing, damaged, or owned by another user.
+    """Return the fact at `place`, or None if it is missing or damaged.
 
-    Another user could have written any data with a valid checksum.
+    Returns None if another user owns the file, because this user could have written any data.
     """
     try:
         body = _body(place)
@@ -41,7 +41,7 @@ def read_fact(place: Path) -> bytes | None:
 
 
 def write_fact(place: Path, data: bytes, scratch: Path) -> None:
-    """Write a fact to `place` with a temporary file in `scratch`. The last write wins."""
+    """Write a fact atomically to `place`, with a temporary file in `scratch`."""
     descriptor, name = tempfile.mkstemp(dir=scratch)
     with os.fdopen(descriptor, "wb") as file:
         file.write(sha256(data).encode() + b"\n" + data)
@@ -49,7 +49,7 @@ def write_fact(place: Path, data: bytes, scratch: Path) -> None:
 
 
 def is_damaged(place: Path) -> bool:
-    """Whether the fact at `place` has a wrong checksum or belongs to another user."""
+    """Return whether the fact at `place` has a wrong checksum or belongs to another user."""
     with contextlib.suppress(FileNotFoundError):
         return _body(place) is None
     return False

@@ -46,7 +46,7 @@ _READ_ERRORS = (
 
 
 class FactsFile:
-    """A file of facts. Several threads can read entries."""
+    """A facts file. Threads can share an instance."""
 
     def __init__(self, archive: zipfile.ZipFile | None) -> None:
         """`archive` stays open in memory, because reading its directory is slow."""
@@ -56,7 +56,10 @@ class FactsFile:
 
     @classmethod
     def open(cls, path: Path) -> FactsFile:
-        """Open the facts at `path`. Empty if it is missing, damaged or in a different format."""
+        """Open the facts file at `path`.
+
+        The result has no facts if the file is missing, damaged or in a different format.
+        """
         try:
             archive = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
             return cls(archive if archive.comment == _comment() else None)
@@ -67,7 +70,7 @@ class FactsFile:
         return len(self._names)
 
     def entry(self, name: str) -> bytes | None:
-        """Return the MessagePack of an entry. None if it is missing or damaged."""
+        """Return the MessagePack data of the file `name`, or None if it is missing or damaged."""
         if self._archive is None or name not in self._names:
             return None
         try:
@@ -76,7 +79,7 @@ class FactsFile:
             return None
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """Return a fact of a kind in `KINDS`, in the format of the cache."""
+        """Return a fact in the format of the cache, or None. `kind` must be in `KINDS`."""
         if kind not in KINDS:
             return None
         if kind not in self._kinds:
@@ -90,24 +93,27 @@ class FactsFile:
 
 
 def facts_path() -> Path:
-    """Return the path of the facts file in the installed package."""
+    """Return the path of the installed facts file."""
     # Not through files.data, because cached audit reports would then depend on this file.
     return Path(str(resources.files("imgbuild")), "data", "facts", "published.zip")
 
 
 @lru_cache
 def installed_facts() -> FactsFile:
-    """Return the facts installed with this version of imgbuild."""
+    """Return the facts that are installed with this version of imgbuild."""
     return FactsFile.open(facts_path())
 
 
 def write_facts(path: Path, entries: Mapping[str, bytes]) -> None:
-    """Write `entries` (MessagePack by name) to `path` deterministically."""
+    """Write `entries` (MessagePack by name) to `path`.
+
+    The same entries result in the same bytes.
+    """
     _write_entries(path, {name: _compress(data) for name, data in entries.items()})
 
 
 def replace_entry(path: Path, name: str, data: bytes) -> None:
-    """Replace or add an entry of the file at `path` without compressing other entries again."""
+    """Replace or add the file `name` in the facts file, without compressing other files again."""
     with zipfile.ZipFile(path) as archive:
         entries = {member: archive.read(member) for member in archive.namelist()}
     _write_entries(path, entries | {name: _compress(data)})

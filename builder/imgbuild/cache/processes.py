@@ -16,7 +16,7 @@ from imgbuild.system.folder import regular_file, try_lock
 
 
 def leased_paths(root: Path, current: str | None) -> set[str]:
-    """Return the paths below `root` in use by live processes, except the process `current`."""
+    """Return the paths below `root` that live processes use, except the process `current`."""
     names: set[str] = set()
     for path in _live_processes(root, current):
         with _open_descriptor(path, os.O_RDONLY) as descriptor:
@@ -26,7 +26,7 @@ def leased_paths(root: Path, current: str | None) -> set[str]:
 
 
 def remove_leftovers(root: Path, current: str | None) -> None:
-    """Remove leftovers of dead processes, whose files in `live/` are not locked."""
+    """Remove files of dead processes, whose files in `live/` are not locked."""
     for path in _live_processes(root, current):
         with _open_descriptor(path, os.O_RDWR) as descriptor:
             if descriptor is None or os.fstat(descriptor).st_uid != os.geteuid():
@@ -37,7 +37,7 @@ def remove_leftovers(root: Path, current: str | None) -> None:
 
 
 def remove_process_files(root: Path, name: str, descriptor: int, process: int) -> None:
-    """Remove the files of the process `name` if `process` is the ID of the current process."""
+    """Remove the files of the process `name`, unless the current process is a fork of `process`."""
     if os.getpid() == process:  # a forked child must not remove the files of its parent
         _remove_scratch(root, name)
         (root / "live" / name).unlink(missing_ok=True)
@@ -53,7 +53,7 @@ def _live_processes(root: Path, current: str | None) -> list[Path]:
 
 @contextlib.contextmanager
 def _open_descriptor(path: Path, flags: int) -> Iterator[int | None]:
-    """Open `path`. None if it is missing, not a file, or owned by another user."""
+    """Open `path`, or yield None if it is missing, not a file, or owned by another user."""
     try:
         descriptor = regular_file(path, flags)
     except (FileNotFoundError, PermissionError, InputError):

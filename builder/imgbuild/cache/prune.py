@@ -1,4 +1,4 @@
-"""Removes the least recently used entries and damaged entries of the cache."""
+"""Removes the least recently used entries and damaged entries from the cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a removal: entries and bytes removed, bytes left, and bytes in use."""
+    """A result of pruning: entries and bytes removed, bytes left, and bytes in use."""
 
     removed: int
     freed: int
@@ -125,7 +125,7 @@ def _is_busy(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _claim_partial(path: Path) -> Iterator[bool]:
-    """Lock the partial file at `path`. Returns False if another process holds the lock."""
+    """Lock the partial file at `path`. Yields False if another process holds the lock."""
     try:
         descriptor = regular_file(path, os.O_RDWR)
     except (FileNotFoundError, InputError):
@@ -186,10 +186,8 @@ def clear_cache(store: Store) -> Removal:
 def trim_cache(store: Store) -> Removal | None:
     """Limit the cache to $IMGBUILD_CACHE_SIZE at the end of a command.
 
-    Returns None if this variable is unset.
-
-    Entries that this process has used can be removed, too. Leftovers of killed processes are always
-    removed.
+    Returns None if this variable is unset. Entries that this process has used can be removed, too.
+    Files of killed processes are always removed.
     """
     limit = size_limit()
     if limit is None:
@@ -200,9 +198,9 @@ def trim_cache(store: Store) -> Removal | None:
 
 
 def verify_entries(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
-    """Hash every file and blob. Removes and returns entries that do not match their names.
+    """Hash every file and blob, and remove those that do not match their names.
 
-    `advance` is called with the number of bytes read.
+    Returns the removed entries. `advance` is called with the number of bytes in each read.
     """
     damaged = []
     for entry in list_entries(store):

@@ -27,7 +27,10 @@ def parse_size(text: str, place: str) -> int:
 
 
 def default_root() -> Path:
-    """$IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild."""
+    """Return $IMGBUILD_CACHE or, if it is not set, $XDG_CACHE_HOME/imgbuild.
+
+    The default of $XDG_CACHE_HOME is ~/.cache.
+    """
     named = os.environ.get("IMGBUILD_CACHE")
     if named:
         return files.expand_home(named).absolute()
@@ -35,6 +38,6 @@ def default_root() -> Path:
 
 
 def size_limit() -> int | None:
-    """Return the size limit of the cache in bytes, from $IMGBUILD_CACHE_SIZE. None if unset."""
+    """Return the cache size limit in bytes, from $IMGBUILD_CACHE_SIZE, or None if it is unset."""
     text = os.environ.get("IMGBUILD_CACHE_SIZE", "")
     return parse_size(text, "IMGBUILD_CACHE_SIZE") if text else None

@@ -35,7 +35,10 @@ def prepare_cache(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
 
 
 def open_files_of_others(shared: Path, current: Path, name: str) -> Iterator[BinaryIO]:
-    """Open the files `name` in other users' folders in `shared`. Contents are not trusted."""
+    """Yield open files `name` from other users' caches in `shared`.
+
+    Their contents are not trusted.
+    """
     with OpenFolder.open(shared) as folder:
         for part in folder.names():
             if _PART.fullmatch(part) and part != current.name:

@@ -100,35 +100,29 @@ class Store:
     # -- files and blobs
 
     def file(self, sha256: str) -> Path | None:
-        """Return the input file with this hash, kept until this process ends. None if missing."""
+        """Return the path of the input file, or None. It is not pruned until this process ends."""
         return self._use_entry(self._file(sha256))
 
     def blob(self, digest: str) -> Path | None:
-        """Return the layer with this digest, kept until this process ends. None if missing."""
+        """Return the path of the layer, or None. It is not pruned until this process ends."""
         return self._use_entry(self._blob(digest))
 
     def add_file(self, temporary: Path, sha256: str) -> Path:
-        """Move `temporary`, whose hash must be checked, into the cache.
-
-        Returns the new path.
-        """
+        """Move `temporary`, whose hash was checked, into the cache. Returns the new path."""
         return self._add_entry(temporary, self._file(sha256))
 
     def add_blob(self, temporary: Path, digest: str) -> Path:
-        """Move `temporary`, whose digest must be checked, into the cache.
-
-        Returns the new path.
-        """
+        """Move `temporary`, whose digest was checked, into the cache. Returns the new path."""
         return self._add_entry(temporary, self._blob(digest))
 
     def add_bytes(self, data: bytes, sha256: str) -> Path:
-        """Add the input file `data`, whose hash must be checked, to the cache."""
+        """Add the input file `data`, whose hash was checked, to the cache. Returns the new path."""
         with self.scratch() as folder:
             (folder / "file").write_bytes(data)
             return self.add_file(folder / "file", sha256)
 
     def unpacked(self, digest: str, *, kind: FolderKind = "unpacked") -> Path | None:
-        """Return the folder of a layer or root, kept until this process ends. None if missing.
+        """Return the folder of a layer or root, or None. It is not pruned until this process ends.
 
         Raises InputError if another user owns the folder or its parent.
         """
@@ -169,8 +163,8 @@ class Store:
     def kernel_folder(self, digest: str, *, make: bool = True) -> Path:
         """Return the folder for kernels that the image with this manifest compiles at run time.
 
-        With `make`, the folder is created, private to this user, and kept until this process ends.
-        Raises InputError if another user owns the folder.
+        With `make`, the folder is created, private to this user, and not pruned until this process
+        ends. Raises InputError if another user owns the folder.
         """
         path = self.root / "kernels" / digest.removeprefix("sha256:")
         if make:
@@ -185,7 +179,7 @@ class Store:
         return path
 
     def drop_file(self, sha256: str) -> None:
-        """Remove an unneeded input file, unless another process uses it."""
+        """Remove an input file that is no longer needed, unless another process uses it."""
         path = self._checked_path(self._file(sha256), make=False)
         with self.exclusive_access(), self._known.relinking(path):  # a blob may be the same file
             if path.relative_to(self.root).as_posix() not in self.leased_paths(
@@ -203,7 +197,7 @@ class Store:
                 path.unlink()
 
     def exclusive_access(self) -> contextlib.AbstractContextManager[None]:
-        """Block lookups and additions by all processes while entries are removed."""
+        """Return a lock that blocks lookups and additions by all processes."""
         return files.lock_file(self._locks("entries"))
 
     def _file(self, sha256: str) -> Path:
@@ -251,7 +245,7 @@ class Store:
         return None
 
     def _is_intact(self, path: Path, expected_stat: os.stat_result) -> bool:
-        """Whether the entry at `path` matches its hash and is writable only by this user."""
+        """Return whether the entry at `path` matches its hash and is writable only by this user."""
         if not stat.S_ISREG(expected_stat.st_mode):
             return False
         if is_private(expected_stat) or (self._modeless and expected_stat.st_uid == os.geteuid()):
@@ -263,7 +257,7 @@ class Store:
         return right
 
     def _copy_from_others(self, path: Path) -> bool:
-        """Copy the entry `path` from another user's cache in a shared cache.
+        """Copy the entry `path` from another user's cache.
 
         Returns False if no user has the entry.
         """
@@ -276,7 +270,6 @@ class Store:
         )
 
     def _copy_file(self, file: BinaryIO, path: Path) -> bool:
-        """Copy an open file to `path` if it has the expected hash."""
         with self.scratch() as folder:
             with (folder / "copy").open("xb") as target:
                 right = copy_and_hash(file, target) == path.name
@@ -319,7 +312,7 @@ class Store:
     # -- facts
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """Return the data stored by `put_fact` with `kind` and `key`. None if missing or damaged.
+        """Return the data stored by `put_fact`, or None if it is missing or damaged.
 
         Facts stored by other users are ignored, because they are not trusted. Missing facts are
         looked up in the facts installed with imgbuild.
@@ -328,7 +321,7 @@ class Store:
         return stored if stored is not None else installed_facts().fact(kind, key)
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
-        """Store small derived data. The last write wins."""
+        """Store small derived data. Existing data is replaced."""
         path = facts.fact_path(self.root, kind, key)
         with files.plain_errors(self.root):
             self._checked_path(path)
@@ -338,7 +331,7 @@ class Store:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A temporary folder on the cache's disk, which is removed even after a kill."""
+        """Yield a temporary folder on the cache's disk, which is removed even after a kill."""
         with files.plain_errors(self.root):
             folder = Path(tempfile.mkdtemp(dir=self._process_folder()))
         try:
@@ -349,7 +342,10 @@ class Store:
 
     @contextlib.contextmanager
     def hold_lock(self, name: str) -> Iterator[None]:
-        """Wait for the lock `name` of all processes and threads, and hold it. Not reentrant."""
+        """Wait for the lock `name`, which all processes and threads share, and hold it.
+
+        Not reentrant.
+        """
         # readable names for users who inspect the folder
         shown = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]
         path = self._locks(f"user-{shown}-{sha256(name.encode())[:16]}")
@@ -366,10 +362,10 @@ class Store:
 
     @contextlib.contextmanager
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
-        """The partial download of a file or blob, locked by this process.
+        """Yield the partial download of a file or blob, locked by this process.
 
         Waits while another process downloads the file. Afterwards, the complete file can be in the
-        cache. Yields None if `stop` returns true. `add_file` and `add_blob` move the download into
+        cache. Yields None if `stop` returns True. `add_file` and `add_blob` move the download into
         the cache.
         """
         with files.plain_errors(self.root):
@@ -407,12 +403,10 @@ class Store:
             temporary.replace(self.root / name)
 
     def _process_folder(self) -> Path:
-        """Return the folder of this process in `scratch/`."""
         folder = self.root / "scratch" / self._process_file()[0]
         return self._checked_path(folder / "new").parent
 
     def _process_file(self) -> tuple[str, int]:
-        """Return the name of this process, and its locked file in `live/`."""
         with self._lock:
             if self._live is None:
                 identity, descriptor = "", None
@@ -453,7 +447,7 @@ class Store:
     def leased_paths(self, *, current_process: bool = True) -> set[str]:
         """Return the paths below the root that live processes use.
 
-        If `current_process` is false, paths that only this process uses are omitted.
+        If `current_process` is False, paths that only this process uses are omitted.
         """
         names = set(self._leased) if current_process else set()
         return names | processes.leased_paths(
@@ -461,5 +455,5 @@ class Store:
         )
 
     def remove_leftovers(self) -> None:
-        """Remove leftovers of dead processes."""
+        """Remove files of dead processes."""
         processes.remove_leftovers(self.root, None if self._live is None else self._live[0])

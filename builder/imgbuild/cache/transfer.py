@@ -1,4 +1,4 @@
-"""Shows the progress of all downloads of a run, and reports the total size first."""
+"""Reports the total size of a command's downloads, and shows their progress."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from imgbuild.values import Bytes, Sha256
 
 
 def partial_bytes(store: Store, hashes: Iterable[Sha256]) -> Bytes:
-    """Return the number of bytes in partial downloads of these files in `store`."""
+    """Return the total size of the partial downloads of these files, in bytes."""
     paths = (store.root / "partial" / name for name in hashes)
     return sum(path.stat().st_size for path in paths if path.exists())
 
 
 class Transfer:
-    """Files to download in several steps, by sha256 with their sizes.
+    """Files to download in several steps, with their sizes by sha256.
 
     `every` is the number of all files, including files in the cache. `here` is the number of bytes
     of `files` in partial downloads.

@@ -1,1 +1,1 @@
-"""Plans CI jobs of targets, writes them as scripts, and reports their results."""
+"""Plans the CI jobs of targets, writes them as scripts, and reports their results."""

@@ -1,4 +1,4 @@
-"""Selects the targets that need CI jobs: those with changed or unpublished digests."""
+"""Selects the targets that need CI jobs because their digest is new or unpublished."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ExclusionReason = Literal["unchanged", "published", "impossible"]
 class SkippedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target without jobs, and the reason.
 
-    A target is impossible if one of its jobs has no suitable machine.
+    A target is impossible if no machine can run one of its jobs.
     """
 
     target: str
@@ -56,7 +56,7 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
     labels: bool = True
 
     def tested(self, item: Selected) -> tuple[Arch, ...]:
-        """Return the architectures to test `item` on."""
+        """Return the architectures for which to test `item`."""
         return tuple(arch for arch in item.arches if not self.arches or arch in self.arches)
 
 
@@ -71,8 +71,8 @@ def choose_jobs(
     """Return the jobs of the `selected` targets. `published` is the state of the registry.
 
     A published target without a SIF has only the job that creates the SIF, if ci.yaml requests
-    SIFs. A target without a suitable machine is skipped with a warning. If no other target is
-    selected, raises InputError instead.
+    SIFs. A target is skipped with a warning if no machine can run one of its jobs. InputError is
+    raised instead if no other target is selected.
     """
     before = revisions.digests_at(project, query.revision) if query.revision else {}
     choices: list[TargetJobs | SkippedTarget] = []
@@ -115,7 +115,7 @@ def _target_jobs(
 ) -> TargetJobs | SkippedTarget:
     """Return the jobs of a target with the registry state `there`.
 
-    Raises InputError if there is no suitable machine.
+    Raises InputError if no machine can run one of the jobs.
     """
     arches = query.tested(item)
     if target_digests is not None and there is not None and there.digest == target_digests.digest:
@@ -136,7 +136,7 @@ def _target_jobs(
 
 
 def read_digests(project: Project, target: str) -> TargetDigests | None:
-    """Read the digests of `target`. None if the file is missing or damaged.
+    """Return the digests of `target`, or None if the file is missing or damaged.
 
     The digests are not compared with the matrix, because the first step of each job checks the
     lock.

@@ -34,7 +34,7 @@ SMALL_DISK = 1  # GB for a job without an image
 
 
 class CiJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps for a target on a machine. `digest` is the locked digest, or "" without a lock.
+    """The CI steps for a target on a machine. `digest` is the locked digest, or "" without a lock.
 
     `runner` contains the labels of the machine, if any. `disk` is in GB. `needs` lists the jobs
     that must pass first for the same digest.
@@ -70,8 +70,6 @@ class TargetJobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _JobFactory(msgspec.Struct, frozen=True):
-    """Creates the jobs of a target."""
-
     target: str
     target_digests: TargetDigests | None
     settings: CiSettings
@@ -81,7 +79,6 @@ class _JobFactory(msgspec.Struct, frozen=True):
         return self.target_digests.digest if self.target_digests is not None else ""
 
     def job(self, place: str, arch: Arch, steps: tuple[JobStep, ...]) -> CiJob:
-        """A job that requests disk space for the image, but no tiers, dependencies or GPUs."""
         return CiJob(
             id=f"{self.target}@{place}",
             target=self.target,
@@ -92,7 +89,10 @@ class _JobFactory(msgspec.Struct, frozen=True):
         )
 
     def image(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """The jobs without GPUs, one for each architecture. The first job also pushes the image."""
+        """Return the jobs without GPUs, one for each architecture.
+
+        The first job also pushes the image.
+        """
         tiers = tiers_without_gpu(self.settings.gate)
         smoke: tuple[JobStep, ...] = ("smoke",) if tiers else ()
         cves: tuple[JobStep, ...] = ("cves",) if self.settings.cves is not None else ()
@@ -112,7 +112,6 @@ class _JobFactory(msgspec.Struct, frozen=True):
         return tuple(self.job(f"{arch}-{AGAIN_JOB}", arch, ("check", "build")) for arch in others)
 
     def gpu_jobs(self, arches: Sequence[Arch], pushed: CiJob) -> tuple[CiJob, ...]:
-        """Return a job for each tier that needs GPUs, on each architecture with GPU machines."""
         return tuple(
             msgspec.structs.replace(
                 self.job(f"{arch}-{tier}", arch, ("gate", "pull", "smoke")),
@@ -126,7 +125,6 @@ class _JobFactory(msgspec.Struct, frozen=True):
         )
 
     def sif_jobs(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """Return the SIF jobs, one for each architecture, if `ci.yaml` requests them."""
         selected = arches if self.settings.sif else ()
         return tuple(self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")) for arch in selected)
 
@@ -139,11 +137,10 @@ def create_jobs(
     *,
     again: bool = False,
 ) -> TargetJobs:
-    """Create the jobs that build `target` and test it on `arches`.
+    """Return the jobs that build `target` and test it for `arches`.
 
-    With `again`, machines of other architectures build the image again.
-
-    Raises InputError if a tier needs a GPU and no machine has one.
+    With `again`, machines of other architectures build the image again. Raises InputError if a tier
+    needs a GPU and no machine has one.
     """
     maker = _JobFactory(target, target_digests, settings)
     image = maker.image(arches)
@@ -167,7 +164,7 @@ def create_jobs(
 def sif_jobs(
     target: str, arches: Sequence[Arch], target_digests: TargetDigests, settings: CiSettings
 ) -> TargetJobs:
-    """Return the jobs that create SIF files of a published `target` for `arches`."""
+    """Return the jobs that create SIFs of a published `target` for `arches`."""
     maker = _JobFactory(target, target_digests, settings)
     return TargetJobs(
         target=target, digest=maker.digest, image=(), publish=(), sif=maker.sif_jobs(arches)
@@ -186,7 +183,7 @@ def _gpu_arches(
 
 
 def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
-    """The disk space in GB for building and testing: inputs, layers, and an unpacked image."""
+    """Return the disk space in GB for inputs, layers, and an unpacked image."""
     if target_digests is None:
         return SMALL_DISK
     locked_image = target_digests.arch.get(arch, next(iter(target_digests.arch.values())))
@@ -196,7 +193,7 @@ def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
 
 
 def add_labels(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
-    """Add the labels of suitable machines to jobs. Raises InputError if a job has none."""
+    """Add the labels of suitable machines to jobs. Raises InputError if a job has no machine."""
     groups = {
         name: tuple(
             msgspec.structs.replace(job, runner=_runner(job, settings).labels)

@@ -1,4 +1,4 @@
-"""Reads the state of targets in a registry: the digests of tags, and SIFs."""
+"""Reads the published state of targets from a registry: the digests of tags, and SIFs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THREADS = 8  # requests to the registry at once
 
 
 class TaggedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a target in a repository: the digest of the tag, and SIFs.
+    """The state of a target in a repository: the digest of its tag, and its SIFs.
 
     `sifs` maps architectures to the manifests from which SIFs were created.
     """
@@ -34,7 +34,7 @@ def read_published_state(
     *,
     sifs: bool = False,
 ) -> dict[str, TaggedImage]:
-    """Return the state in `repository` of each tagged target, including SIFs if `sifs` is set.
+    """Return the state of each tagged target in `repository`, with SIFs if `sifs` is set.
 
     A job sets the target's tag last, after the gate. `imgbuild push` sets it without a gate. If the
     registry returns status 401 or 403, the repository is treated as empty, with a warning.
@@ -70,7 +70,7 @@ def read_published_state(
 
 
 def _sif(client: RegistryClient, repository: Repository, target: str, arch: Arch) -> Digest:
-    """The manifest from which the SIF of `target` for `arch` was created, or "" without a SIF."""
+    """Return the manifest from which the SIF was created, or "" if there is no SIF."""
     from imgbuild.sif import push
 
     try:

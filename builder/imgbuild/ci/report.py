@@ -1,4 +1,4 @@
-"""Reports the outcome of each target of a CI run as lines, Markdown, or the text of an issue."""
+"""Reports the outcomes of a CI run as lines, Markdown, or the text of an issue."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_attention(self) -> bool:
-        """Whether the target needs attention. For an impossible target, ci.yaml must be changed."""
+        """Whether the target failed or is unfinished."""
         return self.outcome in ("failed", "unfinished")
 
 
@@ -57,7 +57,10 @@ class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[TargetOutcome, ...]
 
     def outcomes_needing_attention(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
-        """Return the targets that need attention. `strict` includes targets without a machine."""
+        """Return the targets that need attention.
+
+        Impossible targets are included only if `strict` is set.
+        """
         return tuple(
             outcome
             for outcome in self.targets
@@ -66,7 +69,7 @@ class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> JobOverview:
-    """Return the outcomes of `chosen` according to the results in `folder`.
+    """Return the outcomes of the targets in `chosen`, from the results in `folder`.
 
     `published` is used as in `target_outcome`.
     """
@@ -88,7 +91,10 @@ def job_overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> J
 def target_outcome(
     folder: Path, target_jobs: TargetJobs, *, published: bool = False
 ) -> TargetOutcome:
-    """The outcome of a target, which is unfinished if tags or SIFs are missing from `published`."""
+    """Return the outcome of a target.
+
+    If `published` is set, a target is unfinished until its tags and SIFs are published.
+    """
     jobs = [results.read_result(folder, job) for job in target_jobs.all_jobs]
     publishing = {job.id for job in (*target_jobs.publish, *target_jobs.sif)}
     seconds = round(sum(result.seconds for result in jobs), 3)
@@ -116,7 +122,7 @@ def target_outcome(
 
 
 def _command(job: CiJob) -> str:
-    """Return the command that repeats `job`. It does not push if the job needs no registry."""
+    """Return the command that repeats `job`, without a push if the job needs no registry."""
     registry = "--registry HOST/REPOSITORY" if "gate" in job.steps else "--no-push"
     return f"imgbuild ci script {shell_command([job.id])} {registry} > job.sh && bash job.sh"
 
@@ -153,7 +159,7 @@ def overview_rows(summary: JobOverview) -> list[tuple[str, ...]]:
 
 
 def overview_markdown(summary: JobOverview) -> str:
-    """Return the overview as Markdown, for the summary page of a run."""
+    """Return the overview as Markdown, for the summary page of a CI run."""
     lines: list[tuple[str, ...]] = [("target", "outcome", "where", "first error")]
     for outcome in summary.targets:
         mark = MARKS.get(outcome.outcome, "✅")
@@ -165,7 +171,7 @@ def overview_markdown(summary: JobOverview) -> str:
 
 
 def issue_text(outcome: TargetOutcome) -> str:
-    """Return the text of an issue about a target that is not published."""
+    """Return the text of an issue about a target that was not published."""
     digest = outcome.digest or "none, because there are no digests"
     span = quoting.code_span
     lines = [f"{span(outcome.target)} is {outcome.outcome}; its digest is {span(digest)}.", ""]

@@ -1,4 +1,4 @@
-"""Reads the results of jobs from scripts of `imgbuild ci script`, and finds the first errors.
+"""Reads the results of jobs from the scripts of `imgbuild ci script`, and finds the first errors.
 
 `JOB/STEP.json` contains the state of a step, `JOB/job.json` the state of the job, and
 `JOB/STEP.answer.json` the `--json` output of the step's command.
@@ -27,7 +27,7 @@ SIGNALS = 128  # a shell's exit status of a killed command is this plus the sign
 
 
 class StepState(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a step or job for an image.
+    """The state of a step or job for an image.
 
     A passed step with the same `key` is not repeated.
     """
@@ -56,17 +56,17 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_started(self) -> bool:
-        """Whether any step has ended."""
+        """Whether a step has ended."""
         return self.passed or self.failed != "" or self.seconds > 0
 
 
 def result_path(folder: Path, job: str, name: str) -> Path:
-    """Return the path of a file of a job."""
+    """Return the path of the file `name` of a job."""
     return folder / job / name
 
 
 def read_result(folder: Path, job: CiJob) -> JobResult:
-    """Read the current result of `job` for its digest from the files in `folder`."""
+    """Return the result of `job` for its current digest, from the files in `folder`."""
     steps: dict[str, StepState] = {
         step: state for step in job.steps if (state := _state(folder, job, step)) is not None
     }
@@ -82,7 +82,7 @@ def read_result(folder: Path, job: CiJob) -> JobResult:
 
 
 def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
-    """Return the state in a file. None if it is missing, damaged, or for another image."""
+    """Return the state in a file, or None if it is missing, damaged, or for another image."""
     path = result_path(folder, job.id, f"{name}.json")
     if not path.exists():
         return None
@@ -163,7 +163,7 @@ def record_results(
     store: Store,
     reporter: Reporter = SILENT_REPORTER,
 ) -> tuple[RecordedResult, ...]:
-    """Add the passed and failed tiers in jobs of `targets` to the test records.
+    """Add the passed and failed tiers in the jobs of `targets` to the test records.
 
     Runs that cannot be recorded, because the tests did not start or the image is not the locked
     image, are skipped with a warning.

@@ -60,14 +60,11 @@ def write_script(
     *,
     drop: bool = False,
 ) -> str:
-    """Create the script that runs the jobs of `targets`. If `names` is set, only these jobs run.
+    """Return a script that runs the jobs of `targets`, or only the jobs in `names`.
 
-    The script skips jobs for other machines, except jobs in `names`.
-
-    With `drop`, the image of a target is removed from build/ when the target is finished, unless
-    the image existed before the run.
-
-    Raises InputError if a job in `names` needs a registry and none is specified.
+    The script skips jobs for other machines, except jobs in `names`. With `drop`, the image of a
+    target is removed from build/ when the target is finished, unless the image existed before the
+    run. Raises InputError if a job in `names` needs a registry and none is specified.
     """
     for job in (job for target in targets for job in target.all_jobs):
         if job.id in names and _publishes(job) and not options.registry:
@@ -79,8 +76,6 @@ def write_script(
 
 
 class _ScriptWriter:
-    """Writes the parts of a script."""
-
     def __init__(
         self,
         project: Project,
@@ -94,7 +89,6 @@ class _ScriptWriter:
         self.matrix = ("--matrix", str(project.matrix.resolve())) if plain else ()
 
     def script_head(self) -> Iterator[str]:
-        """Yield the head of the script: variables for the functions, and the working folder."""
         options = self.options
         published = ()
         if options.registry and options.published:
@@ -159,7 +153,6 @@ class _ScriptWriter:
         return bool(self.options.registry) or not _publishes(job)
 
     def _job(self, job: CiJob) -> Iterator[str]:
-        """Yield the commands of a job, to join with &&."""
         on_slurm = job.gpus > 0 and self.options.slurm is not None
         anywhere = self.names or _publishes(job) or on_slurm
         machine = "any" if anywhere else MACHINES[job.arch]
@@ -203,7 +196,6 @@ class _ScriptWriter:
         return f"step {step} {key} {words}"
 
     def _command(self, job: CiJob, step: JobStep) -> tuple[str, ...]:
-        """Return the imgbuild command for `step`, with options."""
         options, target, matrix, plain = (
             self.options,
             job.target,
@@ -245,7 +237,6 @@ class _ScriptWriter:
             yield from ("--on", "slurm", f"--sbatch=--gpus-per-node={job.gpus}", *options.slurm)
 
     def _cves_options(self) -> Iterator[str]:
-        """Yield the options for `imgbuild cves` in `ci.yaml`."""
         gate = self.settings.cves
         if gate is None:
             return
@@ -257,7 +248,7 @@ class _ScriptWriter:
         return tuple(_repeated_options("--plain-http", self.options.plain_http))
 
     def _size(self, job: CiJob) -> Iterator[str]:
-        """Yield a step that fails if the download size of the locked digests exceeds the budget."""
+        """Yield a step that fails if the download size of the locked image exceeds the budget."""
         limit, target_digests = (
             self.settings.limit(job.target),
             read_digests(self.project, job.target),
@@ -283,7 +274,6 @@ def _publishes(job: CiJob) -> bool:
 
 
 def _answer(message: str, hint: str) -> str:
-    """Return the --json output of a failed command."""
     return codec.encode_compact({"message": message, "hint": hint}).decode()
 
 

@@ -1,4 +1,4 @@
-"""Reads `ci.yaml`, which defines machines of the CI, required tiers, and size budgets."""
+"""Reads `ci.yaml`, which defines the CI's machines, required test tiers, and size budgets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIERS: tuple[TierName, ...] = ("static", "cpu", "gpu", "multi-gpu")
 
 
 class Runner(StrictStruct, frozen=True):
-    """A type of machine, with its labels in the CI."""
+    """A type of CI machine."""
 
     labels: Annotated[
         tuple[str, ...],
@@ -47,7 +47,7 @@ class CveGate(StrictStruct, frozen=True):
 
 
 class CiSettings(StrictStruct, frozen=True):
-    """`ci.yaml` with all defaults."""
+    """The settings in `ci.yaml`, with all defaults."""
 
     version: Literal[1]
     gate: Annotated[tuple[TierName, ...], Meta(min_length=1)]
@@ -57,7 +57,7 @@ class CiSettings(StrictStruct, frozen=True):
     cves: CveGate | None = None
 
     def gpu_arches(self, gpus: int) -> tuple[Arch, ...]:
-        """Return the architectures that have a machine with `gpus` GPUs, in the order of `Arch`."""
+        """Return the architectures with a machine that has `gpus` GPUs, in the order of `Arch`."""
         return tuple(
             arch
             for arch in Arch
@@ -65,9 +65,9 @@ class CiSettings(StrictStruct, frozen=True):
         )
 
     def with_required_tiers(self, tiers: tuple[TierName, ...], *, gpu: bool = True) -> CiSettings:
-        """Replace the required tiers by `tiers`, unless `tiers` is empty.
+        """Return a copy that requires `tiers`, or these settings if `tiers` is empty.
 
-        If `gpu` is false, tiers that need a GPU are excluded. Raises InputError if no tier remains.
+        If `gpu` is False, tiers that need a GPU are excluded. Raises InputError if no tier remains.
         """
         gate = order_tiers(tiers or self.gate)
         gate = gate if gpu else tiers_without_gpu(gate)
@@ -106,7 +106,7 @@ class CiFile(StrictStruct, frozen=True):
 
 
 def read_ci_settings(project: Project) -> CiSettings:
-    """Read the settings of `project`. Raises InputError with all problems in `ci.yaml`."""
+    """Return the settings of `project`. Raises InputError with all problems in `ci.yaml`."""
     text = resources.files("imgbuild").joinpath(DEFAULTS).read_bytes()
     defaults = convert_document(parse_yaml(text, DEFAULTS), CiFile)
     settings = msgspec.convert(defaults, CiSettings, from_attributes=True)
@@ -128,7 +128,7 @@ def read_ci_settings(project: Project) -> CiSettings:
 
 
 def order_tiers(tiers: tuple[TierName, ...]) -> tuple[TierName, ...]:
-    """Return the distinct `tiers` in the order of execution."""
+    """Return the distinct `tiers` in execution order."""
     return tuple(tier for tier in TIERS if tier in tiers)
 
 

@@ -1,1 +1,1 @@
-"""Finds known vulnerabilities of images, and writes VEX documents."""
+"""Finds known vulnerabilities in images, and writes VEX documents."""

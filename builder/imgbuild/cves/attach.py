@@ -1,7 +1,7 @@
 """Attaches OpenVEX documents to images in a registry, and signs them (`cves --attach-to`).
 
-Changed documents are attached in addition to older ones. If several statements are about the same
-vulnerability, the newest statement applies.
+A changed document is attached in addition to older documents. If several statements are about the
+same vulnerability, the newest statement applies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ FILE = "vex.openvex.json"
 def find_pushed_image(
     client: RegistryClient, repository: Repository, digest: Digest, target: str
 ) -> Descriptor:
-    """Find the image `digest` of `target` in `repository`. Raises InputError if it is missing."""
+    """Return the descriptor of the image `digest` of `target`.
+
+    Raises InputError if it is missing from `repository`.
+    """
     descriptor = client.resolve(repository.with_digest(digest))
     if descriptor is None:
         message = f"{repository} does not contain {digest}, the image of the lock of {target}"
@@ -49,7 +52,7 @@ def attach_document(
 ) -> Digest:
     """Attach the OpenVEX `document` to the image `subject` of `target`, signed with `key`.
 
-    Nothing is written if `document` differs from the newest attached document only in the time.
+    Nothing is attached if `document` differs from the newest attached document only in the time.
     With `key`, only attached documents signed by this key are compared. Returns the digest of the
     artifact.
     """
@@ -70,7 +73,7 @@ def attach_document(
 def _newest_document(
     client: RegistryClient, repository: Repository, digest: Digest, key: PrivateKey | None
 ) -> bytes | None:
-    """The newest document about an image that is signed by `key`, or unsigned without a key."""
+    """Return the newest document that is signed by `key`, or unsigned if `key` is None."""
     if key is not None:
         documents = [
             codec.encode(msgspec.json.decode(each.payload)["predicate"])

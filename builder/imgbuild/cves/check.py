@@ -1,4 +1,4 @@
-"""Checks images for known vulnerabilities, and applies accepted entries."""
+"""Checks images for known vulnerabilities, and applies accepted entries of the matrix."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from imgbuild.values import Arch, Sha256
 class Vulnerability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A vulnerability of a package. `id` is the CVE ID, if any, and `ids` are all IDs.
 
-    `files` are the wheel or debs of the package, with package URLs `purls`. `fixed` is the lowest
-    version with the fix, or "" if unknown. `accepted` is the entry of the matrix that accepts the
+    `files` are the wheel or debs of the package, and `purls` are their package URLs. `fixed` is the
+    lowest version with the fix, or "" if unknown. `accepted` is the matrix entry that accepts the
     vulnerability.
     """
 
@@ -45,8 +45,8 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True, rename={"unqueried": 
     """The vulnerabilities of an image, the most severe first.
 
     `threshold` is the lowest severity to fail at. `counted` lists vulnerabilities of at least this
-    severity that are not accepted, as PACKAGE/ID. `expired` lists the expired entries of the matrix
-    for these vulnerabilities, and `unused` lists entries without a match. `unread` lists parts that
+    severity that are not accepted, as PACKAGE/ID. `expired` lists the expired matrix entries for
+    these vulnerabilities, and `unused` lists entries without a match. `unread` lists parts that
     were not checked. If the source is unreachable, `unqueried` lists packages without data, and
     `unchecked` lists entries that may apply to these packages.
     """
@@ -72,7 +72,7 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True, rename={"unqueried": 
 
 
 class CveCase(msgspec.Struct, frozen=True, kw_only=True):
-    """An image to check, with entries accepted for the target and for all targets (`shared`)."""
+    """An image to check. `shared` are the accepted entries for all targets."""
 
     lock: Lock
     arch: Arch
@@ -81,7 +81,7 @@ class CveCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CvePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The vulnerabilities to fail at, which have at least the severity `threshold`.
+    """The vulnerabilities to fail at: those with at least the severity `threshold`.
 
     With `fixable`, vulnerabilities without a fix are excluded.
     """
@@ -99,7 +99,7 @@ def check_cves(
     *,
     whole: bool = False,
 ) -> list[CveReport]:
-    """Create a report for each of `cases`. `find` is called once with all packages.
+    """Return a report for each of `cases`. `find` is called once with all packages.
 
     `records` contains the records of debs with their source packages. If `cases` are all targets of
     the matrix, `whole` is set, and entries for all targets without a match are reported as unused.
@@ -118,7 +118,6 @@ def check_cves(
 def _add_unused_entries(
     cases: Sequence[CveCase], reports: Sequence[CveReport], *, whole: bool
 ) -> list[CveReport]:
-    """Add the accepted entries without a match on any architecture to `reports`."""
     ids: dict[str, set[str]] = {}
     for report in reports:
         names = {name for vulnerability in report.vulnerabilities for name in vulnerability.ids}
@@ -195,7 +194,7 @@ def _report(
 
 
 def group_advisories(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
-    """Group `advisories` of a package that share an ID, directly or indirectly."""
+    """Group a package's advisories, so that all advisories with a common ID are in one group."""
     by_package: dict[tuple[str, str, str], list[list[Advisory]]] = {}
     for advisory in advisories:
         before = by_package.setdefault(advisory.package.key, [])
@@ -210,7 +209,7 @@ def group_advisories(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
 def _join_advisories(
     group: Sequence[Advisory], accepted: Sequence[AcceptedCve], today: datetime.date
 ) -> Vulnerability:
-    """Merge advisories about the same vulnerability: highest severity, lowest fix."""
+    """Merge advisories about the same vulnerability: highest severity, lowest fixed version."""
     package = group[0].package
     ids = tuple(dict.fromkeys(name for advisory in group for name in advisory.ids))
     cves = sorted(name for name in ids if name.startswith("CVE-"))
@@ -238,12 +237,12 @@ def _join_advisories(
 def accepting_entry(
     accepted: Sequence[AcceptedCve], ids: Collection[str], today: datetime.date
 ) -> AcceptedCve | None:
-    """Return the first unexpired entry of `accepted` for one of `ids`, or None."""
+    """Return the first unexpired entry for one of `ids`, or None."""
     return next(
         (entry for entry in accepted if entry.id in ids and not is_expired(entry, today)), None
     )
 
 
 def is_expired(entry: AcceptedCve, today: datetime.date) -> bool:
-    """Whether the last day of `entry` is before `today`."""
+    """Return whether the last day of `entry` is before `today`."""
     return entry.expires < today

@@ -29,11 +29,11 @@ REBUILT = re.compile(r"\+b[0-9]+\Z")  # the suffix of a binary package that was 
 
 
 class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A package of an image, by the name in advisories.
+    """A package of an image, with its name in advisories.
 
     `ecosystem` is the OSV ecosystem: PyPI, Debian:12, or GIT for a standalone Python. Like versions
     in advisories, `version` has no local part such as `+cu124`. `files` are the wheel, debs or
-    archive, with package URLs `purls`. `binaries` are names and versions of debs.
+    archive, and `purls` are their package URLs. `binaries` are names and versions of debs.
     """
 
     ecosystem: str
@@ -45,7 +45,7 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The key of the package for a source of advisories."""
+        """The ecosystem, name and version."""
         return self.ecosystem, self.name, self.version
 
     def lowest_fix(self, versions: Iterable[str]) -> str:
@@ -66,19 +66,18 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def version_order(ecosystem: str) -> Callable[[str], Any]:
-    """The sort key of versions of `ecosystem`. It raises ValueError for an invalid version."""
+    """Return the sort key of versions in `ecosystem`. It raises ValueError for invalid versions."""
     return Version if ecosystem in (PYPI, GIT) else debian_version.version_key
 
 
 def installed_sources(
     lock: Lock, arch: Arch, records: Mapping[Sha256, Package]
 ) -> tuple[InstalledSource, ...]:
-    """Return the packages of `lock` on `arch`, sorted.
+    """Return the packages of `lock` for `arch`, sorted.
 
     `records` contains the source packages of debs. Without a record, the source package is named
-    after the folder in the archive, and has the version of the deb.
-
-    Raises InputError for an unknown suite.
+    after the folder in the archive, and has the version of the deb. Raises InputError for an
+    unknown suite.
     """
     resolution = lock.arch[arch]
     files_by_source: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
@@ -114,7 +113,7 @@ def installed_sources(
 
 
 def unknown_parts(lock: Lock, arch: Arch) -> tuple[str, ...]:
-    """Return the parts of the image with packages that are not in the lock."""
+    """Describe the parts of the image whose packages are not in the lock."""
     if lock.arch[arch].base_manifest is None:
         return ()
     return (f"{lock.base.image}: the lock contains its layers, but not its packages",)
@@ -129,13 +128,12 @@ def _release(lock: Lock) -> str:
 
 
 def _source(deb: Deb, record: Package | None) -> tuple[str, str]:
-    """Return the name and version of the source package of `deb`."""
     name = (record.source if record else deb.file.split("/")[-2]) or deb.package
     version = (record.source_version if record else "") or REBUILT.sub("", deb.version)
     return name, version
 
 
 def public_version(version: str) -> str:
-    """`version` without the local part. Unchanged if it is not valid by PEP 440."""
+    """Return `version` without the local part, or unchanged if it is not valid by PEP 440."""
     parsed = parse_version(version)
     return version if parsed is None else parsed.public

@@ -61,7 +61,7 @@ class _CachedAnswer(msgspec.Struct, frozen=True):
 
 
 class OsvServer:
-    """A server with the OSV API at `address`, queried through the cache of `context`."""
+    """A server with the OSV API. Responses are cached in the cache of `context`."""
 
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
         """`address` defaults to $IMGBUILD_OSV, or else to the public OSV server.
@@ -79,7 +79,7 @@ class OsvServer:
         self._now = now
 
     def find_advisories(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
-        """Find advisories about `packages`. Raises FetchFailed if the server does not respond."""
+        """Return advisories about `packages`. Raises FetchFailed if the server does not respond."""
         answers = self._answers({package.key: package for package in packages})
         references = {
             reference.id: reference for answer in answers.values() for reference in answer.vulns
@@ -92,7 +92,7 @@ class OsvServer:
         return self._source_answer(packages, answers, by_id)
 
     def cached_advisories(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
-        """The cached advisories about `packages`, regardless of age, for an offline context."""
+        """Return cached advisories about `packages`, regardless of age, for an offline context."""
         answers: dict[tuple[str, str, str], _CachedAnswer] = {}
         by_id: dict[str, OsvRecord] = {}
         unqueried = []
@@ -117,7 +117,7 @@ class OsvServer:
         answers: Mapping[tuple[str, str, str], _CachedAnswer],
         by_id: Mapping[str, OsvRecord],
     ) -> SourceAnswer:
-        """Return the advisories about `packages` in `answers`. `by_id` are the records."""
+        """Return the advisories about `packages` in `answers`. `by_id` maps IDs to records."""
         oldest = min((answer.asked for answer in answers.values()), default=self._now)
         matches = [
             advisory
@@ -130,9 +130,9 @@ class OsvServer:
         return SourceAnswer(of=of, advisories=self._add_ratings(matches))
 
     def _add_ratings(self, matches: Sequence[Advisory]) -> tuple[Advisory, ...]:
-        """Add severities of CVEs to advisories in `matches` without a severity.
+        """Add severities to advisories in `matches` without a severity.
 
-        Debian's advisories often have no severity, but the server can have an entry for the CVE.
+        Debian's advisories often have no severity, but the server can have a record of the CVE.
         """
         rated = {
             (advisory.package.key, name)
@@ -161,7 +161,6 @@ class OsvServer:
     def _answers(
         self, packages: dict[tuple[str, str, str], InstalledSource]
     ) -> dict[tuple[str, str, str], _CachedAnswer]:
-        """Return the responses about `packages`, from the cache or the server."""
         answers = {}
         for key in packages:
             cached = self._cached_response(key)
@@ -182,7 +181,7 @@ class OsvServer:
         return msgspec.json.encode((self._address, *key)).decode()
 
     def _cached_response(self, key: tuple[str, str, str]) -> _CachedAnswer | None:
-        """Return the cached response, if it is less than a day old or if the context is offline."""
+        """Return the cached response if it is less than a day old or if the context is offline."""
         data = self._context.store.fact(QUERY, self._query_key(key))
         if data is None:
             return None
@@ -196,7 +195,6 @@ class OsvServer:
     def _query_server(
         self, keys: Sequence[tuple[str, str, str]]
     ) -> list[tuple[_NamedAdvisory, ...]]:
-        """Query the server about `keys`, and read all pages."""
         answers: list[list[_NamedAdvisory]] = [[] for _ in keys]
         left = dict.fromkeys(range(len(keys)), "")
         for _ in range(PAGES):
@@ -305,7 +303,7 @@ def _has_rating(advisory: Advisory) -> bool:
 
 
 def _add_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) -> Advisory:
-    """If `advisory` has no severity, add the severity from other records of the vulnerability."""
+    """Add the severity from `osv_records` to `advisory` if `advisory` has none."""
     if _has_rating(advisory):
         return advisory
     package = advisory.package

@@ -27,13 +27,16 @@ COMMITS = "GIT"
 
 
 class RangeEvent(msgspec.Struct, frozen=True):
-    """The start or end of a range. `fixed` is the first version with the fix."""
+    """The start or end of a version range. `fixed` is the first version with the fix."""
 
     fixed: str | None = None
 
 
 class AffectedRange(msgspec.Struct, frozen=True):
-    """Versions between events. `type` is ECOSYSTEM, SEMVER, or GIT (commits of `repo`)."""
+    """A range of versions between events.
+
+    `type` is ECOSYSTEM, SEMVER, or GIT (commits of `repo`).
+    """
 
     type: str
     repo: str = ""
@@ -41,14 +44,14 @@ class AffectedRange(msgspec.Struct, frozen=True):
 
 
 class AffectedPackage(msgspec.Struct, frozen=True):
-    """The name of a package in an ecosystem."""
+    """The ecosystem and name of a package."""
 
     ecosystem: str = ""
     name: str = ""
 
 
 class StatedSeverity(msgspec.Struct, frozen=True):
-    """A severity. `type` is for example CVSS_V3, and `score` is the vector."""
+    """A severity in a record. `type` is for example CVSS_V3, and `score` is the vector."""
 
     type: str = ""
     score: str = ""
@@ -92,7 +95,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
 
     @property
     def covered_vulnerabilities(self) -> tuple[str, ...]:
-        """The vulnerabilities that the advisory covers, if it covers several."""
+        """The IDs of the vulnerabilities that the advisory covers, if it covers several."""
         return tuple(dict.fromkeys((*(self.upstream or ()), *(self.related or ()))))
 
     @property
@@ -102,7 +105,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
         return lines[0].strip() if lines else ""
 
     def affected_entries(self, ecosystem: str, name: str) -> Iterator[AffectedEntry]:
-        """Yield the entries for the package `name`. Debian:12 matches all point releases.
+        """Yield the record's entries for the package `name`. Debian:12 matches all point releases.
 
         PyPI names are normalized, because advisories contain names such as jaraco.context. For a
         package identified by its repository, entries with commits of the repository are returned.
@@ -154,7 +157,6 @@ class OsvRecord(msgspec.Struct, frozen=True):
 
 
 def _repository(url: str) -> str:
-    """Normalize the URL of a repository."""
     return url.partition("://")[2].rstrip("/").removesuffix(".git").lower()
 
 

@@ -113,8 +113,6 @@ class _TrivyReport(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class _ReportEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry in a report of grype or trivy."""
-
     ids: tuple[str, ...]
     severity: str
     score: float | None = None
@@ -126,11 +124,10 @@ ReportEntries = Iterator[tuple[ReportedPackage, Iterable[OsvRecord | _ReportEntr
 
 
 def find_advisories(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
-    """Return the advisories in the report `path` about `packages`.
+    """Return the advisories about `packages` in the report `path`.
 
-    Entries about other packages are listed as not checked.
-
-    Raises InputError for other file formats.
+    Packages of the report that are not in `packages` are listed as not checked. Raises InputError
+    for other file formats.
     """
     scanner, entries = _read_report(path)
     place = f"{path} ({scanner})"
@@ -224,7 +221,6 @@ def _advisories(
 def _packages_by_name(
     packages: Sequence[InstalledSource],
 ) -> Mapping[ReportedPackage, InstalledSource]:
-    """`packages` by names in reports, including binary packages of Debian."""
     sources: dict[ReportedPackage, InstalledSource] = {}
     for package in packages:
         python = package.ecosystem == PYPI

@@ -21,7 +21,7 @@ class Rating(enum.StrEnum):
 
     @property
     def rank(self) -> int:
-        """The rank, starting at 0 for unknown."""
+        """The position in the order of severities, 0 for unknown."""
         return list(Rating).index(self)
 
 
@@ -41,7 +41,7 @@ _FORMS = {"CVSS:4.0/": CVSS4, "CVSS:3.1/": CVSS3, "CVSS:3.0/": CVSS3, "AV:": CVS
 
 
 def word_rating(word: object) -> Rating:
-    """Return the rating for a term in an advisory, such as MODERATE or `low**`, else unknown."""
+    """Return the rating for a term in an advisory, such as MODERATE or `low**`, or unknown."""
     return _WORDS.get(str(word).lower().strip("* "), Rating.UNKNOWN)
 
 
@@ -54,7 +54,8 @@ def score_rating(score: float) -> Rating:
 def base_score(vector: str) -> float | None:
     """Return the base score of a vector of CVSS 2, 3.0 or 3.1, or the score of a CVSS 4.0 vector.
 
-    None for other vectors. CVSS 4.0 has a single score, which includes optional metrics such as E.
+    Returns None for other vectors. CVSS 4.0 has a single score, which includes optional metrics
+    such as E.
     """
     for prefix, form in _FORMS.items():
         if vector.startswith(prefix):
@@ -66,5 +67,5 @@ def base_score(vector: str) -> float | None:
 
 
 def highest_rating(ratings: Iterable[Rating]) -> Rating:
-    """Return the highest of `ratings`. Unknown if there are none."""
+    """Return the highest of `ratings`, or unknown if there are none."""
     return max(ratings, key=lambda rating: rating.rank, default=Rating.UNKNOWN)

@@ -1,4 +1,4 @@
-"""Defines the results that sources of advisories return."""
+"""Defines the data that sources of advisories return."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The advisories that a source has about packages.
+    """The advisories about packages in a source.
 
     `of` is the name of the source, followed by the date if the source is a server. `unread` lists
     entries of the source that were not checked, and `unqueried` lists packages without data.

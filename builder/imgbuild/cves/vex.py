@@ -25,13 +25,13 @@ AFFECTED, NOT_AFFECTED = "affected", "not_affected"
 
 
 class VexStatement(msgspec.Struct, frozen=True):
-    """The part of a statement that is read from attached documents."""
+    """The fields of a VEX statement that are read from attached documents."""
 
     status: Literal["not_affected", "affected", "fixed", "under_investigation"]
 
 
 class VexDocument(msgspec.Struct, frozen=True):
-    """The part of an attached document that is read."""
+    """The fields of an attached VEX document that are read."""
 
     author: str
     timestamp: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
@@ -44,9 +44,9 @@ def vex_document(
     now: datetime.datetime,
     repository: Repository | None = None,
 ) -> bytes:
-    """Create the document about images with the digests of manifests.
+    """Return the VEX document about images, which are given as reports and manifest digests.
 
-    Images are named after `repository`, as in scanners, or else after the target. `author` is the
+    Products are named after `repository`, as in scanners, or else after the target. `author` is the
     author of the statements. Statements are sorted by vulnerability, and equal statements about
     several images are merged. The ID of the document depends on the author and the statements, but
     not on `now`.
@@ -87,7 +87,6 @@ def decode_vex(data: bytes, place: str) -> VexDocument:
 
 
 def _statement(finding: Vulnerability) -> dict[str, Any]:
-    """Return the statement about `finding`, without products."""
     aliases = [name for name in finding.ids if name != finding.id]
     vulnerability = {"name": finding.id, **({"aliases": aliases} if aliases else {})}
     accepted = finding.accepted

@@ -1,4 +1,4 @@
-"""Creates the users and groups of the base in /etc (separate: file formats).
+"""Creates the users and groups of a Debian base in /etc (separate: file formats).
 
 The files are passwd, group, shadow and gshadow. They list the accounts of base-passwd, the groups
 that packages add, and the image's user. No account has a password.
@@ -21,7 +21,7 @@ DAY = MTIME // 86400  # passwords were "last changed" at the constant time, not 
 
 
 def install_accounts(tree: DebTree, groups: Sequence[DebGroup], user: User) -> None:
-    """Write the four account files.
+    """Write passwd, group, shadow and gshadow.
 
     Raises InputError if the name or an ID of the image's user already exists in the base.
     """
@@ -61,7 +61,7 @@ def _check_accounts(
     if taken:
         requested = f"{user.name} ({user.uid}:{user.gid})"
         message = f"image.user {requested} already exists in the base: {', '.join(taken)}"
-        raise InputError(message, hint="choose another name and IDs from 1000 in matrix.yaml")
+        raise InputError(message, hint="choose another name and IDs above 999 in matrix.yaml")
 
 
 def _lines(rows: Iterable[str]) -> bytes:

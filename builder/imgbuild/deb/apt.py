@@ -62,14 +62,14 @@ SECURITY_FILES = "pool/updates/"  # where the security archive stores its files
 
 
 class Suite(msgspec.Struct, frozen=True):
-    """A suite by code name, and the archives that can have the suite, in the order of requests."""
+    """A suite by code name, with the archives to try for it, in order."""
 
     name: str
     mirrors: tuple[str, ...]
 
 
 class SuiteIndex(msgspec.Struct, frozen=True):
-    """The packages of a suite, and the date of the release file ("2026-11-22").
+    """The packages of a suite, and the date of its release file ("2026-11-22").
 
     `files` are the hashes of the suite's `Packages` files.
     """
@@ -80,9 +80,10 @@ class SuiteIndex(msgspec.Struct, frozen=True):
 
 
 class ResolvedDebs(msgspec.Struct, frozen=True):
-    """Packages sorted by name. `security` is the date of the security suite, or None if not used.
+    """Resolved packages, sorted by name.
 
-    `tools` are the names of packages that only the base's tools need.
+    `security` is the date of the security suite, or None if this suite is not used. `tools` are the
+    names of packages that only the base's tools need.
     """
 
     debs: tuple[Deb, ...]
@@ -91,7 +92,7 @@ class ResolvedDebs(msgspec.Struct, frozen=True):
 
 
 class SecurityUpdate(msgspec.Struct, frozen=True):
-    """A package with a newer version in the security suite or in a later point release."""
+    """A locked package that has a newer version, `fixed`, in the Debian archive."""
 
     package: str
     version: str
@@ -99,7 +100,7 @@ class SecurityUpdate(msgspec.Struct, frozen=True):
 
 
 def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs:
-    """Resolve the base's packages and tools with all dependencies on `arch`.
+    """Resolve the packages and tools of `base`, with all dependencies, for `arch`.
 
     Raises FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
     ToolMissing if gpgv or Debian's keyring is not installed, InputError for an unknown package, and
@@ -127,7 +128,7 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
 
 
 def _resolution_key(base: DebianBase, indexes: Sequence[SuiteIndex]) -> str:
-    """The inputs that determine the packages of `base`: indexes, requested names and code."""
+    """Return a hash of all inputs of the resolution: indexes, requested names, and code."""
     code = code_digest("imgbuild.deb.closure", "imgbuild.lock.resolution", alone=__name__)
     parts = (code, base.packages, base.tools, *((index.date, index.files) for index in indexes))
     return sha256(msgspec.json.encode(parts))
@@ -156,9 +157,9 @@ def unknown_packages(
 def security_updates(
     base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
 ) -> tuple[str, tuple[SecurityUpdate, ...]]:
-    """Return the date of the security suite of `base`, and its packages that are newer than `debs`.
+    """Return the date of the security suite, and its packages that are newer than `debs`.
 
-    The security suite is read even if the base does not use it. Raises the same errors as
+    The security suite of `base` is read even if the base does not use it. Raises the same errors as
     `resolve_debs`.
     """
     index = _suite_index(_security_suite(base), base, arch, context)
@@ -168,7 +169,7 @@ def security_updates(
 def archive_updates(
     base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
 ) -> tuple[SecurityUpdate, ...]:
-    """Return the packages of the suite of `base` that are newer than `debs`, sorted by name.
+    """Return the packages in the suite of `base` that are newer than `debs`, sorted by name.
 
     Newer packages exist only after a point release. Raises the same errors as `resolve_debs`.
     """
@@ -197,7 +198,7 @@ def added_debs(
     control: Callable[[Deb], dict[str, str]],
     context: Context,
 ) -> tuple[Deb, ...]:
-    """The packages that `requested` needs in addition to the present packages, sorted by name.
+    """Return the packages that `requested` needs in addition to `have`, sorted by name.
 
     Versions of present packages do not change. `control` reads the control fields of a present
     package if the archive has a different version. Raises the same errors as `resolve_debs`.
@@ -232,14 +233,12 @@ def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
 
 
 def _listed_packages(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, str]]:
-    """Return all packages that `base` can use."""
     return [package for index in _suites(base, arch, context) for package in index.packages]
 
 
 def _suites(
     base: DebianBase, arch: Arch, context: Context, *, read: IndexReader | None = None
 ) -> list[SuiteIndex]:
-    """The suite of `base`, and the security suite if used. `read` reads a `Packages` file."""
     suites = [Suite(base.suite, archive_mirrors(base))]
     if base.security is not None:
         suites.append(_security_suite(base))
@@ -249,7 +248,6 @@ def _suites(
 def _suite_index(
     suite: Suite, base: DebianBase, arch: Arch, context: Context, *, read: IndexReader | None = None
 ) -> SuiteIndex:
-    """Return all packages of `suite`, from the first mirror that responds."""
     if not suite.mirrors:
         message = f"no Debian mirror is known for {suite.name}"
         hint = "add a mirror to the base in matrix.yaml, such as a dated snapshot"
@@ -270,7 +268,7 @@ def _suite_index(
 
 
 def archive_mirrors(base: DebianBase) -> tuple[str, ...]:
-    """The archives to try, in order: this machine's apt mirrors, then the base's archives."""
+    """Return the archives to try, in order: this machine's apt mirrors, then those of `base`."""
     return _sites(base.suite, "/debian", base.mirrors)
 
 
@@ -280,7 +278,7 @@ def _security_suite(base: DebianBase) -> Suite:
 
 
 def deb_urls(deb: Deb, base: DebianBase) -> list[str]:
-    """Return the possible URLs of `deb`, one for each mirror."""
+    """Return the URLs at which `deb` can exist, one for each mirror."""
     security = deb.file.startswith(SECURITY_FILES)
     places = _security_suite(base).mirrors if security else archive_mirrors(base)
     return [f"{mirror}/{deb.file}" for mirror in places]
@@ -291,7 +289,7 @@ def _used_fields(paragraph: dict[str, str]) -> dict[str, str]:
 
 
 def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...]:
-    """The sites with `suite` that apt uses, those with Debian's path first, then `base_sites`."""
+    """Return apt's sites of `suite`, its other sites that end in `ending`, and `base_sites`."""
     sites = _apt_sites()
     same = [site for codename, site in sites if codename == suite]
     # A machine with a different release may still have a mirror of the whole archive.
@@ -301,7 +299,7 @@ def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...
 
 @cache
 def _apt_sites() -> tuple[tuple[str, str], ...]:
-    """Return the code name and the site of each package index of this machine's apt."""
+    """Return the code name and the site of each package index that this machine's apt uses."""
     try:
         apt = process.find_program("apt-get", remedy="")
     except ToolMissing:
@@ -336,7 +334,6 @@ def _indexes(
     context: Context,
     read: IndexReader,
 ) -> SuiteIndex:
-    """Return the packages of each component, from verified `Packages` indexes."""
     place = f"{mirror}/dists/{suite}"
     release = _verified_release(
         context.http.fetch_bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
@@ -370,7 +367,6 @@ def _indexes(
 
 
 def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """Return the packages of an index. They are cached, because parsing an index takes seconds."""
     store = context.store
     if (parsed := store.fact(INDEX_FACT, digest)) is not None:
         return msgspec.msgpack.decode(parsed, type=list[dict[str, str]])
@@ -382,7 +378,6 @@ def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
 
 
 def _read_package_names(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """Return the names of the packages of an index. Other fields are not kept in memory."""
     store = context.store
     stored = store.fact(NAMES, digest)
     names = stored.decode().splitlines() if stored is not None else []
@@ -398,18 +393,15 @@ def _read_package_names(url: str, digest: str, context: Context) -> list[dict[st
 
 
 def _read_nothing(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """Return no packages."""
     del url, digest, context
     return []
 
 
 def _text(url: str, digest: str, context: Context) -> str:
-    """Return the decompressed index at `url`."""
     return lzma.decompress(_packed_index(url, digest, context)).decode()
 
 
 def _packed_index(url: str, digest: str, context: Context) -> bytes:
-    """Return the index at `url`, from the cache if possible."""
     store, http = context.store, context.http
     cached = store.file(digest)
     if cached is not None:
@@ -434,7 +426,7 @@ def _packed_index(url: str, digest: str, context: Context) -> bytes:
 
 
 def _verified_release(data: bytes, url: str, store: Store) -> dict[str, str]:
-    """Return the fields in the signed part of a clear-signed `InRelease`."""
+    """Return the fields in the signed part of `InRelease`, after verification of the signature."""
     gpgv = process.find_program("gpgv", remedy=REMEDY)
     keyring = next((path for path in KEYRINGS if path.exists()), None)
     if keyring is None:

@@ -1,4 +1,4 @@
-"""Reads the control files and files of a .deb, which is an `ar` of control.tar and data.tar.
+"""Reads the control files and the contents of a .deb: an `ar` of control.tar and data.tar.
 
 The contents of files are written to a spool file. Only the compressed package is kept in memory.
 """
@@ -39,7 +39,7 @@ CONTROL_LIMIT = 16 << 20  # bytes of one control file, or of a copyright file
 class DebContents(msgspec.Struct, frozen=True):
     """An unpacked package.
 
-    `listing` has all paths in the order of the archive, including skipped paths.
+    `listing` contains all paths in the order of the archive, including skipped paths.
     """
 
     name: str
@@ -52,11 +52,11 @@ class DebContents(msgspec.Struct, frozen=True):
 
 @reads_untrusted("path", hint=DAMAGE_REMEDY)
 def read_deb(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> DebContents:
-    """Unpack the .deb at `path`. Contents of kept members are appended to the new file `spool`.
+    """Unpack the .deb at `path`. Contents of files are appended to the new file `spool`.
 
-    `keep` is called with the path (without leading slash) and the type of each member. Raises
-    IntegrityError for a damaged file, an unsafe path, a device, or a compression that Debian 12
-    does not use.
+    A member is unpacked if `keep` returns True for its path (without leading slash) and type.
+    Raises IntegrityError for a damaged file, an unsafe path, a device, or a compression format that
+    Debian 12 does not use.
     """
     parts = dict(_parts(path))
     if parts.get("debian-binary", b"")[:2] != b"2.":
@@ -98,7 +98,7 @@ def read_control(path: Path) -> dict[str, str]:
 
 
 class CopyrightNotice(msgspec.Struct, frozen=True):
-    """The copyright file of a Debian package, or the name of the package that contains the file."""
+    """The copyright file of a Debian package, or the package that contains this file."""
 
     text: str = ""
     package: str = ""
@@ -106,7 +106,7 @@ class CopyrightNotice(msgspec.Struct, frozen=True):
 
 @reads_untrusted("path", hint=DAMAGE_REMEDY)
 def read_notice(path: Path, package: str) -> CopyrightNotice:
-    """Read the copyright file of `package` in the .deb at `path`. Empty if it does not exist."""
+    """Return the copyright file of `package` in the .deb at `path`, empty if there is none."""
     folder = f"usr/share/doc/{package}"
     with _open_tar(path, dict(_parts(path)), "data.tar") as members:
         for info in members:
@@ -120,7 +120,6 @@ def read_notice(path: Path, package: str) -> CopyrightNotice:
 
 
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the members of an `ar` archive by name."""
     with open(path, "rb", opener=open_regular) as file:
         total = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
@@ -164,11 +163,11 @@ class _TarStream:
             raise self._damage_error(error) from error
 
     def extractfile(self, info: tarfile.TarInfo) -> IO[bytes] | None:
-        """Return the content of `info`. It must be read before the next member."""
+        """Return the content of `info`, which must be read before the next member."""
         return self._tar.extractfile(info)
 
     def content(self, info: tarfile.TarInfo) -> bytes:
-        """The content of the small file `info`. Raises IntegrityError if the file is too large."""
+        """Return the content of `info`. Raises IntegrityError if it exceeds `CONTROL_LIMIT`."""
         if not 0 <= info.size <= CONTROL_LIMIT:
             message = f"{self._path}: {info.name} has {info.size} bytes (limit {CONTROL_LIMIT})"
             raise IntegrityError(message, hint=DAMAGE_REMEDY)

@@ -38,7 +38,7 @@ TEXT = {UTF8: "utf-8", 0x13: "latin-1", 0x14: "latin-1", 0x16: "latin-1", 0x1A: 
 
 
 def install_certificates(tree: DebTree) -> None:
-    """Trust all certificates that the package ships, in byte order of the paths."""
+    """Write the bundle and links for all certificates in the base, in byte order of the paths."""
     files = _certificates(tree)
     names = [member.path.removeprefix(f"{SOURCE}/") for member in files]
     tree.file("etc/ca-certificates.conf", (CONFIGURATION + "\n".join(names) + "\n").encode())
@@ -61,9 +61,9 @@ def install_certificates(tree: DebTree) -> None:
 
 
 def certificate_der(pem: bytes, name: str) -> bytes:
-    """Convert the certificate in `pem` to DER.
+    """Convert the PEM certificate `pem` to DER.
 
-    Raises IntegrityError with `name` if `pem` contains no certificate.
+    Raises IntegrityError, with `name` in the message, if `pem` contains no certificate.
     """
     match = re.search(rb"-----BEGIN CERTIFICATE-----(.+?)-----END", pem, re.DOTALL)
     if match is None:
@@ -73,7 +73,7 @@ def certificate_der(pem: bytes, name: str) -> bytes:
 
 
 def subject_hash(certificate: bytes) -> str:
-    """Compute OpenSSL's X509_NAME_hash of the subject of a DER certificate, as eight hex digits."""
+    """Return OpenSSL's X509_NAME_hash of the subject of a DER certificate, as eight hex digits."""
     # A Certificate begins with its TBSCertificate: a version or none, serial, algorithm, issuer,
     # validity, subject.
     body = _children(_children(certificate)[0][1])[0][1]
@@ -84,7 +84,7 @@ def subject_hash(certificate: bytes) -> str:
 
 
 def _canonical_name(name: bytes) -> bytes:
-    """OpenSSL's canonical form of a Name: UTF-8 in lower case, single spaces, no outer header."""
+    """Return OpenSSL's canonical encoding of a Name: lower-case UTF-8 without the outer header."""
     result = b""
     for _, names in _children(name):
         attributes = []
@@ -101,7 +101,7 @@ def _canonical_name(name: bytes) -> bytes:
 
 
 def _children(data: bytes) -> list[tuple[int, bytes]]:
-    """Return the tag and content of each element in DER data."""
+    """Return the tag and the content of each element in DER data."""
     result, place = [], 0
     while place < len(data):
         tag, length, place = data[place], data[place + 1], place + 2

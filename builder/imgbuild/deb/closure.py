@@ -16,16 +16,16 @@ from imgbuild.deb.debian_version import satisfies_relation, version_key
 from imgbuild.errors import InputError, InputProblem, NoSolution
 
 NEEDS = ("Pre-Depends", "Depends")
-CONFLICT_FIELDS = ("Conflicts", "Breaks")
+CONFLICT_FIELDS = {"Conflicts": "conflicts with", "Breaks": "breaks"}
 PRIORITIES = ("required", "important", "standard", "optional", "extra")
 
 Paragraph = Mapping[str, str]
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """A package that satisfies a name. `real` is set if this is the name of the package.
+    """A package that satisfies a dependency.
 
-    Otherwise, the package lists the name in Provides, with or without a version.
+    If `real` is False, only the Provides field of the package contains the name of the dependency.
     """
 
     package: Paragraph
@@ -34,7 +34,7 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class DebianArchive:
-    """Looks up packages of an index by their names and by the names that they provide.
+    """Looks up packages of an index by name or by a name in their Provides field.
 
     If the index has several versions of a package, the newest version is used.
     """
@@ -56,7 +56,10 @@ class DebianArchive:
                     self._provided.setdefault(name, []).append((paragraph, part))
 
     def providers(self, relation: DebRelation) -> list[Provider]:
-        """The packages that satisfy `relation`: the named package first, others by priority."""
+        """Return the packages that satisfy `relation`.
+
+        The package with this name comes first. The other packages are sorted by priority.
+        """
         package = self.packages.get(relation.name)
         real = [Provider(package, package["Version"], real=True)] if package is not None else []
         provided = (
@@ -71,12 +74,12 @@ class DebianArchive:
 def resolve_dependencies(
     archive: DebianArchive, requested: Sequence[str], *, file: str, have: Sequence[str] = ()
 ) -> list[Paragraph]:
-    """Resolve the requested and the essential packages with dependencies, sorted by name.
+    """Resolve the essential and the `requested` packages, with dependencies, sorted by name.
 
-    Present packages (`have`) are included, but their dependencies are not resolved again.
+    The packages in `have` are included, but their dependencies are not resolved again.
 
-    Raises InputError with `file` if the archive does not have a requested package, and NoSolution
-    with the reasons if a dependency is unsatisfiable or packages conflict.
+    Raises InputError, with `file` in the message, if the archive lacks a requested package. Raises
+    NoSolution, with the reasons, if a dependency is unsatisfiable or packages conflict.
     """
     _check_names(archive, requested, file)
     essential = sorted(
@@ -112,7 +115,7 @@ def resolve_dependencies(
 
 
 def package_dependencies(package: Paragraph) -> list[Clause]:
-    """Return the dependencies of `package`: first Pre-Depends, then Depends."""
+    """Return the dependencies of `package`: Pre-Depends, then Depends."""
     return [clause for field in NEEDS for clause in parse_clauses(package.get(field, ""))]
 
 
@@ -158,7 +161,7 @@ def _check_names(archive: DebianArchive, requested: Sequence[str], file: str) ->
 def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) -> None:
     reasons: list[str] = []
     for name, package in sorted(chosen.items()):
-        for field in CONFLICT_FIELDS:
+        for field, verb in CONFLICT_FIELDS.items():
             for (relation,) in parse_clauses(package.get(field, "")):
                 # A package may conflict with a name that it provides: it then conflicts with other
                 # providers.
@@ -166,7 +169,7 @@ def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) ->
                     name
                 }
                 reasons.extend(
-                    f"{name} {field.lower()} {relation}, which {hit} {chosen[hit]['Version']} is"
+                    f"{name} {verb} {relation}, which {hit} {chosen[hit]['Version']} satisfies"
                     for hit in sorted(hits & chosen.keys())
                 )
     if reasons:

@@ -1,7 +1,7 @@
 """Parses Debian's control format: paragraphs of fields, and relations between packages.
 
-`Packages`, `Release` and the `control` of a package have this format. The case of field names and
-the newlines of continuation lines are kept.
+`Packages`, `Release` and the `control` file of a package have this format. The case of field names
+and the newlines of continuation lines are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GAP = re.compile(r"\n[ \t]*\n+")
 
 
 class DebRelation(msgspec.Struct, frozen=True):
-    """A package in a relation field: the name, and a bound on the version, if any."""
+    """A package name in a relation field, with an optional bound on the version."""
 
     name: str
     relation: str = ""
@@ -33,7 +33,7 @@ Clause = tuple[DebRelation, ...]  # alternatives, in order of preference
 
 
 def parse_paragraphs(text: str) -> Iterator[dict[str, str]]:
-    """Yield each paragraph of `text` as a mapping of fields in their order."""
+    """Yield the fields of each paragraph of `text`."""
     start = 0
     for match in GAP.finditer(text):  # one at a time: a Debian index has 60,000
         block, start = text[start : match.start()], match.end()
@@ -46,7 +46,7 @@ def parse_paragraphs(text: str) -> Iterator[dict[str, str]]:
 def parse_fields(block: str) -> dict[str, str]:
     """Parse the fields of a paragraph.
 
-    Raises ValueError for a line that is neither field nor continuation.
+    Raises ValueError for a line that is neither a field nor a continuation line.
     """
     result: dict[str, str] = {}
     name = ""

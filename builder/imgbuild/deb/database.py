@@ -1,8 +1,8 @@
 """Writes dpkg's database of installed packages (separate: a file format).
 
-`var/lib/dpkg` has the files that dpkg would write: status, info/*, triggers, diversions and
-alternatives. A complete database is written instead of entries in status.d, because `apt-get
-install` in a derived image needs the database.
+`var/lib/dpkg` contains the files that dpkg would write: status, info/*, triggers, diversions and
+alternatives. A complete database is written instead of files in status.d, because `apt-get install`
+in a derived image needs the database.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def install_database(
     alternatives: Mapping[str, Sequence[AlternativeEffect]],
     diversions: Sequence[DiversionEffect],
 ) -> None:
-    """Write the database of `packages`, which are all installed and configured."""
+    """Write the database, in which all `packages` are installed and configured."""
     ordered = sorted(packages, key=lambda package: package.name)
     status = b"".join(_status(tree, package) for package in ordered)
     tree.file(f"{ROOT}/status", status)
@@ -85,7 +85,7 @@ def _status(tree: DebTree, package: DebContents) -> bytes:
 
 
 def _conffile(tree: DebTree, line: str) -> str:
-    """The entry in `status` for a line of `conffiles`, with a flag if the file is not shipped."""
+    """Return the `status` line for a line of `conffiles`."""
     if not line.startswith("/"):
         flag, _, path = line.partition(" ")
         return f"{path} newconffile {flag}"

@@ -1,7 +1,7 @@
 """Builds the root file system of a Debian base, and applies the effects of maintainer scripts.
 
-The members of the base layer are in byte order, and depend only on the packages, the reviewed table
-of effects, the architecture and the image's user.
+The members of the base layer are in byte order. They depend only on the packages, the reviewed
+table of effects, the architecture and the image's user.
 
 Files and links of a package keep their times, because programs detect new versions by these times.
 Folders, and files created by effects, have a constant time.
@@ -51,12 +51,13 @@ CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
 
 
 def base_members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> list[LayerMember]:
-    """The members of the base layer, without default parent folders, which the layer writer adds.
+    """Return the members of the base layer.
 
-    `paths` maps the SHA-256 of each package to its file. The contents of files are written below
-    the folder `spool`, and must remain there until the layer is written. Raises IntegrityError for
-    a damaged or unsafe package, two packages that ship one path, or a maintainer script that is not
-    in the table. Raises InputError if the suite has no table or the user name already exists.
+    Parent folders with default attributes are omitted, because the layer writer adds them. `paths`
+    maps the SHA-256 of each package to its file. The contents of files are written below the folder
+    `spool`, and must remain there until the layer is written. Raises IntegrityError for a damaged
+    or unsafe package, two packages that ship one path, or a maintainer script that is not in the
+    table. Raises InputError if the suite has no table or the user name already exists.
     """
     table = load_table(recipe.suite)
     packages = _unpack_debs(recipe.debs, table, paths, spool)
@@ -97,7 +98,6 @@ def added_members(
 def _root(
     recipe: DebianRecipe, packages: Sequence[DebContents], table: EffectTable
 ) -> list[LayerMember]:
-    """Check that all scripts of `packages` are known, and create the members of the root."""
     tree = DebTree()
     for package in packages:
         for member in package.members:
@@ -113,7 +113,6 @@ def _root(
 def _unpack_debs(
     debs: Sequence[Deb], table: EffectTable, paths: Mapping[str, Path], spool: Path
 ) -> list[DebContents]:
-    """Unpack all packages, sorted by name. The contents of files are written to `spool`."""
     needed, left_out, taken_back = (
         copied_paths(table),
         excluded_pattern(table),
@@ -145,7 +144,7 @@ def _unpack_debs(
 
 
 def _drop_excluded(tree: DebTree, table: EffectTable) -> list[LayerMember]:
-    """Remove excluded files from the tree, and then their folders and links to them."""
+    """Return the members without excluded files, links to them, and folders that only they need."""
     left_out, taken_back = excluded_pattern(table), included_pattern(table)
     all_members = tree.members()
 
@@ -180,7 +179,10 @@ def _drop_excluded(tree: DebTree, table: EffectTable) -> list[LayerMember]:
 
 
 def copied_paths(table: EffectTable) -> frozenset[str]:
-    """The paths (without leading slash) that effects copy. They are unpacked even if excluded."""
+    """Return the paths (without leading slash) that effects copy.
+
+    These files are unpacked even if they are excluded.
+    """
     copies = (
         e for entry in table.packages.values() for e in entry.effects if isinstance(e, CopyEffect)
     )

@@ -37,7 +37,7 @@ version_key = functools.cmp_to_key(compare_versions)
 
 
 def satisfies_relation(version: str, relation: str, bound: str) -> bool:
-    """Whether `version` has the `relation` (`<<`, `<=`, `=`, `>=`, `>>`) to `bound`.
+    """Return whether `version` has the `relation` (`<<`, `<=`, `=`, `>=`, `>>`) to `bound`.
 
     Raises ValueError for any other relation.
     """

@@ -1,7 +1,7 @@
 """Creates `/etc/ld.so.cache` with the same bytes as `ldconfig` (separate: a file format).
 
-Missing links from SONAMEs are created, too. Layout and order are as in glibc 2.33 and later
-(elf/cache.c). The order is essential, because the dynamic linker uses binary search.
+Missing links from SONAMEs to libraries are created, too. Layout and order are as in glibc 2.33 and
+later (elf/cache.c). The order is essential, because the dynamic linker uses binary search.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FoundLibrary(msgspec.Struct, frozen=True):
 def library_cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[LayerMember]]:
     """Return the cache for `tree`, and the links that `ldconfig` would create.
 
-    `version` is from libc-bin.
+    `version` is the version of libc-bin.
     """
     entries: list[tuple[str, str]] = []
     links: list[LayerMember] = []
@@ -59,7 +59,7 @@ def library_cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[
 
 
 def library_folders(tree: DebTree, arch: Arch) -> list[str]:
-    """The distinct folders that `ldconfig` searches: configured folders, then default folders.
+    """Return the folders that `ldconfig` searches: configured folders, then default folders.
 
     A folder that has several paths is listed once.
     """
@@ -74,7 +74,7 @@ def library_folders(tree: DebTree, arch: Arch) -> list[str]:
 
 
 def encode_cache(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
-    """Return the cache file for `entries` (name and path), which have the order of the cache."""
+    """Return the cache file for `entries` (name and path), which are in cache order."""
     offsets, strings = _strings({text for entry in entries for text in entry})
     base = HEADER.size + len(entries) * ENTRY.size
     rows = b"".join(
@@ -92,7 +92,10 @@ def encode_cache(entries: list[tuple[str, str]], arch: Arch, version: str) -> by
 
 
 def compare_names(left: str, right: str) -> int:
-    """Compare library names like glibc: digits are compared as numbers, and sort last."""
+    """Compare library names like glibc: digits are compared as numbers, and sort last.
+
+    Returns a negative number, 0 or a positive number.
+    """
     name, other = left.encode() + b"\0", right.encode() + b"\0"
     i = j = 0
     while name[i]:
@@ -118,7 +121,10 @@ _order = functools.cmp_to_key(_compare_entries)
 
 
 def read_soname(data: bytes) -> str | None:
-    """The SONAME of the ELF file `data`, "" if it has none, or None if it is no shared object."""
+    """Return the SONAME of the ELF file `data`, or "" if it has none.
+
+    Returns None if the file is not a shared object.
+    """
     from elftools.common.exceptions import ELFError  # imports fifty modules that few commands need
     from elftools.elf.elffile import ELFFile
 
@@ -134,7 +140,7 @@ def read_soname(data: bytes) -> str | None:
 
 
 def _configured_folders(tree: DebTree, path: str) -> list[str]:
-    """The folders in an ld.so.conf and in the files of `include` lines, in the order of names."""
+    """Return the folders in an ld.so.conf and in the files that its `include` lines match."""
     if tree.resolve_member(path) is None:
         return []
     result = []
@@ -152,7 +158,6 @@ def _configured_folders(tree: DebTree, path: str) -> list[str]:
 
 
 def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
-    """Return the entries of `ldconfig` for a folder: one file for each SONAME."""
     chosen: dict[str, FoundLibrary] = {}
     for member in tree.members_below(folder):
         file = posixpath.basename(member.path)
@@ -183,7 +188,7 @@ def _has_library_name(file: str) -> bool:
 
 
 def _strings(texts: set[str]) -> tuple[dict[str, int], bytes]:
-    """Create a string table as glibc does: a suffix of another string shares its bytes."""
+    """Return a string table in glibc's format: a suffix of another string shares its bytes."""
     ends = sorted((text.encode() for text in texts), key=functools.cmp_to_key(_compare_by_end))
     offsets: dict[str, int] = {}
     table = bytearray()

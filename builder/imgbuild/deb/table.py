@@ -27,7 +27,10 @@ FileMode = Annotated[str, msgspec.Meta(pattern="^[0-7]{4}$")]
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
-    """A change on disk that a script makes, on both architectures or only on `arch`."""
+    """A change on disk that a script makes.
+
+    If `arch` is set, other architectures have no such change.
+    """
 
     arch: Literal["", "amd64", "arm64"] = ""
 
@@ -41,7 +44,7 @@ class DebFolder(Effect, frozen=True, kw_only=True, tag="folder"):
 
 
 class DebFile(Effect, frozen=True, kw_only=True, tag="file"):
-    """A file with this text, owned by root."""
+    """A file with the content `text`, owned by root."""
 
     path: str
     text: str = ""
@@ -50,7 +53,10 @@ class DebFile(Effect, frozen=True, kw_only=True, tag="file"):
 
 
 class CopyEffect(Effect, frozen=True, kw_only=True, tag="copy"):
-    """A copy of a package's file, or of its lines that match `match`. `fill` replaces lines."""
+    """A copy of a package's file.
+
+    `match` selects lines, and `fill` maps lines to their replacements.
+    """
 
     source: str
     path: str
@@ -66,7 +72,7 @@ class DebLink(Effect, frozen=True, kw_only=True, tag="link"):
 
 
 class OwnerEffect(Effect, frozen=True, kw_only=True, tag="owner"):
-    """A change of group and mode for a package's file."""
+    """A change to the group and mode of a package's file."""
 
     path: str
     gid: int
@@ -74,14 +80,14 @@ class OwnerEffect(Effect, frozen=True, kw_only=True, tag="owner"):
 
 
 class DebGroup(Effect, frozen=True, kw_only=True, tag="group"):
-    """A system group with a fixed ID, unlike with dpkg, which assigns the next free ID."""
+    """A system group with a fixed ID, although dpkg would assign the next free ID."""
 
     name: str
     gid: int
 
 
 class DiversionEffect(Effect, frozen=True, kw_only=True, tag="diversion"):
-    """An entry in dpkg's list of diversions. No file is moved."""
+    """A line in dpkg's list of diversions. No file is moved."""
 
     path: str
     to: str
@@ -89,7 +95,7 @@ class DiversionEffect(Effect, frozen=True, kw_only=True, tag="diversion"):
 
 
 class SlaveLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link that follows the choice of an alternative."""
+    """A link that follows the selected alternative."""
 
     name: str
     link: str
@@ -97,7 +103,10 @@ class SlaveLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class AlternativeEffect(Effect, frozen=True, kw_only=True, tag="alternative"):
-    """A choice of `update-alternatives`. The choice with the highest priority is used."""
+    """An alternative of `update-alternatives`.
+
+    The alternative with the highest priority is selected.
+    """
 
     name: str
     link: str
@@ -126,7 +135,7 @@ AnyEffect = (
 
 
 class DebEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The scripts of a package: known hashes, review notes and effects."""
+    """The scripts of a package: their known hashes, the reviewer's notes, and their effects."""
 
     why: str
     scripts: dict[str, tuple[Sha256, ...]] = {}
@@ -134,14 +143,14 @@ class DebEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ExcludedPaths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Paths that are not unpacked, as patterns of dpkg. In these patterns, `*` also matches `/`."""
+    """A dpkg pattern for paths that are not unpacked. `*` also matches `/`."""
 
     path: str
     why: str
 
 
 class EffectTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table of a suite. `include` restores parts that `exclude` excludes.
+    """The table of a suite. `include` lists exceptions to `exclude`.
 
     Unless `set_id` is set, the setuid and setgid bits of files are removed.
     """
@@ -171,7 +180,7 @@ def load_table(suite: str) -> EffectTable:
 
 
 def check_scripts(table: EffectTable, packages: Iterable[DebContents]) -> None:
-    """Raise IntegrityError unless every script is known by its hash, and every trigger by name."""
+    """Raise IntegrityError if the table lacks the hash of a script or the name of a trigger."""
     unknown = []
     for package in packages:
         entry = table.packages.get(package.name)
@@ -194,17 +203,17 @@ def check_scripts(table: EffectTable, packages: Iterable[DebContents]) -> None:
 
 
 def excluded_pattern(table: EffectTable) -> re.Pattern[str]:
-    """Return a pattern that matches the excluded paths (without a leading slash)."""
+    """Return a pattern that matches excluded paths (without leading slash)."""
     return _union(item.path for item in table.exclude)
 
 
 def included_pattern(table: EffectTable) -> re.Pattern[str]:
-    """Return a pattern that matches the restored paths (without a leading slash)."""
+    """Return a pattern that matches paths (without leading slash) that are exceptions."""
     return _union(item.path for item in table.include)
 
 
 def dpkg_configuration(table: EffectTable) -> bytes:
-    """Return the exclusions in dpkg's format, for packages that users add to the image."""
+    """Return the exclusions in dpkg's format, which apply to packages that users install later."""
     lines = [
         "# What the base leaves out, left out of added packages too. Delete this file to undo it."
     ]
@@ -218,7 +227,6 @@ def _union(patterns: Iterable[str]) -> re.Pattern[str]:
 
 
 def _scripts(package: DebContents) -> list[tuple[str, bytes]]:
-    """The scripts that dpkg would run, and the triggers for which it would run a postinst."""
     scripts = [(name, package.files[name]) for name in SCRIPTS if name in package.files]
     if any(verb.startswith("interest") for verb, _ in _triggers(package)):
         scripts.append(("triggers", package.files["triggers"]))
@@ -232,7 +240,7 @@ def _triggers(package: DebContents) -> list[tuple[str, str]]:
 
 
 def trigger_interests(package: DebContents) -> list[tuple[str, str]]:
-    """The triggers in which `package` is interested, each with dpkg's suffix ("/noawait" or "")."""
+    """Return the triggers in which `package` is interested, each with "/noawait" or ""."""
     return [
         (trigger, "/noawait" if verb.endswith("noawait") else "")
         for verb, trigger in _triggers(package)

@@ -1,6 +1,6 @@
-"""Merges the files of Debian packages by path, with a merged /usr.
+"""Merges the files of Debian packages into one tree, with a merged /usr.
 
-The result is sorted and has each path once. Each hard link comes after the linked file.
+The output is sorted, and has each path once. Each hard link comes after its target.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def merge_usr(path: str) -> str:
 
 
 class DebTree:
-    """The members by path.
+    """Layer members by path.
 
     Raises IntegrityError if two packages have different members at a path.
     """
@@ -39,7 +39,7 @@ class DebTree:
         return merge_usr(path) in self._members
 
     def add(self, member: LayerMember, owner: str) -> None:
-        """Add a member of package `owner`, moved below /usr.
+        """Add a member of the package `owner`, moved below /usr.
 
         The targets of symbolic links do not change.
         """
@@ -60,7 +60,7 @@ class DebTree:
         self._owners.setdefault(path, owner)
 
     def put(self, member: LayerMember) -> None:
-        """Add a member that an effect creates. A member with the same path is replaced."""
+        """Add a member that an effect creates. It replaces any member with the same path."""
         path = merge_usr(member.path)
         self._members[path] = msgspec.structs.replace(member, path=path)
         self._owners[path] = "an effect"
@@ -76,7 +76,7 @@ class DebTree:
         self.put(LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
 
     def get(self, path: str) -> LayerMember | None:
-        """Return the member at `path`. If it is a link, the link is returned."""
+        """Return the member at `path`. If it is a link, the link itself is returned."""
         return self._members.get(merge_usr(path))
 
     def resolve_member(self, path: str) -> LayerMember | None:
@@ -119,7 +119,7 @@ class DebTree:
                 )
 
     def members_below(self, folder: str, *, deep: bool = False) -> list[LayerMember]:
-        """The sorted members in `folder`. If `deep` is set, members of subfolders are included."""
+        """Return the sorted members in `folder`, including those in subfolders if `deep` is set."""
         prefix = merge_usr(folder).rstrip("/") + "/"
         members = [
             member

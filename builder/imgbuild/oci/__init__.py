@@ -1,1 +1,1 @@
-"""Reads, writes and unpacks images in the OCI format."""
+"""Reads, writes and unpacks OCI images."""

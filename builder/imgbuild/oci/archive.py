@@ -64,7 +64,7 @@ def archive_chunks(
 
 
 def archive_size(layout: Layout, arch: Arch | None, form: Format) -> Bytes:
-    """Return the size of all blobs in the archive."""
+    """Return the total size of the blobs in the archive."""
     return sum(_contents(layout, arch, form, layout.name)[1].values())
 
 
@@ -100,13 +100,13 @@ def write_archive(
 
 
 def complete_reference(tag: str) -> str:
-    """`tag` (NAME or NAME:TAG), with `:latest` appended if it has no tag."""
+    """Return `tag` (NAME or NAME:TAG), with `:latest` appended if it has no tag."""
     name = tag.rpartition("/")[2]
     return tag if ":" in name else f"{tag}:latest"
 
 
 def full_reference(tag: str) -> str:
-    """`tag` in the full form that Docker and containerd use, with registry host and namespace."""
+    """Return `tag` with the registry host and namespace, as in Docker and containerd."""
     named = complete_reference(tag)
     host, slash, _ = named.partition("/")
     if slash and ("." in host or ":" in host or host == "localhost"):
@@ -159,7 +159,10 @@ def _file(path: str, data: bytes) -> bytes:
 
 
 def _pieces(path: Path, size: Bytes) -> Iterator[bytes]:
-    """The content of a blob. Raises IntegrityError if it is missing or shorter than `size`."""
+    """Yield the content of a blob.
+
+    Raises IntegrityError if it is missing or shorter than `size`.
+    """
     left = size
     try:
         with path.open("rb") as file:
@@ -170,5 +173,5 @@ def _pieces(path: Path, size: Bytes) -> Iterator[bytes]:
         message = f"cannot read {path}: {error.strerror}"
         raise IntegrityError(message, hint="build the image again") from error
     if left:
-        message = f"{path} is {left} bytes shorter than stated in its manifest"
+        message = f"{path} is {left} bytes shorter than its size in the manifest"
         raise IntegrityError(message, hint="build the image again")

@@ -20,7 +20,7 @@ REMEDY = "the file is damaged or malicious; download it again, or use another ve
 
 
 class FileReader:
-    """Reads from files at given offsets, and keeps at most `OPEN_FILES` files open."""
+    """Reads from files at given offsets. At most `OPEN_FILES` files are open at a time."""
 
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
@@ -46,7 +46,7 @@ class FileReader:
         return data
 
     def chunks(self, part: FileSlice) -> Iterator[bytes]:
-        """Yield the stored bytes of `part`, not inflated, in pieces of `CHUNK`."""
+        """Yield the stored bytes of `part`, without inflating them, in pieces of `CHUNK`."""
         for start in range(0, part.length, CHUNK):
             yield self.read(part.path, part.offset + start, min(CHUNK, part.length - start))
 
@@ -60,7 +60,7 @@ class FileReader:
 
 
 class ContentChecker:
-    """Checks the size and CRC of content while it is read. Raises IntegrityError if they differ."""
+    """Checks the size and CRC of content while it is read. Raises IntegrityError for a mismatch."""
 
     def __init__(self, where: str, size: int, crc: int) -> None:
         self._where = where
@@ -70,7 +70,7 @@ class ContentChecker:
         self._sum = 0
 
     def add_piece(self, piece: bytes) -> bytes:
-        """Add and return `piece`. Raises IntegrityError as soon as the size is exceeded."""
+        """Count and return `piece`. Raises IntegrityError if the content is too large."""
         self._seen += len(piece)
         if self._seen > self._size:
             message = f"{self._where} has more than the expected {self._size} bytes"
@@ -89,7 +89,7 @@ class ContentChecker:
 
 
 class DeflateInflater:
-    """Inflates a raw deflate stream, and checks its end and the size and CRC of the result."""
+    """Inflates a raw deflate stream, and checks its length and the output's size and CRC."""
 
     def __init__(self, where: str, size: int, crc: int) -> None:
         self._where = where
@@ -131,9 +131,10 @@ class DeflateInflater:
 def content_pieces(
     content: bytes | FileSlice, size: int, where: str, files: FileReader
 ) -> Iterator[bytes]:
-    """Read the content, inflate it if necessary, and check its size and CRC.
+    """Yield the content, inflated if necessary, and check its size and CRC.
 
-    Raises IntegrityError with `where`, the location of the member, if size or CRC differ.
+    Raises IntegrityError, with `where` in the message, if size or CRC differ from the expected
+    values.
     """
     if isinstance(content, bytes):
         if len(content) != size:

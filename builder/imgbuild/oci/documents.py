@@ -39,7 +39,7 @@ TITLE = "org.opencontainers.image.title"  # the file name that `oras pull` uses 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The media type, digest and size of a blob.
 
-    `urls` are alternative locations of the blob. `data` is its content, which must have the digest.
+    `urls` are alternative locations of the blob. `data` is its content, which must match `digest`.
     """
 
     media_type: str
@@ -58,14 +58,14 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A manifest or an index: its bytes and its media type."""
+    """The content and media type of a manifest or index."""
 
     data: bytes
     media_type: str
 
     @property
     def digest(self) -> Digest:
-        """The digest of the bytes."""
+        """The digest of the content."""
         return digest_of(self.data)
 
     @property
@@ -75,8 +75,6 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class _DocumentShape(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields that distinguish an index from an image."""
-
     media_type: str = ""
     manifests: msgspec.Raw = msgspec.Raw()
     layers: msgspec.Raw = msgspec.Raw()
@@ -85,7 +83,8 @@ class _DocumentShape(msgspec.Struct, frozen=True, rename="camel"):
 def stated_type(data: bytes, name: object) -> str:
     """Return the media type in a manifest or an index, or "" if there is none.
 
-    Raises IntegrityError, which contains `name`, if the document is both an index and an image.
+    Raises IntegrityError, with `name` in the message, if the document is both an index and an
+    image.
     """
     try:
         shape = msgspec.json.decode(data, type=_DocumentShape)
@@ -100,14 +99,14 @@ def stated_type(data: bytes, name: object) -> str:
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The manifest of an image on one architecture."""
+    """An image manifest for one architecture."""
 
     config: Descriptor
     layers: tuple[Descriptor, ...]
 
 
 class Index(msgspec.Struct, frozen=True, rename="camel"):
-    """A list of manifests: `index.json`, or the index of an image on several architectures."""
+    """A list of manifests: `index.json`, or the index of a multi-architecture image."""
 
     manifests: tuple[Descriptor, ...]
 
@@ -119,7 +118,7 @@ class RootFs(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """Describes how a layer was created. An entry with `empty_layer` has no layer."""
+    """An item in an image's history. If `empty_layer` is set, no layer belongs to the item."""
 
     created_by: str = ""
     empty_layer: bool = False
@@ -143,7 +142,7 @@ class Configuration(msgspec.Struct, frozen=True):
 
     @property
     def start_fault(self) -> str | None:
-        """A setting that prevents processes from starting: a NUL, or an invalid variable."""
+        """A setting that prevents containers from starting, such as an invalid variable."""
         settings = self.config or {}
         for key in ("Env", "Entrypoint", "Cmd", "WorkingDir", "User"):
             value = settings.get(key)
@@ -162,7 +161,7 @@ def docker_manifest(
     media_types: Mapping[Digest, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return the manifest of `config` and `layers`, bottom layer first.
+    """Return the manifest of an image with `config` and `layers`, bottom layer first.
 
     `media_types` maps digests to media types for layers that are not gzipped tars. Base images from
     registries can have such layers.
@@ -185,7 +184,7 @@ def create_manifest(
     subject: Descriptor | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A manifest (image-spec 1.1) of an image, or of an artifact that refers to `subject`."""
+    """Return the manifest of an image, or of an artifact that refers to `subject`."""
     document: dict[str, object] = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -204,7 +203,7 @@ def create_manifest(
 
 
 def create_index(manifests: Mapping[Arch, bytes]) -> bytes:
-    """Return the index of an image on several architectures, sorted by architecture name."""
+    """Return the index of a multi-architecture image, sorted by architecture name."""
     return codec.encode_compact(
         {
             "schemaVersion": 2,
@@ -224,7 +223,7 @@ def create_descriptor(
     *,
     arch: Arch | None = None,
 ) -> Descriptor:
-    """Return the descriptor of the blob `data`. With `arch`, it includes the platform."""
+    """Return the descriptor of the blob `data`. If `arch` is set, it includes the platform."""
     return Descriptor(
         media_type=media_type,
         digest=digest_of(data),

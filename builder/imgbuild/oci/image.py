@@ -1,8 +1,7 @@
 """Reads documents and layers of images, and checks documents against their digests.
 
-An `ImageSource` is the location of an image. This module supports folders and archives with an OCI
-layout, and the output of `docker save`. `registry.image` supports registries. No files are
-unpacked.
+Images are read from folders and archives with an OCI layout, or from the output of `docker save`.
+`registry.image` reads images from registries. No files are unpacked.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CONFIGS = (CONFIG, "application/vnd.docker.container.image.v1+json")
 
 
 class ImageSource(Protocol):
-    """The location of an image."""
+    """A source from which an image is read, such as a folder or a registry."""
 
     @property
     def name(self) -> str:
@@ -52,7 +51,7 @@ class ImageSource(Protocol):
         """The top-level document of the image: an index, or the only manifest."""
 
     def read_document(self, descriptor: Descriptor) -> bytes:
-        """Read a small document. Raises IntegrityError if its digest differs."""
+        """Return the content of a document. Raises IntegrityError if its digest is wrong."""
 
     def size(self, layer: Descriptor) -> int | None:
         """Return the size of a layer in bytes, or None if the layer is missing."""
@@ -60,11 +59,11 @@ class ImageSource(Protocol):
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """Read a whole layer. Raises IntegrityError if its digest or diff ID differs."""
+        """Read and check a layer. Raises IntegrityError if its digest or diff ID is wrong."""
 
 
 class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents of an image on one architecture, and its layers, bottom layer first."""
+    """The documents of an image for one architecture, and its layers, bottom layer first."""
 
     arch: Arch
     manifest: Descriptor
@@ -86,13 +85,13 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blobs(self) -> dict[Digest, int]:
-        """The sizes in bytes of the blobs that a pull downloads, by digest."""
+        """The blobs that a pull downloads: their sizes in bytes, by digest."""
         parts = (self.manifest, self.config, *self.layers)
         return {part.digest: part.size for part in parts}
 
     @property
     def size(self) -> int:
-        """The size of the blobs that a pull downloads, in bytes."""
+        """The total size of the blobs that a pull downloads, in bytes."""
         return sum(self.blobs.values())
 
 
@@ -109,7 +108,7 @@ def list_manifests(source: ImageSource) -> tuple[Descriptor, ...]:
 def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> None:
     """Raise IntegrityError if two entries have the same platform.
 
-    Engines would select different entries.
+    Container engines would disagree on which entry to use.
     """
     by_platform: dict[tuple[tuple[str, str], ...], Descriptor] = {}
     for entry in entries:
@@ -127,7 +126,7 @@ def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> Non
 
 
 def _normalize_platform(platform: Mapping[str, str | list[str]]) -> dict[str, str]:
-    """Remove empty values, and the variant that the architecture implies, from a platform."""
+    """Remove empty values, and the variant if the architecture implies it, from a platform."""
     values = {key: str(value) for key, value in platform.items() if value}
     if values.get("variant") == IMPLIED_VARIANTS.get(values.get("architecture", "")):
         values.pop("variant", None)
@@ -135,13 +134,16 @@ def _normalize_platform(platform: Mapping[str, str | list[str]]) -> dict[str, st
 
 
 def read_manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
-    """Return the manifest of `descriptor`."""
+    """Return the manifest with the digest and size in `descriptor`."""
     data = _read_typed_document(source, descriptor, documents.MANIFESTS, "image manifest")
     return codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
 
 
 def images_by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, PlatformImage]:
-    """Return the images of the index `name` by architecture. Raises InputError for duplicates."""
+    """Return `images` by architecture.
+
+    Raises InputError, with `name` in the message, if two images have the same architecture.
+    """
     result: dict[Arch, PlatformImage] = {}
     for each in images:
         if each.arch in result:
@@ -153,7 +155,6 @@ def images_by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, 
 
 
 def _document(source: ImageSource, descriptor: Descriptor) -> bytes:
-    """Return the document of `descriptor`. Raises IntegrityError if its digest or size differs."""
     data = source.read_document(descriptor)
     if len(data) != descriptor.size:
         message = f"{descriptor.digest} has {len(data)} bytes, not {descriptor.size}"
@@ -164,9 +165,10 @@ def _document(source: ImageSource, descriptor: Descriptor) -> bytes:
 def _read_typed_document(
     source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], what: str
 ) -> bytes:
-    """The document of `descriptor`, whose type must be one of `types`. Errors contain `what`.
+    """Return the document of `descriptor`, whose type must be one of `types`.
 
-    Raises InputError for another type, and IntegrityError if the descriptor has a different type.
+    Raises InputError, with `what` in the message, for another type. Raises IntegrityError if the
+    type in the document differs from the type in the descriptor.
     """
     data = _document(source, descriptor)
     stated = documents.stated_type(data, descriptor.digest)
@@ -184,8 +186,8 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
     """Return the documents of the image with the manifest `descriptor`.
 
     Raises InputError if it is not an image, or has an unsupported architecture or layer type.
-    Raises IntegrityError if the digest of a document differs, or if manifest and configuration
-    contradict each other.
+    Raises IntegrityError if the digest of a document is wrong, or if the manifest and the
+    configuration contradict each other.
     """
     data = _read_typed_document(source, descriptor, documents.MANIFESTS, "image manifest")
     manifest = codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
@@ -241,7 +243,6 @@ def image_configuration(
 
 
 def _diff_ids(configuration: Configuration, layers: int, name: str) -> tuple[Digest, ...]:
-    """Return the diff IDs of an image with `layers` layers."""
     diff_ids = configuration.rootfs.diff_ids
     if len(diff_ids) != layers:
         message = f"{name} has {layers} layers, but {len(diff_ids)} diff IDs in its configuration"
@@ -250,7 +251,7 @@ def _diff_ids(configuration: Configuration, layers: int, name: str) -> tuple[Dig
 
 
 class ImageSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture. `digest` is the digest of the manifest or configuration."""
+    """An image for one architecture. `digest` is the digest of the manifest or configuration."""
 
     path: Path
     digest: Digest
@@ -300,7 +301,7 @@ def _arches(summaries: list[ImageSummary]) -> str:
 
 
 def _nested_manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
-    """Yield the images of `entry`, without BuildKit's attestations."""
+    """Yield the image manifests below `entry`, without BuildKit's attestations."""
     if "vnd.docker.reference.type" in entry.annotations:
         return
     if entry.media_type not in LISTS:
@@ -333,7 +334,7 @@ def _layers(blobs: Iterable[BlobLocation], diff_ids: Iterable[Digest]) -> tuple[
 
 
 def _docker_save_image(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
-    """The image in an archive from an older `docker save`, in which file names are not digests."""
+    """Return the image in an archive from an older `docker save`, without digests as file names."""
     if not holder.has(LISTING_FILE):
         message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING_FILE}"
         raise InputError(message, hint=HINT)

@@ -46,7 +46,7 @@ SPLICE_COST = 18 + 18 + 5
 
 
 class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A written layer: digest and size of the blob, digest (diff ID) and size of the tar."""
+    """A written layer: the blob's digest and size, and the tar's digest (diff ID) and size."""
 
     digest: Digest
     size: Bytes
@@ -61,12 +61,13 @@ def write_layer(
     diff_id: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> LayerRecord:
-    """Write `members`, in any order, as a layer to `sink`, or only compute digests without `sink`.
+    """Write `members`, in any order, as a layer to `sink`.
 
-    Missing parent folders are added (0755, root). Members are sorted by the bytes of their path. A
-    given `diff_id` is trusted, and spliced contents are copied without inflating them. Without a
-    `diff_id`, they are inflated and checked. `advance` is called with the size of each piece of the
-    blob. Raises IntegrityError for conflicting paths and for contents with a wrong size or CRC.
+    If `sink` is None, only digests are computed. Missing parent folders are added (0755, root).
+    Members are sorted by the bytes of their path. A given `diff_id` is trusted, and spliced
+    contents are copied without inflating them. Without a `diff_id`, they are inflated and checked.
+    `advance` is called with the size of each piece of the blob. Raises IntegrityError for
+    conflicting paths and for contents with a wrong size or CRC.
     """
     with FileReader() as files:
         blob = _LayerWriter(sink, hashing=diff_id is None, advance=advance)
@@ -79,7 +80,7 @@ def write_layer(
 
 
 def _is_packed(member: LayerMember) -> bool | None:
-    """Whether the header of `member` belongs in a packed run. None means the current run."""
+    """Return whether the header belongs in a packed run, or None for the current run."""
     return member.pack if member.kind is MemberKind.FILE else None
 
 
@@ -97,12 +98,11 @@ def _add_content(blob: _LayerWriter, member: LayerMember, files: FileReader) -> 
 
 
 def _saves_bytes(content: FileSlice, size: int) -> bool:
-    """Whether splicing the stream takes fewer bytes than storing its content."""
     return content.deflated and size > content.length + SPLICE_COST
 
 
 def _order_members(members: Iterable[LayerMember]) -> list[LayerMember]:
-    """Sort all members and their parent folders. Raises IntegrityError for conflicting paths."""
+    """Sort `members` and their parent folders. Raises IntegrityError for conflicting paths."""
     by_path: dict[str, LayerMember] = {}
     for member in members:
         if member.path in by_path:
@@ -139,8 +139,6 @@ def _check_links(ordered: list[LayerMember]) -> None:
 
 
 class _LayerWriter:
-    """Writes a gzip file, and hashes the file and its tar."""
-
     def __init__(
         self, sink: BinaryIO | None, *, hashing: bool, advance: Callable[[int], None]
     ) -> None:
@@ -192,7 +190,6 @@ class _LayerWriter:
         self._write_bytes(struct.pack("<II", content.crc, member.size & 0xFFFFFFFF))
 
     def close(self, diff_id: str | None) -> LayerRecord:
-        """Write the remaining bytes, and return the record of the layer."""
         self._end_run()
         self._flush_runs()
         if self._tar_hash is not None:
@@ -241,13 +238,15 @@ class _LayerWriter:
         self._run.clear()
 
     def _pack_data(self, data: bytearray) -> None:
-        """Write `data` as one gzip member."""
         self._write_bytes(GZIP_HEADER)
         self._write_bytes(deflate.deflate_compress(bytes(data), PACK_LEVEL))
         self._write_bytes(struct.pack("<II", isal_zlib.crc32(data), len(data)))
 
     def _store_blocks(self, *, final: bool) -> None:
-        """Write the collected bytes in blocks of `STORED_LIMIT`. End the member if `final`."""
+        """Write the collected bytes in blocks of `STORED_LIMIT`.
+
+        If `final`, end the gzip member.
+        """
         if not self._run_open:
             self._write_bytes(GZIP_HEADER)
             self._run_open = True

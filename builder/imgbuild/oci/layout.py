@@ -47,7 +47,7 @@ class _LayoutMarker(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ImageFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents and layer files of an image to write, on one architecture."""
+    """The documents and layer files of an image to write, for one architecture."""
 
     config: bytes
     manifest: bytes
@@ -55,7 +55,7 @@ class ImageFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout on disk. `top` is the descriptor of the index, or of the only manifest."""
+    """An OCI layout on disk. `top` is the descriptor of the image's index or only manifest."""
 
     path: Path
     name: str
@@ -72,7 +72,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return blob_path(self.path, digest)
 
     def layer_files(self, arch: Arch) -> tuple[LayerFile, ...]:
-        """Return the layer files of the image on `arch`, bottom layer first."""
+        """Return the layer files of the image for `arch`, bottom layer first."""
         stored = self.image(arch)
         return tuple(
             LayerFile(path=self.blob(layer.digest), diff_id=diff_id)
@@ -91,7 +91,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             raise IntegrityError(fault, hint="build or pull the image again")
 
     def image(self, arch: Arch) -> PlatformImage:
-        """Return the image on `arch`. Raises InputError if there is none."""
+        """Return the image for `arch`. Raises InputError if there is none."""
         if arch not in self.images:
             message = f"{self.path} has no image for {arch}, only {', '.join(sorted(self.images))}"
             raise InputError(message, hint=f"build it for {arch}, or choose another architecture")
@@ -142,7 +142,10 @@ def write_copied_layout(
     *,
     reporter: Reporter = SILENT_REPORTER,
 ) -> None:
-    """Write the image `top` to the layout `out` like `write_layout`, from existing documents."""
+    """Write the image `top`, from existing documents, to the layout `out`.
+
+    Raises the same errors as `write_layout`.
+    """
     with _lock_layout(out, name) as folder, files.plain_errors(out, hint=files.OUTPUT_HINT):
         with folder.folder(BLOBS) as blobs:
             for layer, path in layers:
@@ -222,9 +225,9 @@ def _check_marker(path: Path) -> None:
 
 
 def has_complete_image(out: Path, digest: Digest, reporter: Reporter = SILENT_REPORTER) -> bool:
-    """Whether `out` has the complete image `digest`. Layers with a known hash are not read.
+    """Return whether `out` contains the complete image `digest`.
 
-    A damaged layer is reported as a warning.
+    Layers with a known hash are not read again. A damaged layer is reported as a warning.
     """
     try:
         layout = read_layout(out)
@@ -242,9 +245,9 @@ def has_complete_image(out: Path, digest: Digest, reporter: Reporter = SILENT_RE
 
 
 def has_intact_blob(out: Path, layer: Descriptor) -> bool:
-    """Whether `out` has an undamaged blob of `layer` (see `system.known_hashes`).
+    """Return whether `out` has an undamaged blob of `layer` (see `system.known_hashes`).
 
-    False if the blob belongs to another user, who could change it later.
+    Returns False if the blob belongs to another user, who could change it later.
     """
     try:
         with open(blob_path(out, layer.digest), "rb", opener=open_regular) as file:
@@ -285,7 +288,6 @@ def _lock_layout(out: Path, name: str) -> Iterator[OpenFolder]:
 
 
 def _open_and_lock(out: Path) -> tuple[OpenFolder, int]:
-    """Open the folder `out`, which is created if missing, and lock its `oci-layout` file."""
     while True:
         try:
             with contextlib.ExitStack() as stack:
@@ -306,7 +308,6 @@ def _open_and_lock(out: Path) -> tuple[OpenFolder, int]:
 
 
 def _remove_leftovers(folder: OpenFolder, *, existed: bool) -> None:
-    """Remove files of an interrupted write from `folder`. Errors are ignored."""
     with contextlib.suppress(OSError, ImgbuildError):
         if folder.status(INDEX_FILE) is not None:
             _remove_unused_blobs(folder, _referenced_blobs(folder.path))
@@ -338,7 +339,6 @@ def _place_file(
 
 
 def _referenced_blobs(out: Path) -> frozenset[Digest]:
-    """Return the blobs of the image in the layout `out`."""
     layout = read_layout(out)
     named = {layout.digest}
     for stored in layout.images.values():
@@ -348,7 +348,7 @@ def _referenced_blobs(out: Path) -> frozenset[Digest]:
 
 
 def _remove_unused_blobs(folder: OpenFolder, used: frozenset[Digest]) -> None:
-    """Remove blobs that are not in `used`. They belong to an older image or an interrupted write.
+    """Remove blobs that are not in `used`, such as those of an older image or interrupted write.
 
     Files that imgbuild did not create are kept.
     """
@@ -362,7 +362,7 @@ def _remove_unused_blobs(folder: OpenFolder, used: frozenset[Digest]) -> None:
 
 
 def has_blob(out: Path, digest: Digest, size: int) -> bool:
-    """Whether `out` has a blob with this digest and size. The blob is not hashed."""
+    """Return whether `out` has a blob with this digest and size. The blob is not hashed."""
     try:
         return blob_path(out, digest).stat().st_size == size
     except OSError:

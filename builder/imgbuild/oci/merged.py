@@ -1,9 +1,8 @@
 """Merges the file systems of layers in memory, with the metadata of every path.
 
-Nodes of a tree contain the attributes to compare (type, mode, owner, link target, extended
-attributes, sha256 of the content), the layer and the member. Whiteouts, hard links and links in
-folder paths are handled as in `unpack`. Each path takes a few hundred bytes of memory. No files are
-written.
+A tree node contains attributes to compare (type, mode, owner, link target, extended attributes,
+sha256 of the content), the layer and the member. Whiteouts, hard links and links in folder paths
+are handled as in `unpack`. Each path takes a few hundred bytes of memory. No files are written.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ NODE_LIMIT = 1 << 21
 
 
 class TreeNode:
-    """One file, folder or link. A file with several hard links is a single node."""
+    """A file, folder or link. A file with several hard links is a single node."""
 
     __slots__ = (
         "attributes", "children", "device", "digest", "gid", "kind",
@@ -63,7 +62,7 @@ class TreeNode:
 
 
 class MergedTree:
-    """The tree below `root`. `add` applies a layer on top."""
+    """The merged file system of layers. Each call of `add` applies a layer on top."""
 
     def __init__(self) -> None:
         self.root = TreeNode("folder", 0)
@@ -80,7 +79,7 @@ class MergedTree:
         advance: Callable[[int], object] = lambda _: None,
         also: Callable[[str], Callable[[bytes], object] | None] = lambda _: None,
     ) -> None:
-        """Apply the members of one layer.
+        """Apply the members of a layer.
 
         `advance` is called with the number of content bytes read. `also` is called with the path of
         each file ("/etc/passwd"), and returns None or a function to call with the content.
@@ -93,19 +92,22 @@ class MergedTree:
                 _feed_content(node, reader, advance, also(f"/{path}"))
 
     def add_headers(self, entries: Iterable[TarEntry]) -> None:
-        """Apply the headers of one layer's members, without reading contents."""
+        """Apply the headers of a layer's members, without reading contents."""
         self._begin_layer()
         for entry in entries:
             self._apply_entry(entry)
 
     def find_node(self, path: str) -> TreeNode | None:
-        """The node at `path`. Links are followed in its folders, but not in its last part."""
+        """Return the node at `path`, or None.
+
+        Links are followed in its folders, but not at the end.
+        """
         *above, last = _parts(path) or ("",)
         folder = self._resolve_folders(tuple(above), make=False)
         return (folder[-1].children or {}).get(last) if folder else None
 
     def iterate_paths(self) -> Iterator[tuple[str, TreeNode]]:
-        """Yield every path except the root, in order: folders before their content."""
+        """Yield every path except the root, each folder before its content."""
         todo = [("", self.root)]
         while todo:
             path, node = todo.pop()
@@ -122,7 +124,7 @@ class MergedTree:
         self._own.clear()
 
     def _apply_entry(self, entry: TarEntry) -> TreeNode | None:
-        """Apply one member. Returns the node, or None for a folder or a whiteout."""
+        """Apply a member. Returns the node, or None for a folder or a whiteout."""
         self._member += 1
         parts = _parts(entry.path)
         hidden = paths_hidden_by(parts, self._names)
@@ -179,7 +181,6 @@ class MergedTree:
         children[sys.intern(name)] = node
 
     def _names(self, parts: tuple[str, ...]) -> list[str]:
-        """Return the names in the folder at `parts`. Empty if the folder does not exist."""
         folder = self._resolve_folders(parts, make=False)
         return list(folder[-1].children or ()) if folder else []
 
@@ -206,14 +207,17 @@ class MergedTree:
     # -- folders
 
     def _parent(self, parts: tuple[str, ...]) -> TreeNode:
-        """The folder at `parts`, created (0755) if missing, and marked as part of this layer."""
+        """Return the folder at `parts`, created if missing, and mark it as part of this layer."""
         walked = self._resolve_folders(parts, make=True)
         for node in walked:
             node.layer = self._layers
         return walked[-1]
 
     def _resolve_folders(self, parts: tuple[str, ...], *, make: bool) -> list[TreeNode]:
-        """The folders from the root to `parts`, with links resolved. Empty if one is missing."""
+        """Return the folders from the root to `parts`, with links resolved.
+
+        Returns [] if one is missing.
+        """
         stack = [self.root]
         todo = collections.deque(parts)
         links = 0
@@ -245,7 +249,7 @@ class MergedTree:
 
 
 def shown_path(text: str) -> str:
-    """Escape bytes of a path that are not valid UTF-8."""
+    """Return a path for display, with escapes for bytes that are not valid UTF-8."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""Reads the tar streams of layers (gzip, zstd) and interprets their headers and whiteouts."""
+"""Reads the tar streams of layers, and interprets their headers and whiteouts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PathParts = tuple[str, ...]
 class LayerFile(msgspec.Struct, frozen=True, kw_only=True):
     """A layer on disk: a file, or a `part` (offset, length) of an archive.
 
-    `diff_id` is the digest of the tar in the image configuration.
+    `diff_id` is the digest of the tar according to the image configuration.
     """
 
     path: Path
@@ -58,7 +58,7 @@ class LayerFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TarEntry(msgspec.Struct, frozen=True):
-    """One member of a layer with its extended headers applied. `mtime` is in whole seconds."""
+    """A member of a layer, with its extended headers applied. `mtime` is in whole seconds."""
 
     path: str
     type: bytes
@@ -75,10 +75,10 @@ class TarEntry(msgspec.Struct, frozen=True):
 def paths_hidden_by(
     parts: PathParts, names: Callable[[PathParts], Iterable[str]]
 ) -> list[PathParts] | None:
-    """The lower-layer paths that the member at `parts` hides, or None if it is not a whiteout.
+    """Return the lower-layer paths that the member at `parts` hides, or None for no whiteout.
 
-    Raises IntegrityError if a path is outside of the image. `names` returns the names in a folder.
-    It is called for opaque whiteouts.
+    `names` returns the names in a folder. It is called for opaque whiteouts. Raises IntegrityError
+    if a path is outside of the image.
     """
     if not parts or not parts[-1].startswith(WHITEOUT):
         return None
@@ -249,10 +249,10 @@ def open_decompressed(
     part: tuple[int, int] | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[BinaryIO]:
-    """The content of a file, decompressed if it is gzipped.
+    """Open a file, or the `part` (offset, length) of a file, and decompress it if it is gzipped.
 
-    `part` is the offset and length to read. `advance` is called after each read with the number of
-    bytes. Raises InputError if the file is compressed with zstd.
+    `advance` is called after each read with the number of bytes. Raises InputError if the file is
+    compressed with zstd.
     """
     with contextlib.ExitStack() as opened:
         raw = opened.enter_context(io.FileIO(path, opener=open_regular))
@@ -272,7 +272,7 @@ def open_decompressed(
 def open_inflated(
     layer: LayerFile, advance: Callable[[int], None] = lambda _: None
 ) -> Iterator[BinaryIO]:
-    """The tar in a layer file, decompressed and hashed by a separate thread.
+    """Open the tar in a layer file. A separate thread decompresses and hashes it.
 
     For `advance` and other errors, see `open_decompressed`. Raises IntegrityError at the end of the
     tar if its digest is not `layer.diff_id`.
@@ -298,7 +298,7 @@ def check_digests(
 ) -> None:
     """Raise IntegrityError if a layer's tar does not match the diff ID.
 
-    The error contains `digest`, the digest of the layer.
+    The message contains `digest`, the digest of the layer.
     """
     try:
         with open_inflated(layer, advance):
@@ -365,8 +365,6 @@ class _ReadAhead(io.RawIOBase):
 
 
 class _FilePart(io.RawIOBase):
-    """The `length` bytes of `file` from `offset`."""
-
     def __init__(
         self, file: io.FileIO, offset: int, length: int, advance: Callable[[int], None]
     ) -> None:

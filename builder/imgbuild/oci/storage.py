@@ -39,7 +39,7 @@ class BlobLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageStorage:
-    """A folder or an archive that contains the files of an image, by name."""
+    """A folder or an archive that contains the files of an image."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,12 +47,12 @@ class ImageStorage:
 
     @property
     def top(self) -> Descriptor:
-        """See `ImageSource`."""
+        """Implements `ImageSource.top`."""
         return msgspec.structs.replace(self.entry, annotations={})
 
     @cached_property
     def entry(self) -> Descriptor:
-        """The only entry of `index.json`, with its annotations."""
+        """The only descriptor in `index.json`, with its annotations."""
         entries = decode_document(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
         if len(entries) != 1:
             message = f"{self.path}: {INDEX_FILE} has {len(entries)} images"
@@ -64,7 +64,7 @@ class ImageStorage:
         raise NotImplementedError
 
     def has(self, name: str) -> bool:
-        """Whether the file `name` exists."""
+        """Return whether the file `name` exists."""
         try:
             self.place(name)
         except IntegrityError:
@@ -72,7 +72,7 @@ class ImageStorage:
         return True
 
     def data(self, name: str) -> bytes:
-        """Return the content of the small file `name`."""
+        """Return the content of the file `name`, which must have the size of a document."""
         blob = self.place(name)
         if blob.size > DOCUMENT_LIMIT:
             message = (
@@ -88,13 +88,13 @@ class ImageStorage:
             raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY) from error
 
     def read_document(self, descriptor: Descriptor) -> bytes:
-        """See `ImageSource`."""
+        """Implements `ImageSource.read_document`."""
         data = self.data(blob_name(descriptor.digest))
         self._check_equal(descriptor.digest, digest_of(data))
         return data
 
     def size(self, layer: Descriptor) -> int | None:
-        """See `ImageSource`."""
+        """Implements `ImageSource.size`."""
         try:
             return self.place(blob_name(layer.digest)).size
         except IntegrityError:
@@ -103,7 +103,7 @@ class ImageStorage:
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """See `ImageSource`."""
+        """Implements `ImageSource.read`."""
         blob = self.place(blob_name(layer.digest))
         hashed, left = hashlib.sha256(), blob.size
         try:
@@ -130,7 +130,7 @@ class LayoutFolder(ImageStorage):
     """An OCI layout."""
 
     def place(self, name: str) -> BlobLocation:
-        """See `ImageStorage`."""
+        """Implements `ImageStorage.place`."""
         path = self.path / name
         try:
             status = path.stat()
@@ -176,7 +176,7 @@ class ImageArchive(ImageStorage):
             ) from error
 
     def place(self, name: str) -> BlobLocation:
-        """See `ImageStorage`."""
+        """Implements `ImageStorage.place`."""
         blob = self._members.get(self._links.get(name, name))
         if blob is None:
             message = f"{self.path} has no {name}"
@@ -185,10 +185,10 @@ class ImageArchive(ImageStorage):
 
 
 def decode_document(holder: ImageStorage, data: bytes, kind: type[T], name: str) -> T:
-    """Decode the document `data`, the content of the file `name` in `holder`."""
+    """Decode `data`, the content of the file `name` in `holder`."""
     return codec.decode(data, kind, file=f"{holder.path}: {name}", what="image", hint=HINT)
 
 
 def blob_name(digest: Digest) -> str:
-    """Return the file name of a blob in an image."""
+    """Return the file name of the blob with `digest` in an image."""
     return f"{BLOBS}/{digest.removeprefix('sha256:')}"

@@ -24,7 +24,7 @@ USTAR = b"ustar\x0000" + bytes(64) + b"0000000\x000000000\x00"
 
 
 class MemberKind(enum.StrEnum):
-    """The type of a member."""
+    """The type of a layer member."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -43,7 +43,7 @@ TYPES = {
 class FileSlice(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a file on disk: `length` bytes at `offset`, uncompressed or a raw deflate stream.
 
-    `crc` is the CRC-32 of the content.
+    `crc` is the CRC-32 of the uncompressed content.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class FileSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of a layer. `path` has no slash at its start or end.
+    """A member of a layer. `path` has no slash at its start or end.
 
     `size` is the number of bytes of the uncompressed content. `content` is None except for files.
     If `pack` is set, the layer writer compresses content that is not a deflate stream.
@@ -73,17 +73,17 @@ class LayerMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sort_key(member: LayerMember) -> bytes:
-    """Return the sort key of members in a layer, which is the path as bytes."""
+    """Return the key that sorts a layer's members: the path as bytes."""
     return member.path.encode()
 
 
 def padding_size(size: int) -> int:
-    """Return the number of zero bytes that follow `size` bytes of content."""
+    """Return the number of zero bytes that follow `size` bytes of content in a tar."""
     return -size % BLOCK
 
 
 def member_header(member: LayerMember) -> bytes:
-    """Return the header blocks of `member`: ustar, after a PAX header if a field needs one."""
+    """Return the ustar header of `member`, after a PAX header if a field needs one."""
     path = member.path + "/" if member.kind is MemberKind.FOLDER else member.path
     size = member.size if member.kind is MemberKind.FILE else 0
     extended: dict[str, str] = {}
@@ -105,7 +105,7 @@ def member_header(member: LayerMember) -> bytes:
 
 
 def _split_path(path: str) -> tuple[bytes, bytes | None]:
-    """The prefix and name of `path` in ustar. The name is None if it is too long or not ASCII."""
+    """Return the prefix and name of `path` in ustar, or None as name if the path does not fit."""
     raw = path.encode()
     if not path.isascii():
         return b"", None
@@ -139,7 +139,7 @@ def _block(
 
 
 def _pax(fields: dict[str, str]) -> bytes:
-    """Return a PAX header with `fields`, sorted by name. The name of the header is constant."""
+    """Return a PAX header with `fields`, sorted by name. The header itself has a constant name."""
     records = b"".join(_record(key, value) for key, value in sorted(fields.items()))
     numbers = {"uid": 0, "gid": 0, "size": len(records), "mtime": MTIME}
     block = _block(PAX_NAME, b"", b"x", 0o644, numbers, b"")
@@ -147,7 +147,7 @@ def _pax(fields: dict[str, str]) -> bytes:
 
 
 def _record(key: str, value: str) -> bytes:
-    """One PAX record: `LENGTH KEY=VALUE` and a newline. LENGTH includes its own digits."""
+    """Return a PAX record: `LENGTH KEY=VALUE` and a newline. LENGTH includes its own digits."""
     body = f" {key}={value}\n".encode()
     length = len(body) + 1
     while len(body) + len(str(length)) != length:

@@ -1,7 +1,7 @@
 """Resolves the paths of an image inside a root folder, even for malicious links.
 
 Folders are opened one component at a time without following links. Links are resolved inside the
-root.
+root folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WALK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RootFolder:
-    """Opens the existing folder `root` as the root of an image, for use by a single thread."""
+    """A folder that is the root of an image, for use by a single thread."""
 
     def __init__(self, root: Path) -> None:
         self.path = root
@@ -39,7 +39,7 @@ class RootFolder:
         os.close(self._root)
 
     def path_parts(self, path: str) -> tuple[str, ...]:
-        """The components of `path` below the root. Raises IntegrityError if a component is `..`."""
+        """Return the components of `path`. Raises IntegrityError if a component is `..`."""
         parts = tuple(part for part in path.split("/") if part not in ("", "."))
         if ".." in parts or "\0" in path:
             self._refuse_path(path, "points outside the image")
@@ -48,7 +48,7 @@ class RootFolder:
     def folder(self, parts: tuple[str, ...], *, make: bool = True) -> int:
         """Return a file descriptor of the folder at `parts`, which is valid until the next call.
 
-        A missing folder is created (0755), or raises FileNotFoundError without `make`. Raises
+        A missing folder is created (0755), or raises FileNotFoundError if `make` is False. Raises
         IntegrityError if the path is not a folder.
         """
         if not parts:
@@ -66,7 +66,10 @@ class RootFolder:
         return descriptor
 
     def place(self, parts: tuple[str, ...], *, make: bool = True) -> tuple[str, ...]:
-        """Return the path `parts`, with links resolved in its folders, but not in its last part."""
+        """Return the path `parts` with links resolved in its folders.
+
+        A link in the last component is not resolved.
+        """
         above = parts[:-1]
         descriptor = self.folder(above, make=make)
         if (place := self._places.get(above)) is None:
@@ -76,12 +79,12 @@ class RootFolder:
         return (*place, *parts[-1:])
 
     def is_folder(self, parts: tuple[str, ...]) -> bool:
-        """Whether a folder, not a link to one, exists at `parts`."""
+        """Return whether `parts` is a folder, and not a link to a folder."""
         parent = self.folder(parts[:-1], make=False)
         return stat.S_ISDIR(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode)
 
     def remove(self, parts: tuple[str, ...], *, make: bool = True) -> bool:
-        """Remove the file or folder at `parts`. Returns True for a folder."""
+        """Remove the file or folder at `parts`. Returns whether it was a folder."""
         parent, name = self.folder(parts[:-1], make=make), parts[-1]
         kind = 0
         with contextlib.suppress(FileNotFoundError):
@@ -95,7 +98,7 @@ class RootFolder:
         return stat.S_ISDIR(kind)
 
     def names(self, parts: tuple[str, ...]) -> list[str]:
-        """Return the names in the folder at `parts`. Empty if the folder does not exist."""
+        """Return the names in the folder at `parts`, or [] if the folder does not exist."""
         try:
             folder = self.folder(parts, make=False)
         except FileNotFoundError:
@@ -163,6 +166,6 @@ class RootFolder:
 
 
 def remove_root(root: Path) -> None:
-    """Remove an unpacked image, including read-only folders. A missing image is not an error."""
+    """Remove an unpacked image, including read-only folders. A missing `root` is not an error."""
     with contextlib.suppress(FileNotFoundError):
         remove_folder(root)

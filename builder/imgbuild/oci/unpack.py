@@ -1,8 +1,8 @@
 """Unpacks the layers of an image to a root file system on disk.
 
-If the caller is root, files have the owners from the image. Otherwise, the caller owns them. One
-thread decompresses while another writes. No file is written outside the folder, even for malicious
-layers (see `tree`).
+If the caller is root, files have the owners from the image. Otherwise, the caller owns all files.
+One thread decompresses while another writes. No file is written outside the folder, even for
+malicious layers (see `tree`).
 
 `unpack_folders` unpacks a layer for repeated use, as a list of members and numbered regular files.
 `stack_layers` creates a root folder from such layers with hard links.
@@ -42,15 +42,15 @@ FolderTimes = dict[PathParts, tuple[int, int]]  # path → mode and time
 
 
 class LayerMembers(Protocol):
-    """The members of one layer, in the order of the layer."""
+    """The members of a layer, in their order."""
 
     def __iter__(self) -> Iterator[TarEntry]:
         """Iterate over the members."""
 
     def create_file(self, entry: TarEntry, name: str, parent: int) -> None:
-        """Create the file `name` from the current member `entry` in the folder descriptor `parent`.
+        """Create the file `name` with the content of the current member, `entry`.
 
-        Raises FileExistsError if the file exists.
+        `parent` is the descriptor of its folder. Raises FileExistsError if the file exists.
         """
 
 
@@ -69,7 +69,7 @@ def unpack_layers(
 def unpack_folders(
     folders: Mapping[LayerFile, Path], *, reporter: Reporter = SILENT_REPORTER
 ) -> None:
-    """Unpack each layer of `folders` to a new folder, for use by `stack_layers`.
+    """Unpack each layer in `folders` to a new folder, which `stack_layers` can read.
 
     Raises the same errors as `unpack_layers`.
     """
@@ -96,14 +96,13 @@ def _unpack_layer(layer: LayerMembers, folder: Path) -> None:
 def _progress(
     title: str, layers: Sequence[LayerFile], reporter: Reporter
 ) -> contextlib.AbstractContextManager[ProgressBar]:
-    """Return a progress bar for the compressed bytes of `layers`."""
     return reporter.progress(title, sum(layer.path.stat().st_size for layer in layers))
 
 
 def stack_layers(
     layers: Sequence[Path], root: Path, *, reporter: Reporter = SILENT_REPORTER
 ) -> None:
-    """Create a root folder from the output of `unpack_folders`, bottom layer first.
+    """Create a root folder from the folders that `unpack_folders` wrote, bottom layer first.
 
     The result is the same as for `unpack_layers`. Regular files are hard links to files in
     `layers`, so they must not be modified in place.
@@ -139,8 +138,6 @@ def _plain_errors(folder: Path) -> Iterator[None]:
 
 
 class _InflatedMembers:
-    """The members of a layer file, decompressed."""
-
     def __init__(self, layer: LayerFile, bar: ProgressBar, reporter: Reporter) -> None:
         self._layer = layer
         self._bar = bar
@@ -178,8 +175,6 @@ class _InflatedMembers:
 
 
 class _UnpackedLayer:
-    """The members of a layer that `unpack_folders` unpacked."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._number = 0
@@ -194,8 +189,6 @@ class _UnpackedLayer:
 
 
 class _RootWriter:
-    """Writes the members of one layer. `folders` collects attributes to set at the end."""
-
     def __init__(self, tree: RootFolder, folders: FolderTimes, reporter: Reporter) -> None:
         self._tree = tree
         self._folders = folders
@@ -230,7 +223,6 @@ class _RootWriter:
                 self._hide_entries(self._tree.place(path, make=False))
 
     def _hide_entries(self, place: PathParts) -> None:
-        """Remove the entries of lower layers at `place`, and keep entries of this layer."""
         if place not in self._own:
             self._remove_entry(place, make=False)
         elif self._tree.is_folder(place):
@@ -303,7 +295,6 @@ class _RootWriter:
 
 
 def _set_folder_metadata(tree: RootFolder, folders: FolderTimes) -> None:
-    """Set mode and time of existing folders, deepest first."""
     for parts, (mode, mtime) in sorted(folders.items(), reverse=True):
         with contextlib.suppress(FileNotFoundError, IntegrityError):
             here = Path(f"/proc/self/fd/{tree.folder(parts, make=False)}")

@@ -21,7 +21,7 @@ from imgbuild.values import Digest
 
 
 def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) -> None:
-    """Write the lock, the requirements, and last `digests.json`, to detect interrupted runs."""
+    """Write the lock and requirements, and then `digests.json`, which an interrupted run lacks."""
     texts, root = requirement_files(lock), project.root
     images = project.images.relative_to(root).as_posix()
     codec.write_document(lock_file.lock_path(project.images, lock.target), lock, below=root)
@@ -37,7 +37,7 @@ def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) ->
 
 
 def requirement_files(lock: Lock) -> dict[str, str]:
-    """Return the texts of the requirements files of `lock`, by file name."""
+    """Return the contents of the requirements files of `lock`, by file name."""
     return {
         requirements.file_name(arch): requirements.requirements_text(lock, arch)
         for arch in lock.arch
@@ -51,8 +51,9 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Tar
     learned = constraints.read_constraints(project.images)
     for arch, resolution in lock.arch.items():
         for entry in constraints.violated_constraints(learned, resolution.versions):
-            has = resolution.versions.get(entry.other, "none")
-            reasons.append(f"{arch}: {entry}, but {entry.other} {has} is locked")
+            version = resolution.versions.get(entry.other)
+            locked = "is not locked" if version is None else f"{version} is locked"
+            reasons.append(f"{arch}: {entry}, but {entry.other} {locked}")
     for file, text in requirement_files(lock).items():
         path = project.images / name / file
         if not path.is_file() or boundary.read_regular_file(path) != text.encode():
@@ -64,10 +65,10 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Tar
 
 
 def published_records(overlay: TargetOverlay | None) -> dict[Digest, LayerRecord]:
-    """Return the records of the published layers below an overlay, by layer id. Empty for None.
+    """Return the records of the published layers below an overlay, by layer ID.
 
-    Raises LockStale if the published digests do not match the published lock, or if this version of
-    imgbuild plans other layers.
+    Returns {} if `overlay` is None. Raises LockStale if the published digests do not match the
+    published lock, or if this version of imgbuild plans other layers.
     """
     if overlay is None:
         return {}

@@ -18,9 +18,9 @@ def cut_wheels(
     """Divide wheels into named layers, in the same order for all targets.
 
     Large wheels come first, sorted by the patterns of `rules.order` and then by name. Groups of
-    small wheels follow, by a fixed hash of the package's name, and then the small wheels listed in
-    the matrix, in the order of the list. `taken` is the number of other layers of the image. If
-    large wheels would exceed the limit, the smallest of them are added to the groups. Raises
+    small wheels follow, by a fixed hash of the package's name. The small wheels listed in the
+    matrix come last, in the order of the list. `taken` is the number of other layers of the image.
+    If large wheels would exceed the limit, the smallest of them are added to the groups. Raises
     InputError if the limit is still too low.
     """
     named = {package: place for place, package in enumerate(rules.named)}

@@ -1,4 +1,4 @@
-"""Finds the commits in git that changed the digests of targets.
+"""Finds the git commits that changed the digests of targets.
 
 Git objects are read instead of files in the checkout. Each commit is compared with its parent.
 Commits that changed only the format of digests.json are ignored, as are merges that adopted the
@@ -23,14 +23,14 @@ UNREADABLE = "to fetch the history of the checkout, run: git fetch --unshallow"
 
 
 class CommittedImage(msgspec.Struct, frozen=True):
-    """An image of one architecture. `size` is the download size in bytes."""
+    """An image for one architecture. `size` is the download size in bytes."""
 
     manifest: Digest = ""
     size: Bytes = 0
 
 
 class CommittedDigests(msgspec.Struct, frozen=True):
-    """The fields that all formats of digests.json have, to read it from any revision."""
+    """The fields that all formats of digests.json have in common."""
 
     digest: Digest
     arch: dict[Arch, CommittedImage] = {}
@@ -41,7 +41,7 @@ class DigestCommit(msgspec.Struct, frozen=True, kw_only=True):
 
     `date` is the date of the commit in the committer's time zone. `subject` is the first line of
     the commit message. `before` is None if the parent has no digest. `lock` and `lock_before` are
-    the contents of lock.json, None if they were not requested or do not exist.
+    the contents of lock.json, or None if they were not requested or do not exist.
     """
 
     commit: str
@@ -62,12 +62,12 @@ class _LoggedCommit(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
 
     def both(self, path: str) -> tuple[str, str]:
-        """Name the git objects of `path` at the commit and at its parent ("" without a parent)."""
+        """Return the names of `path` at the commit and at its parent ("" without a parent)."""
         return f"{self.id}:./{path}", f"{self.parent}:./{path}" if self.parent else ""
 
 
 def images_parent(project: Project) -> Path:
-    """Return the folder that contains `images`. Links to a checkout are resolved."""
+    """Return the folder that contains `images`, with links resolved."""
     return project.images.resolve().parent
 
 
@@ -92,7 +92,7 @@ def digest_commits(
 
 
 def _is_change(contents: Mapping[str, bytes], now: str, then: str) -> bool:
-    """Whether a commit changed the digest, as far as digests.json can be read."""
+    """Return whether a commit changed the digest, as far as digests.json can be read."""
     digests = _decode_digests(contents.get(now))
     if digests is None and now in contents:
         return False
@@ -100,7 +100,7 @@ def _is_change(contents: Mapping[str, bytes], now: str, then: str) -> bool:
 
 
 def _log(project: Project, folder: Path, target: str | None) -> Sequence[_LoggedCommit]:
-    """The commits that changed digests.json, including merges that differ from all parents."""
+    """Return the commits that changed digests.json, with merges that differ from all parents."""
     place = f"images/{target if target is not None else '*'}/{DIGESTS_FILE}"
     pattern = f":(glob){place}" if target is None else f":(literal){place}"
     done = git.run_git(
@@ -125,7 +125,6 @@ def _lock_path(path: str) -> str:
 
 
 def _contents(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Return the contents of git objects by name. Missing objects are omitted."""
     names = [name for name in names if name]
     if not names:
         return {}

@@ -26,7 +26,7 @@ DIGESTS_FORMAT = 1
 
 
 class LayerDigests(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer with its name, the id of its recipe, digests, and sizes in bytes."""
+    """The name, recipe ID, digests and sizes (in bytes) of a layer."""
 
     name: Name
     id: Digest
@@ -39,8 +39,8 @@ class LayerDigests(msgspec.Struct, frozen=True, kw_only=True):
 class ImageDigests(msgspec.Struct, frozen=True, kw_only=True):
     """The digests for one architecture. `size` is the number of bytes that a pull transfers.
 
-    `floors` contains the image's requirements on the host, read from files in the image. They
-    become annotations of the manifest.
+    `floors` are the image's requirements for the host, read from files in the image. They become
+    annotations of the manifest.
     """
 
     manifest: Digest
@@ -51,7 +51,7 @@ class ImageDigests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetDigests(msgspec.Struct, frozen=True, kw_only=True):
-    """All digests of a target. `digest` is the digest of the index, or of a single manifest."""
+    """All digests of a target. `digest` is the digest of the index or of the only manifest."""
 
     format: int
     target: Name
@@ -60,7 +60,7 @@ class TargetDigests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration and manifest of one image as bytes, and its layers, bottom first."""
+    """The configuration and manifest of an image as bytes, and its layers, bottom layer first."""
 
     config: bytes
     manifest: bytes
@@ -75,7 +75,7 @@ class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
 def plan_documents(
     lock: Lock, target_digests: TargetDigests, arches: Iterable[Arch], *, only_base: bool = False
 ) -> tuple[dict[Arch, Plan], dict[Arch, ImageDocuments]]:
-    """Return the plans and documents of `lock`, with `only_base` for only the base layers."""
+    """Return the plans and documents of `lock`, with only the base layers if `only_base` is set."""
     plans = {arch: create_plan(lock, arch) for arch in arches}
     if only_base:
         plans = {arch: base_plan(planned) for arch, planned in plans.items()}
@@ -91,7 +91,7 @@ def plan_documents(
 def create_documents(
     planned: Plan, layer_records: Mapping[Digest, LayerRecord], floors: Floors | None = None
 ) -> ImageDocuments:
-    """Create the documents of a plan. `layer_records` maps layer ids to records.
+    """Return the documents of a plan. `layer_records` maps layer IDs to records.
 
     Raises KeyError if the record of a layer is missing.
     """
@@ -109,7 +109,7 @@ def create_documents(
 
 
 def floor_annotations(floors: Floors) -> dict[str, str]:
-    """Convert `floors` to annotations of a manifest. Unknown values are omitted."""
+    """Convert `floors` to manifest annotations. Unknown values are omitted."""
     values = {
         "cuda": floors.cuda,
         "driver": floors.driver,
@@ -126,7 +126,7 @@ def compute_digests(
     layer_records: Mapping[Digest, LayerRecord],
     floors: Mapping[Arch, Floors | None] | None = None,
 ) -> TargetDigests:
-    """Compute the digests of `lock`. `layer_records` maps layer ids to records.
+    """Compute the digests of `lock`. `layer_records` maps layer IDs to records.
 
     Raises KeyError if the record of a layer is missing.
     """
@@ -162,7 +162,7 @@ def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
 def image_manifests(
     lock: Lock, target_digests: TargetDigests, arches: Iterable[Arch]
 ) -> dict[Arch, bytes]:
-    """Return the manifests of the image of `lock` on `arches`, computed from `target_digests`."""
+    """Return the manifests of the image of `lock` for `arches`, computed from `target_digests`."""
     records = layer_records(target_digests)
     return {
         arch: create_documents(
@@ -173,7 +173,7 @@ def image_manifests(
 
 
 def digests_path(images: Path, target: str) -> Path:
-    """Return the path of the `digests.json` of `target` in the folder `images`."""
+    """Return the path of a target's `digests.json` in the folder `images`."""
     return images / target / "digests.json"
 
 
@@ -200,14 +200,17 @@ def read_digests_at(path: Path, lock: Lock, *, hint: str) -> TargetDigests:
 
 
 def decode_digests(data: bytes, lock: Lock, *, file: str, hint: str) -> TargetDigests:
-    """Decode the content `data` of a file with the name `file`, as in `read_digests_at`."""
+    """Decode the digests in `data`, the content of `file`.
+
+    Raises LockStale with `hint` if they do not match `lock`.
+    """
     target_digests = codec.decode(data, TargetDigests, file=file, what="list of digests", hint=hint)
     refuse_other(target_digests, lock, file, hint=hint)
     return target_digests
 
 
 def refuse_other(target_digests: TargetDigests, lock: Lock, file: str, *, hint: str) -> None:
-    """Raise LockStale, with `hint`, if the digests in `file` do not match `lock`."""
+    """Raise LockStale with `hint` if the digests in `file` do not match `lock`."""
     records = layer_records(target_digests)
     try:
         expected = compute_digests(
@@ -221,7 +224,7 @@ def refuse_other(target_digests: TargetDigests, lock: Lock, file: str, *, hint: 
 
 
 def layer_records(target_digests: TargetDigests) -> dict[Digest, LayerRecord]:
-    """Return the records of all layers in `target_digests`, by layer id."""
+    """Return the records of all layers in `target_digests`, by layer ID."""
     return {
         layer.id: LayerRecord(
             digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=layer.unpacked

@@ -1,4 +1,4 @@
-"""Creates the image configuration of a plan, in the format of OCI (separate: a format of OCI).
+"""Creates the OCI image configuration of a plan (separate: a format).
 
 The configuration depends only on the plan. It contains no tool versions, host names or build times.
 """
@@ -14,7 +14,7 @@ from imgbuild.values import Digest
 
 
 def image_configuration(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:
-    """Create the configuration of `plan`. `diff_ids` are the diff IDs of the layers, bottom first.
+    """Return the configuration for `plan`. `diff_ids` are those of the layers, bottom layer first.
 
     Raises ValueError if the numbers of diff IDs and layers differ.
     """

@@ -1,6 +1,6 @@
 """Plans an image: its ordered layers with their inputs, and its configuration.
 
-A layer's id is the digest of the canonical JSON of its recipe. The recipe contains a format number.
+A layer's ID is the digest of the canonical JSON of its recipe. The recipe contains a format number.
 Increase the number if a change to the code changes the bytes of layers with this kind of recipe.
 """
 
@@ -43,11 +43,8 @@ USER_BASE = "PYTHONUSERBASE"  # the folder of a user's packages for Python, pip 
 
 
 class _LayerRecipe(msgspec.Struct, frozen=True):
-    """The inputs of a layer, and the method to create it."""
-
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
-        """The locked files that the layer is created from."""
         return ()
 
     @property
@@ -57,14 +54,14 @@ class _LayerRecipe(msgspec.Struct, frozen=True):
 
     @property
     def input_size(self) -> int:
-        """The total size of the inputs in bytes, as an estimate of the work."""
+        """The total size of the inputs in bytes, which estimates the build time."""
         return sum(file.size for file in self.inputs)
 
 
 class DebianRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="debian"):
     """A root file system of Debian packages, including the effects of maintainer scripts.
 
-    If `hardened`, no file has a setuid or setgid bit.
+    If `hardened` is set, no file has a setuid or setgid bit.
     """
 
     arch: Arch
@@ -80,7 +77,7 @@ class DebianRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class RegistryRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="registry"):
-    """A layer of an image in a registry. `image` is the reference of the image."""
+    """A layer of a registry image. `image` is the reference of the image."""
 
     image: str
     layer: RegistryLayer
@@ -92,7 +89,7 @@ class RegistryRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", 
 
 
 class PythonRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="python"):
-    """A standalone build of CPython in the folder `prefix`. `python` is the release."""
+    """A standalone build of CPython in the folder `prefix`. `python` is its release."""
 
     prefix: str
     python: str
@@ -100,14 +97,14 @@ class PythonRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", ta
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
-        """The archive of the build."""
+        """The archive of the CPython build."""
         return (self.archive,)
 
 
 class VenvRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
     """The empty virtual environment: pyvenv.cfg, links to the interpreter, and activation script.
 
-    With `user_site`, Python also imports packages installed by a user (PEP 370).
+    With `user_site`, Python also imports packages that a user installs (PEP 370).
     """
 
     prefix: str
@@ -131,7 +128,7 @@ class WheelsRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", ta
 
     @property
     def omitted_by_sha256(self) -> dict[Sha256, tuple[str, ...]]:
-        """`omit` by the sha256 of the wheels."""
+        """The paths to omit, by the sha256 of wheels."""
         return {
             wheel.sha256: self.omit[wheel.package]
             for wheel in self.wheels
@@ -140,10 +137,10 @@ class WheelsRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for adding packages as a user with pip and uv.
+    """Settings with which a user can add packages with pip and uv.
 
-    `versions` maps packages to versions. `site` is the folder that the interpreter imports from
-    outside of environments. It is not set for Debian's Python.
+    `versions` maps packages to versions. `site` is the folder from which the interpreter imports
+    packages outside of environments. It is not set for Debian's Python.
     """
 
     prefix: str
@@ -153,10 +150,10 @@ class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FilesRecipe(_LayerRecipe, frozen=True, kw_only=True, tag_field="kind", tag="files"):
-    """The entry point of imgbuild, links by absolute path, and home, work and cache folders.
+    """imgbuild's entry point, links by absolute path, and home, work and cache folders.
 
     `passwd` and `group` are files of a registry base. The user is added to these files. If
-    `private` is set, only the image's user can write to the cache folder, else all users.
+    `private` is set, only the image's user can write to the cache folder, otherwise all users.
     """
 
     user: User
@@ -221,7 +218,7 @@ Recipe = (
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """A planned layer. `name` is for display. `id` is the digest of `recipe`."""
+    """A planned layer. `name` is only displayed. `id` is the digest of `recipe`."""
 
     name: str
     id: Digest
@@ -229,7 +226,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The run-time part of an image configuration. `created` is RFC 3339."""
+    """The runtime settings in an image configuration. `created` has the format of RFC 3339."""
 
     created: str
     user: str
@@ -241,7 +238,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of one image on one architecture. Layers are bottom first."""
+    """The plan of an image for one architecture. Layers are bottom layer first."""
 
     target: str
     arch: Arch
@@ -250,7 +247,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_plan(lock: Lock, arch: Arch) -> Plan:
-    """Return the plan of the image of `lock` on `arch`. Reads no files.
+    """Return the plan of the image of `lock` for `arch`, without reading files.
 
     An extension has the layers of the published target, with added layers on top. Raises InputError
     if the lock's rules for layers need more layers than the limit allows.
@@ -263,7 +260,7 @@ def create_plan(lock: Lock, arch: Arch) -> Plan:
 
 
 def published_layers(lock: Lock) -> frozenset[Digest]:
-    """Return the ids of the layers that an extension shares with its published target."""
+    """Return the IDs of the layers that an extension shares with its published target."""
     if lock.extends is None:
         return frozenset()
     return frozenset(
@@ -314,7 +311,7 @@ def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
 def _extension_recipes(
     lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]
 ) -> list[tuple[str, Recipe]]:
-    """The recipes of the layers that an extension adds on top of `below`: debs, wheels, files."""
+    """Return the recipes of the layers that an extension adds on top of `below`."""
     resolution, extends = lock.arch[arch], lock.extends
     if extends is None:
         return []
@@ -370,7 +367,7 @@ def _wheel_recipes(
 
 
 def base_plan(planned: Plan) -> Plan:
-    """Plan an image with only the base layers of `planned` and a minimal configuration.
+    """Return a plan with only the base layers of `planned` and a minimal configuration.
 
     System packages that an extension adds are part of the base.
     """
@@ -396,7 +393,7 @@ def base_plan(planned: Plan) -> Plan:
 def omitted_paths(
     drops: Iterable[DroppedFiles], wheels: Iterable[Wheel]
 ) -> dict[str, tuple[str, ...]]:
-    """Map each package of `wheels` to sorted patterns of the paths that `drops` omits."""
+    """Map each package of `wheels` to sorted patterns for the paths that `drops` omits."""
     versions = {wheel.package: wheel.version for wheel in wheels}
     patterns: dict[str, tuple[str, ...]] = {}
     for drop in drops:
@@ -497,7 +494,7 @@ def _tools(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Re
 
 
 def _split_debs(resolution: Resolution) -> tuple[tuple[Deb, ...], tuple[Deb, ...]]:
-    """Split the Debian packages into packages of the base and interactive tools."""
+    """Return the Debian packages of the base, and the interactive tools."""
     names = frozenset(resolution.tools or ())
     base = tuple(deb for deb in resolution.debs if deb.package not in names)
     return base, tuple(deb for deb in resolution.debs if deb.package in names)
@@ -514,7 +511,7 @@ def _debian(lock: Lock, arch: Arch, debs: tuple[Deb, ...]) -> DebianRecipe:
 
 
 def image_environment(lock: Lock, arch: Arch) -> dict[str, str]:
-    """Return the environment variables of the image of `lock` on `arch`.
+    """Return the environment variables of the image of `lock` for `arch`.
 
     The name of the folder for packages that a user adds depends on the packages of the image,
     because added packages can be incompatible with other images.

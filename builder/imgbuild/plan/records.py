@@ -1,7 +1,7 @@
 """Stores digests and sizes of layers and wheels in `images/layers.json`.
 
-The keys are layer ids and the sha256 of wheels. Layers and wheels are immutable, so each is read
-only once. Records are only added; two different records for a key are an error.
+The keys are layer IDs and the sha256 of wheels. Layers and wheels are immutable, so each is read
+only once. Records are only added. Two different records for a key are an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Fact = TypeVar("Fact")
 
 
 class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of files and the unpacked size of a wheel whose contents were checked."""
+    """The number of files and the unpacked size, in bytes, of a wheel with checked contents."""
 
     file: str
     files: int
@@ -44,7 +44,7 @@ def records_path(images: Path) -> Path:
 
 
 def read_records(images: Path) -> RecordedLayers:
-    """Return the records in the folder `images`. Empty if the file is missing.
+    """Return the records in the folder `images`, which are empty if the file is missing.
 
     Raises InputError if the file is damaged, and LockStale if it has a different format.
     """
@@ -67,7 +67,10 @@ def read_records(images: Path) -> RecordedLayers:
 
 
 def merge_records(records: RecordedLayers, others: Iterable[RecordedLayers]) -> RecordedLayers:
-    """Merge records. Raises IntegrityError if two records of a layer or wheel differ."""
+    """Merge `others` into `records`.
+
+    Raises IntegrityError if records of a layer or wheel differ.
+    """
     layers, wheels = dict(records.layers), dict(records.wheels)
     for other in others:
         _add_facts(layers, other.layers)

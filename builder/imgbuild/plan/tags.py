@@ -1,4 +1,4 @@
-"""Creates tags of images. A tag can include architectures and a date.
+"""Creates the tags of images, which can include architectures and a date.
 
 `push` sets these tags, and `verify` compares the tag of an image with them.
 """
@@ -19,7 +19,7 @@ DATED_TAG = re.compile(r"(.+)-([0-9]{8})")  # a stable tag, and its day
 def stable_tag(
     target: str, arches: Collection[Arch], locked: Collection[Arch], *, base: bool = False
 ) -> str:
-    """Return the undated tag of `target` on `arches`. With `base`, the tag of the base layers.
+    """Return the undated tag of `target` for `arches`, or of its base layers if `base` is set.
 
     If an image has only some of the `locked` architectures, the tag includes their names, so that
     it never replaces the complete image.
@@ -34,7 +34,10 @@ def dated_tag(tag: str, day: datetime.date) -> str:
 
 
 def day_of_tag(tag: str, stable: str) -> datetime.date | None:
-    """Parse the date in a dated tag. None for other tags. Raises ValueError if it is invalid."""
+    """Return the date in a dated tag, or None for other tags.
+
+    Raises ValueError if it is invalid.
+    """
     match = re.fullmatch(rf"{re.escape(stable)}-([0-9]{{8}})", tag)
     if match is None:
         return None
@@ -42,7 +45,7 @@ def day_of_tag(tag: str, stable: str) -> datetime.date | None:
 
 
 def is_tag_of(tag: str, target: str) -> bool:
-    """Whether `tag` can be a tag of `target`, with any architectures, part and date."""
+    """Return whether `tag` can be a tag of `target`, with any architectures, part and date."""
     arches = "|".join(re.escape(arch) for arch in Arch)
     form = rf"{re.escape(target)}(-{BASE})?(-({arches}))*(-[0-9]{{8}})?"
     return re.fullmatch(form, tag) is not None

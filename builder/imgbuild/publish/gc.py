@@ -34,7 +34,7 @@ THREADS = 8
 
 
 class OldImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image with only old, dated tags.
+    """An image that has only old, dated tags.
 
     `manifests` lists the manifests of the index that no other image uses. `attached` lists tags of
     signatures and SBOMs.
@@ -56,7 +56,7 @@ class OldImages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def locked_digests(project: Project) -> frozenset[Digest]:
-    """The digests of all locked images of `project`. Raises LockStale if a lock is out of date."""
+    """Return the digests of all locked images of `project`. Raises LockStale for a stale lock."""
     digests: set[Digest] = set()
     for target in project.locked_targets():
         target_digests = image_digests.read_digests(
@@ -128,7 +128,6 @@ def delete_old_images(
 
 
 def _delete_tag(client: RegistryClient, repository: Repository, tag: str) -> None:
-    """Delete the manifest of `tag`, if the tag still exists."""
     attached = client.resolve(repository.tagged(tag))
     if attached is not None:
         client.delete(repository, attached.digest)
@@ -137,7 +136,7 @@ def _delete_tag(client: RegistryClient, repository: Repository, tag: str) -> Non
 def _listed_manifests(
     client: RegistryClient, repository: Repository, digest: Digest, _: StopFlag
 ) -> tuple[Digest, ...]:
-    """Return the manifests in the index `digest`. Empty if `digest` is a manifest."""
+    """Return the manifests in the index `digest`, or () if `digest` is a manifest."""
     document = client.manifest(repository.with_digest(digest))
     if document.media_type not in LISTS:
         return ()
@@ -146,7 +145,6 @@ def _listed_manifests(
 
 
 def _attached_tags(names: Iterable[str], digests: Iterable[Digest]) -> tuple[str, ...]:
-    """Return the tags in `names` of attachments to the images `digests`."""
     belongs = {digest.removeprefix("sha256:") for digest in digests}
     tags = (
         name for name in names if (match := ATTACHED_TAG.fullmatch(name)) and match[1] in belongs

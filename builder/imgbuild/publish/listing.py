@@ -1,4 +1,4 @@
-"""Lists images in a registry by reading tags, manifests and configurations (`registry ls`)."""
+"""Lists images in a registry from tags, manifests and configurations (`registry ls`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGET = "dev.imgbuild.target"
 
 
 class ListedPlatform(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture. `size` is the download size in bytes."""
+    """An image for one architecture. `size` is the download size in bytes."""
 
     digest: Digest
     size: Bytes
@@ -46,14 +46,14 @@ class ListedTag(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """The size of all architectures in bytes."""
+        """The total size for all architectures, in bytes."""
         return sum(platform.size for platform in self.arch.values())
 
 
 class RegistryListing(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a listing.
+    """The images in a registry.
 
-    `size` is the size of distinct blobs in bytes. `sum` is the size of all images.
+    `size` is the total size of distinct blobs in bytes. `sum` is the total size of all images.
     """
 
     entries: tuple[ListedTag, ...]
@@ -78,7 +78,7 @@ def list_images(client: RegistryClient, places: Iterable[Repository]) -> Registr
 
 
 def list_repositories(client: RegistryClient, host: str) -> list[Repository]:
-    """The repositories of a registry. Raises InputError if the registry does not list them."""
+    """Return the repositories of a registry. Raises InputError if it does not list them."""
     try:
         return [Repository(host, name) for name in sorted(client.repositories(host))]
     except FetchFailed as error:

@@ -35,16 +35,16 @@ UPLOAD_THREADS = 4  # threads for uploads
 
 
 class LockedInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock, and one of its architectures."""
+    """A lock, and an architecture for which its inputs are mirrored."""
 
     lock: Lock
     arch: Arch
 
 
 class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a target on one architecture in a mirror. `lacking` lists missing files.
+    """The inputs of a target for one architecture in a mirror. `lacking` lists missing files.
 
-    `tagged` is true if the artifact has the permanent `tag`. Without the tag, the registry's
+    `tagged` is whether the artifact has the permanent `tag`. Without the tag, the registry's
     garbage collection would delete the files.
     """
 
@@ -60,7 +60,7 @@ class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a push: files and bytes in total, and files that were missing (`sent`).
+    """A push to a mirror: the total files and bytes, and the files and bytes that were missing.
 
     `fetched` is the number of files that were not in the cache. For a dry run, the numbers are
     those of the planned push.
@@ -79,7 +79,7 @@ class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
 def mirror_status(
     parts: Sequence[LockedInputs], repository: Repository, client: RegistryClient
 ) -> tuple[MirrorStatus, ...]:
-    """Return the status of `parts` in `repository`. Read-only."""
+    """Return the status of `parts` in `repository`, without changing the repository."""
     present = _present_digests(_union(parts), repository, client)
     return tuple(_status(part, present, repository, client) for part in parts)
 
@@ -138,7 +138,7 @@ def _union(parts: Iterable[LockedInputs]) -> dict[Digest, Input]:
 def _present_digests(
     everything: dict[Digest, Input], repository: Repository, client: RegistryClient
 ) -> set[Digest]:
-    """Return the files of `everything` that exist in the registry.
+    """Return the digests of the files that exist in the registry.
 
     Raises IntegrityError if the size of a file differs.
     """
@@ -250,7 +250,7 @@ def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
 def _upload_artifacts(
     parts: Iterable[LockedInputs], repository: Repository, client: RegistryClient
 ) -> None:
-    """Upload the artifacts with their permanent tags, and then set the newest tags of targets."""
+    """Upload the artifacts with their permanent tags, and then set the latest tags of targets."""
     from imgbuild.registry.client import bytes_source
 
     client.upload_blob(repository, bytes_source(EMPTY_CONFIG))

@@ -2,7 +2,7 @@
 
 Cached layers are linked into the layout, and other layers are first downloaded into the cache.
 Interrupted downloads are resumed. The digests of all blobs and the diff IDs of all layers are
-verified.
+checked.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def pull_image(
     store: Store,
     arch: Arch | None = None,
 ) -> PulledImage:
-    """Write the image `reference`, or only the manifest for `arch`, to the layout `output`."""
+    """Write the image `reference`, or only its manifest for `arch`, to the layout `output`."""
     registry_image = read_registry_image(client, reference, arch)
     top, images = registry_image.top, registry_image.images
     size = sum(image.size for image in images.values())
@@ -94,12 +94,11 @@ def _top_descriptor(registry_image: RegistryImage) -> Descriptor:
 
 
 def layout_name(reference: ImageReference) -> str:
-    """The name of the image in the layout: the tag, or the last part of the repository's name."""
+    """Return the image's name in a layout: the tag, or the end of the repository name."""
     return reference.tag or reference.name.rpartition("/")[2]
 
 
 def _local_blob(store: Store, output: Path, layer: Descriptor) -> Path | None:
-    """Return the local blob of a layer, in the cache or in the layout of an earlier pull."""
     cached = store.blob(layer.digest)
     if cached is not None:
         return cached

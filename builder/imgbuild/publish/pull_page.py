@@ -1,4 +1,4 @@
-"""Writes a Markdown page about the images in a registry, with commands to pull them."""
+"""Writes a Markdown page that lists the images in a registry, with commands to pull them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _WORD = re.compile(r"[\w./:@-]+", re.ASCII)  # text that a shell does not change
 
 
 def page_lines(listing: RegistryListing) -> Iterator[str]:
-    """The lines of the page. Each image has a stable tag, the newest dated tag and the digest.
+    """Yield the lines of the page.
+
+    Each image has a stable tag, the newest dated tag and the digest.
 
     Images without a target, damaged images, and names that need quoting in a shell are omitted.
     """
@@ -29,10 +31,10 @@ def page_lines(listing: RegistryListing) -> Iterator[str]:
 
 
 def brief_commands(listing: RegistryListing, first: Sequence[str]) -> list[str] | None:
-    """Return a block of commands that pull the published targets in `first`, or else all targets.
+    """Return Markdown with commands that pull the targets in `first`, or all targets.
 
-    None if no target is published. A comment marks the block, so that tests of the documents skip
-    it.
+    Returns None if no target is published. A comment marks the commands, so that tests of the
+    documentation do not run them.
     """
     entries = {entry.target: entry for entry in sorted(_shown_images(listing), key=_age)}
     if not entries:
@@ -92,6 +94,5 @@ def _file(entry: ListedTag) -> str:
 
 
 def _tagged_reference(entry: ListedTag) -> str:
-    """Return the reference by tag: the tag of the target, else the first tag."""
     tag = entry.target if entry.target in entry.tags else entry.tags[0]
     return f"{entry.repository}:{tag}"

@@ -96,10 +96,9 @@ class PushContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A pushed target, or the planned push for a dry run.
+    """A pushed target or, for a dry run, a planned push.
 
-    `sent` is the size of sent blobs in bytes. `attached` and `signed` list attachments and
-    signatures.
+    `sent` is the number of sent bytes. `attached` and `signed` list attachments and signatures.
     """
 
     target: str
@@ -116,7 +115,7 @@ class PushedTarget(msgspec.Struct, frozen=True, kw_only=True):
 def plan_pushes(
     session: Session, selected: Sequence[Selected], *, date: datetime.date, only_base: bool
 ) -> list[PushPlan]:
-    """The push plans of the `selected` targets. Raises LockStale if a lock is out of date."""
+    """Return a push plan for each of `selected`. Raises LockStale if a lock is out of date."""
     push_plans = []
     for item in selected:
         lock, target_digests = current.read_current(session.project, session.matrix, item.name)
@@ -137,7 +136,7 @@ def push_context(
     key: PrivateKey | None,
     reporter: Reporter = SILENT_REPORTER,
 ) -> PushContext:
-    """Create the context for pushes to `repository`.
+    """Return the context for pushes to `repository`.
 
     Raises InputError for a mount from another registry.
     """
@@ -164,7 +163,7 @@ def push_context(
 def survey_blobs(
     work: PushContext, plan: PushPlan, sent: Collection[Digest] = ()
 ) -> tuple[PushedBlob, ...]:
-    """Return the states of the blobs of `plan`. Blobs in `sent` are treated as existing.
+    """Return the state of each blob in `plan`. Blobs in `sent` are treated as existing.
 
     Raises IntegrityError if the size of a blob differs from digests.json.
     """
@@ -191,7 +190,7 @@ def survey_blobs(
 
 
 def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
-    """Repositories of the same registry that may have a blob, specified repositories first."""
+    """Return repositories of the same registry that may have a blob, specified ones first."""
     candidates = list(work.mounts)
     overlay = published.find_overlay(work.inputs.matrix, plan.target)
     if overlay is not None and overlay.published.image and overlay.published_layout is None:
@@ -217,14 +216,17 @@ def _blob_exists(work: PushContext, blob: PlannedBlob) -> bool:
 
 
 def _has_blob(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
-    """Whether another repository has a blob. False if the repository is unreadable."""
+    """Return whether another repository has a blob. Returns False if it is unreadable."""
     with contextlib.suppress(FetchFailed):
         return work.client.has(other, blob.digest) == blob.size
     return False
 
 
 def plan_uploads(work: PushContext, plans: Sequence[PushPlan]) -> list[PushedTarget]:
-    """Plan the uploads for pushing `plans` in this order. Nothing is uploaded or built."""
+    """Return the uploads that pushing `plans`, in this order, requires.
+
+    Nothing is sent or built.
+    """
     pushes, sent = [], set[Digest]()
     for plan in plans:
         rows = survey_blobs(work, plan, sent)
@@ -282,7 +284,6 @@ def _attach_documents(
 
 
 def _put_document(work: PushContext, document: Document) -> None:
-    """Upload a document by digest, unless it exists. An existing document is verified."""
     place = work.repository.with_digest(document.digest)
     try:
         work.client.manifest(place)
@@ -307,7 +308,6 @@ def _mount_blobs(work: PushContext, rows: Sequence[PushedBlob]) -> tuple[PushedB
 def _upload_missing(
     work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]
 ) -> tuple[PushedBlob, ...]:
-    """Build and upload missing blobs, and return the new states."""
     missing = {row.digest for row in rows if row.state is BlobState.LACKING}
     if not missing:
         return tuple(rows)
@@ -342,7 +342,6 @@ def _upload_blob(
 def _sources(
     work: PushContext, plan: PushPlan, lacking: Sequence[PlannedBlob]
 ) -> Mapping[Digest, BlobSource]:
-    """Return the sources of blobs: the store, the target's layout, or a new build."""
     store = work.inputs.store
     files: dict[Digest, Path] = {}
     for blob in lacking:
@@ -366,7 +365,7 @@ def _sources(
 
 
 def _blob_in_layout(folder: Path, blob: PlannedBlob) -> Path | None:
-    """Return the undamaged file of a blob in a layout on disk, if it exists."""
+    """Return the undamaged file of a blob in a layout on disk, or None."""
     path = layout.blob_path(folder, blob.digest)
     try:
         with path.open("rb") as file:

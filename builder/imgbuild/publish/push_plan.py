@@ -19,7 +19,7 @@ CONFIG = "configuration"
 
 
 class PlannedBlob(msgspec.Struct, frozen=True, kw_only=True):
-    """A blob of an image: the recipe of a layer, or the bytes of a configuration."""
+    """A blob of an image: a layer with its recipe, or a configuration with its bytes."""
 
     name: str
     digest: Digest
@@ -47,7 +47,7 @@ class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def small_documents(self) -> tuple[Document, ...]:
-        """All documents, with the index at the end."""
+        """All manifests, followed by the index, if any."""
         return self.manifests if self.top in self.manifests else (*self.manifests, self.top)
 
 
@@ -59,11 +59,10 @@ def push_plan(
     date: datetime.date,
     only_base: bool = False,
 ) -> PushPlan:
-    """Plan a push of the image of `lock` on `arches`.
+    """Return the plan to push the image of `lock` for `arches`.
 
-    With `only_base`, the image has only the layers of the base.
-
-    The tags come from `plan.tags`, with and without the date.
+    With `only_base`, the image has only the layers of the base. The tags come from `plan.tags`,
+    with and without the date.
     """
     plans, image_documents = image_digests.plan_documents(
         lock, target_digests, sorted(arches), only_base=only_base

@@ -1,4 +1,4 @@
-"""Tags an image, if all its parts are in the repository (`registry tag`)."""
+"""Tags an image if the repository contains all its parts (`registry tag`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTACHED_TAG = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
 
 
 class ChangedTag(msgspec.Struct, frozen=True, kw_only=True):
-    """A tag and its previous digest, or "" for a new tag."""
+    """A tag that was set, and its previous digest, or "" for a new tag."""
 
     name: str
     digest: Digest
@@ -31,7 +31,7 @@ class ChangedTag(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moved(self) -> bool:
-        """Whether the tag has changed."""
+        """Whether the tag referred to another image before."""
         return self.before != self.digest
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class ChangedTag(msgspec.Struct, frozen=True, kw_only=True):
 def tags_by_digest(
     client: RegistryClient, repository: Repository, names: Iterable[str]
 ) -> dict[Digest, tuple[str, ...]]:
-    """Return the current documents of the tags `names`, with their tags.
+    """Return the tags in `names` by the digest to which they refer.
 
     Tags that no longer exist are omitted.
     """
@@ -92,7 +92,7 @@ def tag_image(
 
 
 def refuse_broken(client: RegistryClient, repository: Repository, top: Document) -> None:
-    """Raise IntegrityError with the missing parts, unless the image `top` is complete."""
+    """Raise IntegrityError, with the missing parts, if the image `top` is incomplete."""
     manifests = [top]
     if top.media_type in LISTS:
         listed = codec.decode(top.data, Index, file=f"{repository}@{top.digest}").manifests

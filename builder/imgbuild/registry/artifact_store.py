@@ -1,7 +1,7 @@
-"""Attaches OCI artifacts, such as signatures and SBOMs, to images, and reads attached artifacts.
+"""Attaches OCI artifacts, such as signatures and SBOMs, to images, and reads them.
 
-Anyone with write access to a repository can attach artifacts. Therefore, callers must compare the
-contents with the image.
+Anyone with write access to a repository can attach artifacts. Therefore, callers must check that
+the contents describe the image.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIMIT = 64 << 20  # limit of bytes read in addition to one image
 
 
 class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of an artifact."""
+    """A file in an artifact."""
 
     data: bytes
     media_type: str
@@ -37,7 +37,7 @@ class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttachedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact that refers to `subject`, and the files of the artifact by name."""
+    """An artifact that refers to `subject`, with the files of the artifact by name."""
 
     descriptor: Descriptor
     artifact_type: str
@@ -47,8 +47,6 @@ class AttachedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ArtifactManifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of an artifact's manifest that imgbuild uses."""
-
     layers: tuple[Descriptor, ...] = ()
     config: Descriptor | None = None
     artifact_type: str = ""
@@ -84,7 +82,10 @@ def attach_artifact(
     files: Mapping[str, ArtifactFile],
     annotations: Mapping[str, str] | None = None,
 ) -> Digest:
-    """Attach `files` to `subject`, unless already attached. Returns the digest of the artifact."""
+    """Attach `files` to `subject`, unless they are attached already.
+
+    Returns the artifact's digest.
+    """
     data = artifact_manifest(subject, artifact_type, files, annotations)
     contents = (EMPTY_CONFIG, *(part.data for _, part in sorted(files.items())))
     return put_artifact(client, repository, subject.digest, artifact_type, data, contents)
@@ -98,7 +99,7 @@ def put_artifact(
     data: bytes,
     contents: Collection[bytes],
 ) -> Digest:
-    """Upload the manifest `data` and the blobs `contents`, unless all exist and are listed."""
+    """Upload the manifest `data` and the blobs `contents`, unless they exist and are listed."""
     digest = digest_of(data)
     listed = client.referrers(repository, subject, artifact_type)
     there = any(entry.digest == digest for entry in listed)
@@ -121,11 +122,11 @@ def find_artifacts(
     *,
     skip_damaged: bool = False,
 ) -> list[AttachedArtifact]:
-    """Read the artifacts of one type or all types that refer to `subject`, and their files.
+    """Read the artifacts that refer to `subject`, and their files.
 
-    Raises InputError, IntegrityError or NotFound if an artifact is damaged or has another subject.
-    With `skip_damaged`, prints a warning instead. Artifacts that were removed in the meantime are
-    omitted.
+    If `artifact_type` is set, artifacts of other types are omitted. Artifacts that are deleted
+    while this function runs are omitted, too. Raises InputError, IntegrityError or NotFound if an
+    artifact is damaged or has another subject. With `skip_damaged`, prints a warning instead.
     """
     artifacts = []
     blobs = BlobReader(client, repository)
@@ -135,7 +136,7 @@ def find_artifacts(
         except (InputError, IntegrityError, NotFound) as error:
             if not skip_damaged:
                 raise
-            client.reporter.warn(f"skipped an attachment of {subject}: {error.message}")
+            client.reporter.warn(f"skipped an artifact attached to {subject}: {error.message}")
             continue
         if artifact is not None:
             artifacts.append(artifact)
@@ -152,7 +153,7 @@ class BlobReader:
         self._left = LIMIT
 
     def read(self, layer: Descriptor) -> bytes:
-        """Read `layer`. Raises IntegrityError if the limit is exceeded."""
+        """Read `layer`. Raises IntegrityError if more than `LIMIT` bytes are read in total."""
         cached = self._kept.get(layer.digest)
         if cached is not None and len(cached) == layer.size:
             return cached
@@ -167,14 +168,14 @@ class BlobReader:
 def has_all_blobs(
     client: RegistryClient, repository: Repository, contents: Collection[bytes]
 ) -> bool:
-    """Whether `repository` has all blobs of `contents`."""
+    """Return whether `repository` has all blobs in `contents`."""
     return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
 
 
 def _read_artifact(
     blobs: BlobReader, subject: Digest, listed: Descriptor, artifact_type: str | None
 ) -> AttachedArtifact | None:
-    """Read a listed artifact. Returns None if it was removed or has a different type."""
+    """Read a listed artifact. Returns None if it was deleted or has a different type."""
     client, repository = blobs.client, blobs.repository
     try:
         fetched = client.manifest(repository.with_digest(listed.digest))

@@ -36,37 +36,37 @@ _WARNING = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class RegistryError(msgspec.Struct, frozen=True):
-    """An error in a registry's response."""
+    """An error in the body of a registry's response."""
 
     code: str = ""
     message: str = ""
 
 
 class RegistryErrors(msgspec.Struct, frozen=True):
-    """The body of an error response, as defined in the specification."""
+    """The body of an error response, as defined in the OCI distribution specification."""
 
     errors: list[RegistryError] = []
 
 
 class RegistryRefused(RequestRefused):
-    """An error response of a registry: status, message without the URL, and error codes."""
+    """An error response of a registry: the reason, without the URL, and the error codes."""
 
     reason: str = ""
     codes: tuple[str, ...] = ()
 
 
 def pull_scope(name: str) -> str:
-    """Return the scope to read the repository `name`."""
+    """Return the token scope for reading the repository `name`."""
     return f"repository:{name}:pull"
 
 
 def push_scope(name: str) -> str:
-    """Return the scope to read and write the repository `name`."""
+    """Return the token scope for reading and writing the repository `name`."""
     return f"repository:{name}:pull,push"
 
 
 class RegistryAuthorizer(Authorizer):
-    """Authorizes requests to configured registries. TLS is not used for hosts in `plain_http`."""
+    """Authorizes requests to registries. Hosts in `plain_http` are accessed without TLS."""
 
     def __init__(
         self, plain_http: Collection[str] = (), reporter: Reporter = SILENT_REPORTER
@@ -81,7 +81,10 @@ class RegistryAuthorizer(Authorizer):
         self._lock = threading.Lock()
 
     def endpoints(self, registry: str) -> tuple[HostEndpoint, ...]:
-        """The endpoints of `registry`, in order. Raises InputError for an invalid description."""
+        """Return the endpoints of `registry` in order.
+
+        Raises InputError if hosts.toml is invalid.
+        """
         with self._lock:
             if registry not in self._endpoints:
                 self._endpoints[registry] = hosts.host_endpoints(
@@ -90,7 +93,10 @@ class RegistryAuthorizer(Authorizer):
             return self._endpoints[registry]
 
     def add_allowed_headers(self, request: Request) -> Request:
-        """Add the endpoint's URL and scope to `request`. For other servers, make it anonymous."""
+        """Add the endpoint's URL and scopes to `request`.
+
+        If `request` leaves the endpoint's server, it is made anonymous.
+        """
         if not request.server:
             endpoint = self._endpoint(strip_login(request.url))
             if endpoint is None:
@@ -101,7 +107,7 @@ class RegistryAuthorizer(Authorizer):
         return msgspec.structs.replace(request, anonymous=True) if away else request
 
     def context(self, request: Request) -> ssl.SSLContext:
-        """Return the TLS context for the endpoint of `request`. It is the same after redirects."""
+        """Return the TLS context for the endpoint of `request`. Redirects use the same context."""
         endpoint = self._endpoint(f"{request.server}/") if request.server else None
         shown = endpoint.certificates if endpoint else hosts.HostCertificates()
         if request.anonymous:  # a client certificate is a credential too
@@ -116,13 +122,13 @@ class RegistryAuthorizer(Authorizer):
     def send_authorized(
         self, http: HttpClient, request: Request, login: LoginPair | None
     ) -> Response:
-        """Send `request`, with credentials if the server requests them. Any status is returned."""
+        """Send `request`, with credentials if the server requests them. Returns any response."""
         response = self._answer(http, request, login)
         self._print_warnings(http, response)
         return response
 
     def refusal_error(self, http: HttpClient, request: Request, response: Response) -> Exception:
-        """Return the error to raise for a failed response, with the message of the registry."""
+        """Return the exception for an error response, with the registry's message."""
         from imgbuild.http.session import TransientError
 
         failure = http.refusal_error(request, response)
@@ -186,7 +192,7 @@ class RegistryAuthorizer(Authorizer):
     def _renew_grant(
         self, http: HttpClient, request: Request, key: _Key, login: LoginPair | None
     ) -> AcceptedHeader | None:
-        """The header for `key`, renewed if it expires soon, or None if no header is needed."""
+        """Return the header for `key`, or None if no header is needed."""
         grant = self._grants.get(key)
         if grant is None or not grant.is_old:
             return grant
@@ -203,7 +209,7 @@ class RegistryAuthorizer(Authorizer):
         challenges: list[tokens.AuthChallenge],
         login: LoginPair | None,
     ) -> AcceptedHeader | None:
-        """The header for the first supported challenge, or None if no challenge is supported."""
+        """Return the header for the first supported challenge, or None if none is supported."""
         registry_login = (
             logins.RegistryLogin()
             if request.anonymous
@@ -220,7 +226,7 @@ class RegistryAuthorizer(Authorizer):
         return None
 
     def _registry_login(self, url: str, login: LoginPair | None) -> logins.RegistryLogin:
-        """Return the credentials for `url`. `login` is from netrc or keyring."""
+        """Return the credentials for `url`. `login` is from netrc or a keyring."""
         endpoint, registry_login = (
             self._endpoint(url),
             logins.find_registry_login(url_host(url), self.reporter),
@@ -236,7 +242,7 @@ class RegistryAuthorizer(Authorizer):
         return registry_login
 
     def _endpoint(self, url: str) -> HostEndpoint | None:
-        """Return the endpoint of a URL, if requests were sent to the host of the URL."""
+        """Return the endpoint of `url`, or None if no request was sent to the host."""
         with self._lock:
             endpoints = [
                 endpoint
@@ -250,7 +256,6 @@ class RegistryAuthorizer(Authorizer):
         return next(iter(within or near), None)
 
     def _print_warnings(self, http: HttpClient, response: Response) -> None:
-        """Print each warning in the registry's response once."""
         for quoted in _WARNING.findall(response.headers.get("Warning", "")):
             text = http.credentials.scrub_text(re.sub(r"\\(.)", r"\1", quoted))
             shown = "".join(letter if letter.isprintable() else " " for letter in text[:500])
@@ -273,7 +278,6 @@ def _request_token(http: HttpClient, request: Request, login: LoginPair | None) 
 
 
 def _failures(http: HttpClient, response: Response) -> list[RegistryError]:
-    """Return the errors in the body of an error response."""
     with contextlib.suppress(Exception):  # the body is only informational
         data = http.body(response, _ERROR_BYTES, decode=True)
         return msgspec.json.decode(data, type=RegistryErrors).errors[:3]
@@ -281,7 +285,6 @@ def _failures(http: HttpClient, response: Response) -> list[RegistryError]:
 
 
 def _scopes(url: str, endpoint: HostEndpoint) -> tuple[str, ...]:
-    """Return the scope to read the repository of a URL."""
     match = re.match(r"(.+)/(?:blobs|manifests|tags|referrers)/", url[len(endpoint.address) + 1 :])
     return (pull_scope(match[1]),) if match else ()
 

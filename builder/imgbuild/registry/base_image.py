@@ -1,4 +1,4 @@
-"""Reads the layers of a base image in a registry, referenced by digest."""
+"""Reads a base image from a registry, given a reference with a digest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imgbuild.values import Arch, Digest
 
 
 class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A registry image on one architecture. `settings` is its run configuration."""
+    """A registry image for one architecture. `settings` are its runtime settings."""
 
     manifest: Digest
     layers: tuple[RegistryLayer, ...]
@@ -27,7 +27,7 @@ class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_base_reference(text: str) -> ImageReference:
-    """Read `[host/]name[:tag]@sha256:…`.
+    """Parse `[host/]name[:tag]@sha256:…`.
 
     Raises InputError if the reference is invalid or has no digest.
     """
@@ -42,9 +42,9 @@ def parse_base_reference(text: str) -> ImageReference:
 
 
 def read_base_image(text: str, arch: Arch, client: RegistryClient | None = None) -> BaseImage:
-    """Read the documents of the image `text` for `arch`.
+    """Read the manifest and configuration of the image `text` for `arch`.
 
-    Raises InputError if the architecture is missing or the type of a layer is not supported,
+    Raises InputError if the image does not support `arch` or a layer type is not supported,
     IntegrityError if a document does not match its digest, and FetchFailed if the registry does not
     serve a document.
     """
@@ -70,7 +70,7 @@ def read_base_image(text: str, arch: Arch, client: RegistryClient | None = None)
 def fetch_layers(
     text: str, layers: Sequence[LockedFile], context: Context, client: RegistryClient | None = None
 ) -> None:
-    """Fetch the layers of the image `text` that the store lacks."""
+    """Fetch those of `layers`, from the image `text`, that the store lacks."""
     repository, client = (
         parse_base_reference(text).repository,
         client or RegistryClient(offline=context.http.offline),

@@ -31,7 +31,10 @@ SMALL_BLOB = 64 * 1024 * 1024
 def blob_size(
     http: RegistryHttp, repository: Repository, digest: Digest, *, push: bool = False
 ) -> int | None:
-    """The size of a blob, or None if it is missing. With `push`, the push endpoint is queried."""
+    """Return the size of a blob, or None if it is missing.
+
+    With `push`, the endpoint for pushes is queried.
+    """
     scopes = (f"repository:{repository.name}:pull{',push' if push else ''}",)
     capability = hosts.PUSH if push else hosts.PULL
     path, shown = f"{repository.name}/blobs/{digest}", f"{repository}@{digest}"
@@ -63,14 +66,14 @@ def _size(response: Response) -> int | None:
 
 
 def read_blob(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
-    """Read a small blob.
+    """Read a blob of at most `SMALL_BLOB` bytes.
 
-    Raises NotFound if the blob is missing, and IntegrityError if the content does not match the
-    descriptor.
+    Raises NotFound if the blob is missing, FetchFailed if it is larger, and IntegrityError if the
+    content does not match the descriptor.
     """
     if descriptor.size > SMALL_BLOB:
         message = f"{repository}@{descriptor.digest} has {descriptor.size} bytes"
-        raise FetchFailed(message, hint="use a document of at most 64 MiB")
+        raise FetchFailed(message, hint="use an image with documents of at most 64 MiB")
 
     def _read_response(response: Response) -> bytes:
         data = bytearray()
@@ -96,7 +99,10 @@ def read_blob(http: RegistryHttp, repository: Repository, descriptor: Descriptor
 def file_request(
     http: RegistryHttp, repository: Repository, locked: LockedFile, *, layer: bool = False
 ) -> FileRequest:
-    """The request to download the blob with the SHA-256 of `locked`. Mirrors are tried first."""
+    """Return the request to download the blob with the SHA-256 of `locked`.
+
+    Mirrors are tried first.
+    """
     digest = f"sha256:{locked.sha256}"
 
     def _urls() -> list[str]:
@@ -115,8 +121,8 @@ def download_blob(
 ) -> None:
     """Download a blob to the file `path`.
 
-    If the file has the first bytes, only the rest is fetched. Raises NotFound if the blob is
-    missing, and IntegrityError if no endpoint has the right bytes.
+    If the file contains the first bytes of the blob, only the remaining bytes are fetched. Raises
+    NotFound if the blob is missing, and IntegrityError if no endpoint serves the right bytes.
     """
     request = file_request(http, repository, locked_blob(repository, descriptor))
     path.touch()
@@ -129,7 +135,7 @@ def download_blob(
 
 
 def locked_blob(repository: Repository, descriptor: Descriptor) -> LockedFile:
-    """Describe a blob as a locked file."""
+    """Return the locked file that has the digest and size of `descriptor`."""
     return LockedFile(
         file=f"{repository}@{descriptor.digest}",
         size=descriptor.size,

@@ -1,6 +1,6 @@
-"""Implements a client for registries of the OCI distribution specification 1.1.
+"""Implements a client for registries (OCI distribution specification 1.1).
 
-A client keeps tokens until the end of the run. Threads can share a client.
+A client keeps tokens in memory. Threads can share a client.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _ignore_progress(_: int) -> None:
 
 
 def bytes_source(data: bytes) -> BlobSource:
-    """Create a blob source from bytes in memory."""
+    """Return a blob source that reads `data`."""
 
     def _open_bytes(offset: int) -> BinaryIO:
         return io.BytesIO(data[offset:])
@@ -51,7 +51,7 @@ def bytes_source(data: bytes) -> BlobSource:
 
 
 def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
-    """Create a blob source from a file."""
+    """Return a blob source that reads a file."""
 
     def _open_file(offset: int) -> BinaryIO:
         file = path.open("rb")
@@ -62,12 +62,12 @@ def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
 
 
 class RegistryClient:
-    """A client for registries. `plain_http` are hosts without TLS, in addition to this machine.
+    """A client for registries. Hosts in `plain_http` and this machine are accessed without TLS.
 
     `attempts`, `first_wait` and `timeout` have the same meaning as in `HttpClient`. With `chunk`,
-    blobs are uploaded in chunks of this size in bytes. With `origin`, mirrors are not used, which
-    is required to change the content of a registry. All methods raise FetchFailed if a registry
-    rejects a request or does not respond, and IntegrityError if content does not match its digest.
+    blobs are uploaded in chunks of this size in bytes. With `origin`, mirrors are not used. Set it
+    to change the content of a registry. All methods raise FetchFailed if a registry rejects a
+    request or does not respond, and IntegrityError if content does not match its digest.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class RegistryClient:
     # -- manifests
 
     def resolve(self, reference: ImageReference) -> Descriptor | None:
-        """Return the current document of a tag or digest, or None if it is missing."""
+        """Return the descriptor of a tag or digest, or None if it is missing."""
         return manifests.resolve_reference(self.http, reference)
 
     def manifest(self, reference: ImageReference) -> Document:
@@ -115,8 +115,8 @@ class RegistryClient:
     ) -> Digest:
         """Store a manifest under `tag`, or only by its digest.
 
-        If the manifest has a subject, and the registry does not list referrers, the manifest is
-        added to the tag that lists the subject's referrers.
+        If the manifest has a subject, and the registry has no referrers API, the manifest is added
+        to the tag that lists the subject's referrers.
         """
         digest, has_referrers = manifests.put_manifest(self.http, repository, data, media_type, tag)
         if not has_referrers and referrers.subject_of_manifest(data) is not None:
@@ -126,8 +126,8 @@ class RegistryClient:
     def delete(self, repository: Repository, target: str) -> bool:
         """Delete a manifest by digest, or only a tag. Returns False if it does not exist.
 
-        If the registry does not list referrers, a deleted referrer is also removed from the tag
-        that lists the subject's referrers.
+        If the registry has no referrers API, a deleted referrer is also removed from the tag that
+        lists the subject's referrers.
         """
         if ":" not in target:
             named = repository.tagged(target)
@@ -172,7 +172,10 @@ class RegistryClient:
         path: Path,
         advance: Callable[[int], object] = _ignore_progress,
     ) -> None:
-        """Download a blob to `path`. If the file has the first bytes, only the rest is fetched."""
+        """Download a blob to `path`.
+
+        If the file contains the first bytes of the blob, only the remaining bytes are fetched.
+        """
         blobs.download_blob(self.http, repository, descriptor, path, advance)
 
     def upload_blob(
@@ -196,7 +199,7 @@ class RegistryClient:
     def referrers(
         self, repository: Repository, digest: Digest, artifact_type: str | None = None
     ) -> tuple[Descriptor, ...]:
-        """Return the referrers of `digest`, such as signatures, SBOMs and statements."""
+        """Return the referrers of `digest`, such as signatures and SBOMs."""
         return referrers.find_referrers(self.http, repository, digest, artifact_type)
 
     def tags(self, repository: Repository) -> Iterator[str]:
@@ -204,5 +207,5 @@ class RegistryClient:
         return pages.list_tags(self.http, repository)
 
     def repositories(self, host: str) -> Iterator[str]:
-        """Yield the names of the repositories of a registry that has a catalog."""
+        """Yield the names of the repositories of a registry that has a catalog API."""
         return pages.list_catalog(self.http, host)

@@ -33,7 +33,7 @@ DEFAULT = "_default"
 
 
 class HostCertificates(msgspec.Struct, frozen=True):
-    """Additional certificate authorities, and the client certificate (chain and key)."""
+    """Additional CA certificates, and the client certificate (chain and key)."""
 
     authorities: tuple[Path, ...] = ()
     own: tuple[tuple[Path, Path | None], ...] = ()
@@ -41,7 +41,7 @@ class HostCertificates(msgspec.Struct, frozen=True):
 
 
 class HostEndpoint(msgspec.Struct, frozen=True):
-    """A base URL of the registry `host` or of a mirror of this registry."""
+    """A base URL of the registry `host`, or of a mirror of this registry."""
 
     host: str
     address: str
@@ -51,14 +51,14 @@ class HostEndpoint(msgspec.Struct, frozen=True):
     mirror: bool = False
 
     def url(self, path: str) -> str:
-        """Return the URL of `path`. For a mirror, the parameter `ns` names the registry."""
+        """Return the URL of `path`. For a mirror, the query parameter `ns` names the registry."""
         if not self.mirror:
             return f"{self.address}/{path}"
         return f"{self.address}/{path}{'&' if '?' in path else '?'}ns={self.host}"
 
 
 def configuration_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the folders with host configurations. The folder of the user is first."""
+    """Return the folders with host configurations, the user's folder first."""
     config = environ.get("XDG_CONFIG_HOME") or home_folder() / ".config"
     return (
         Path(config) / "imgbuild/certs.d",
@@ -74,7 +74,10 @@ def host_endpoints(
     *,
     reporter: Reporter = SILENT_REPORTER,
 ) -> tuple[HostEndpoint, ...]:
-    """The endpoints of `host`, mirrors first. Raises InputError if a configuration is invalid."""
+    """Return the endpoints of `host`, mirrors first.
+
+    Raises InputError if a configuration is invalid.
+    """
     places = configuration_folders(os.environ) if places is None else places
     plain = host in plain_http or bool(LOCAL_HOST.match(host))
     address = f"{'http' if plain else 'https'}://{HUB_SERVER if host == HUB else host}/v2"
@@ -124,8 +127,6 @@ _Texts = str | list[str]
 
 
 class _EndpointSettings(msgspec.Struct, frozen=True):
-    """The settings of the registry or of a mirror in hosts.toml."""
-
     capabilities: tuple[str, ...] = CAPABILITIES
     ca: _Texts = []
     client: str | list[str | list[str]] = []
@@ -192,7 +193,7 @@ def _endpoint(
 def _client_certificates(
     setting: str | list[str | list[str]], file: Path
 ) -> Iterator[tuple[Path, Path | None]]:
-    """Parse `client`, which is a file, a list of files, or pairs of certificate and key."""
+    """Parse the setting `client`: a file, a list of files, or pairs of certificate and key."""
     for each in [setting] if isinstance(setting, str) else setting:
         certificate, *key = [each] if isinstance(each, str) else each
         yield file.parent / certificate, file.parent / key[0] if key and key[0] else None

@@ -1,4 +1,4 @@
-"""Reads and verifies documents of images in registries, and reads layers on request.
+"""Reads and checks documents of registry images, and reads their layers on request.
 
 `RegistrySource` implements `ImageSource` of `oci.image`.
 """
@@ -26,7 +26,7 @@ OCI_DOCUMENT_TYPES = (documents.INDEX, documents.MANIFEST)
 
 
 class RegistrySource:
-    """An image in a registry. `fetched` is the top document."""
+    """A registry image. `fetched` is its index or only manifest."""
 
     def __init__(self, client: RegistryClient, reference: ImageReference) -> None:
         self.client = client
@@ -40,7 +40,7 @@ class RegistrySource:
         self.top = self.fetched.descriptor
 
     def read_document(self, descriptor: Descriptor) -> bytes:
-        """See `ImageSource`."""
+        """Implements `ImageSource.read_document`."""
         if descriptor.digest == self.top.digest:
             return self.fetched.data
         if descriptor.media_type in manifests.TYPES:
@@ -48,13 +48,13 @@ class RegistrySource:
         return self.client.blob(self.repository, descriptor)
 
     def size(self, layer: Descriptor) -> int | None:
-        """See `ImageSource`."""
+        """Implements `ImageSource.size`."""
         return self.client.has(self.repository, layer.digest)
 
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """See `ImageSource`.
+        """Implements `ImageSource.read`.
 
         While the layer is read, a copy is stored in the cache's temporary folder.
         """
@@ -67,7 +67,7 @@ class RegistrySource:
 
 
 class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in a registry: the top document, and the other documents by architecture."""
+    """A registry image: its index or only manifest, and the other documents by architecture."""
 
     top: Document
     images: dict[Arch, PlatformImage]
@@ -76,10 +76,11 @@ class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
 def read_registry_image(
     client: RegistryClient, reference: ImageReference, arch: Arch | None = None
 ) -> RegistryImage:
-    """Read the documents of the image `reference`, or only of the manifest for `arch`.
+    """Read the documents of the image `reference`.
 
-    Raises InputError if an architecture is missing or a layout cannot contain the image unchanged,
-    and IntegrityError if a document does not match its digest.
+    If `arch` is set, only the documents for `arch` are read. Raises InputError if `arch` is missing
+    or if an OCI layout cannot contain the image unchanged, and IntegrityError if a document does
+    not match its digest.
     """
     source = RegistrySource(client, reference)
     top = source.fetched
@@ -97,7 +98,7 @@ def read_registry_image(
 
 
 def image_for_arch(source: RegistrySource, arch: Arch | None) -> PlatformImage:
-    """Read the image for `arch` (or, if it is None, the only image) from an index or manifest.
+    """Return the image for `arch`, or the only image if `arch` is None.
 
     Raises InputError if the image does not exist, and IntegrityError if a document does not match
     its digest.
@@ -109,15 +110,15 @@ def image_for_arch(source: RegistrySource, arch: Arch | None) -> PlatformImage:
     image = platform_image(source, descriptor)
     if arch not in (None, image.arch):
         message = f"{source.name} has no image for {arch}, only for {image.arch}"
-        raise InputError(message, hint="specify an image or an index for this architecture")
+        raise InputError(message, hint="specify an image for this architecture")
     return image
 
 
 def _require_type(media_type: str, reference: ImageReference) -> None:
     if media_type not in OCI_DOCUMENT_TYPES:
         message = (
-            f"{reference} has the type {media_type}, and an OCI layout cannot contain this "
-            "type unchanged"
+            f"{reference} has the media type {media_type}, which an OCI layout cannot contain "
+            "unchanged"
         )
         raise InputError(message, hint="use an OCI image, or convert this image with `skopeo copy`")
 

@@ -1,6 +1,6 @@
 """Parses image references (`[host/]name[:tag][@digest]`), including short names of Docker Hub.
 
-As in Docker, the first part is a host if it is `localhost` or contains a dot or a colon. The
+As in Docker, the first component is a host if it is `localhost` or contains a dot or a colon. The
 default host is Docker Hub, where the names of official images start with `library/`.
 """
 
@@ -39,16 +39,16 @@ class Repository(msgspec.Struct, frozen=True, order=True):
         return f"{self.host}/{self.name}"
 
     def tagged(self, tag: str) -> ImageReference:
-        """Return the reference of `tag` in this repository."""
+        """Return a reference to `tag` in this repository."""
         return ImageReference(self.host, self.name, tag)
 
     def with_digest(self, digest: Digest) -> ImageReference:
-        """Return the reference of `digest` in this repository."""
+        """Return a reference to `digest` in this repository."""
         return ImageReference(self.host, self.name, digest=digest)
 
 
 class ImageReference(msgspec.Struct, frozen=True):
-    """A repository with a tag or digest. If there is a digest, the tag is only informational."""
+    """A repository with a tag or digest. If both are set, the digest selects the image."""
 
     host: str
     name: str
@@ -67,19 +67,19 @@ class ImageReference(msgspec.Struct, frozen=True):
 
     @property
     def target(self) -> str:
-        """The digest if there is one, or else the tag, or else ""."""
+        """The digest, or the tag if there is no digest. Empty if both are missing."""
         return self.digest or self.tag or ""
 
 
 def is_host(word: str) -> bool:
-    """Whether `word`, which must not contain a slash, has the form of a host."""
+    """Return whether `word`, which contains no slash, has the syntax of a host."""
     return HOST_ALONE.fullmatch(word) is not None
 
 
 def parse_reference(text: str, *, default_tag: str | None = None) -> ImageReference:
-    """Parse `[host/]name[:tag][@digest]`. `default_tag` is used if both are missing.
+    """Parse `[host/]name[:tag][@digest]`. `default_tag` is used if tag and digest are missing.
 
-    Raises InputError for other texts.
+    Raises InputError if `text` has another syntax.
     """
     named, at, digest = text.partition("@")
     host, slash, name = named.partition("/")
@@ -112,7 +112,7 @@ def parse_reference(text: str, *, default_tag: str | None = None) -> ImageRefere
 def parse_repository(text: str) -> Repository:
     """Parse `[host/]name`.
 
-    Raises InputError for other texts, such as names with a tag or digest.
+    Raises InputError if `text` has another syntax, or has a tag or digest.
     """
     reference = parse_reference(text)
     if reference.target:

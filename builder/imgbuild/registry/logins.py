@@ -1,4 +1,4 @@
-"""Reads credentials for registries from Docker's and podman's files and credential helpers.
+"""Reads registry credentials from files and credential helpers of Docker and podman.
 
 As in Docker, the helper for the host in `credHelpers` is tried first, then `credsStore`, then
 `auths`. A failure is only a warning, because the registry may not need credentials.
@@ -26,7 +26,7 @@ NOT_FOUND_TEXT = "credentials not found"
 
 
 class RegistryLogin(msgspec.Struct, frozen=True):
-    """The credentials for a host: user and password, identity token, or bearer token."""
+    """The credentials for a host: username and password, identity token, or bearer token."""
 
     login: LoginPair | None = None
     identity: str = ""
@@ -34,7 +34,7 @@ class RegistryLogin(msgspec.Struct, frozen=True):
 
     @property
     def secret_texts(self) -> tuple[str, ...]:
-        """The secrets. They must not be printed."""
+        """The password and tokens, which must not be printed."""
         parts = (self.login[1] if self.login else "", self.identity, self.bearer)
         return tuple(part for part in parts if part)
 
@@ -59,7 +59,7 @@ class _HelperAnswer(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def find_registry_login(host: str, reporter: Reporter = SILENT_REPORTER) -> RegistryLogin:
-    """Find credentials for `host` in the configuration of Docker or podman. Empty if not found."""
+    """Return the credentials for `host` from Docker or podman. They are empty if not found."""
     return next(
         (
             login
@@ -71,7 +71,6 @@ def find_registry_login(host: str, reporter: Reporter = SILENT_REPORTER) -> Regi
 
 
 def _files() -> tuple[Path, ...]:
-    """Return the files with credentials. All have Docker's format."""
     docker = Path(os.environ.get("DOCKER_CONFIG") or home_folder() / ".docker")
     run_time = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     podman = os.environ.get("REGISTRY_AUTH_FILE") or f"{run_time}/containers/auth.json"
@@ -79,7 +78,6 @@ def _files() -> tuple[Path, ...]:
 
 
 def _login_in_file(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
-    """Return the credentials for `host` in a file."""
     config = _read_config(path)
     names = _names(host)
     helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]
@@ -139,7 +137,6 @@ def _decode_auth(auth: _AuthEntry, name: str, path: Path) -> RegistryLogin:
 
 
 def _run_helper(helper: str, name: str, path: Path, reporter: Reporter) -> RegistryLogin:
-    """Run the credential helper `helper` for `name`."""
     program = programs.find_on_path(f"docker-credential-{helper}")
     if program is None:
         reporter.warn(f"{path} requires docker-credential-{helper}, which is not installed")

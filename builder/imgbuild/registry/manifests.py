@@ -60,10 +60,11 @@ def convert_not_found(what: object) -> Iterator[None]:
 def resolve_reference(
     http: RegistryHttp, reference: ImageReference, capability: str | None = None
 ) -> Descriptor | None:
-    """Return the current document of `reference`, or None if it is missing.
+    """Return the descriptor of `reference`, or None if it is missing.
 
-    A GET request is sent if HEAD requests are not supported, or if the response lacks the digest,
-    size or type or has another digest than requested. `capability` selects the endpoint.
+    A GET request is sent if the registry does not support HEAD requests, or if the response to HEAD
+    lacks the digest, size or type or has another digest than requested. `capability` selects the
+    endpoint.
     """
     capability = capability or _capability(reference)
 
@@ -99,8 +100,8 @@ def fetch_manifest(
 ) -> Document:
     """Read the manifest or index `reference`.
 
-    Raises NotFound if it is missing, and IntegrityError if the content does not match the digest or
-    its type differs from the type in the response header.
+    Raises NotFound if it is missing. Raises IntegrityError if the content does not match the
+    digest, or if its media type differs from the type in the response header.
     """
 
     def _read_document(response: Response) -> Document:
@@ -129,9 +130,10 @@ def fetch_manifest(
 def put_manifest(
     http: RegistryHttp, repository: Repository, data: bytes, kind: str, tag: str | None
 ) -> tuple[Digest, bool]:
-    """Store a manifest by digest or `tag`. Returns whether the registry lists referrers.
+    """Store a manifest by digest or `tag`.
 
-    Raises IntegrityError if the registry reports that it stored a different digest.
+    Returns its digest, and whether the registry has a referrers API. Raises IntegrityError if the
+    registry reports that it stored a different digest.
     """
     digest = digest_of(data)
     named = ImageReference(repository.host, repository.name, tag, None if tag else digest)
@@ -164,7 +166,7 @@ def put_manifest(
 
 
 def _send_until_accepted(send: Callable[[], T]) -> T:
-    """Call `send` again while the registry does not find existing blobs. Returns the response.
+    """Call `send` again as long as the registry does not find blobs that exist.
 
     While two clients mount the same blob, docker-registry's link to the blob is temporarily empty.
     """

@@ -1,4 +1,4 @@
-"""Reads paginated lists of a registry, such as tags, repositories and referrers."""
+"""Reads paginated lists of tags, repositories or referrers from a registry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CATALOG = "registry:catalog:*"
 
 
 class RegistryPage(msgspec.Struct, frozen=True):
-    """A page of a list: body, media type, and URL of the next page."""
+    """A page of a list: the body, the media type, and the URL of the next page."""
 
     data: bytes
     media_type: str
@@ -47,7 +47,7 @@ class _CatalogPage(msgspec.Struct, frozen=True):
 
 
 def list_tags(http: RegistryHttp, repository: Repository) -> Iterator[str]:
-    """The tags of a repository, in the registry's order. Raises NotFound if it does not exist."""
+    """Yield the tags of a repository, in the registry's order. Raises NotFound if it is missing."""
     path, scope = f"{repository.name}/tags/list", pull_scope(repository.name)
     with convert_not_found(repository):
         for page in iterate_pages(
@@ -85,8 +85,8 @@ def iterate_pages(http: RegistryHttp, host: str, request: Request) -> Iterator[R
         if page.next is None:
             return
         if page.next in seen or len(seen) >= PAGES:
-            way = "are circular" if page.next in seen else f"are more than {PAGES}"
-            message = f"{redact_url(page.next)}: the pages of this list {way}"
+            fault = "is circular" if page.next in seen else f"has more than {PAGES} pages"
+            message = f"{redact_url(page.next)}: this list {fault}"
             raise FetchFailed(message, hint="contact the registry's administrator")
         seen.add(page.next)
         following = Request(page.next, request.headers, scopes=request.scopes, server=server)

@@ -1,4 +1,4 @@
-"""Finds referrers of a manifest (signatures, SBOMs, statements) with the API or by tag.
+"""Finds referrers of a manifest, such as signatures and SBOMs, with the API or by tag.
 
 If a registry has no referrers API, clients store an index of the referrers under the tag
 `sha256-HEX`.
@@ -31,7 +31,7 @@ _ROUNDS = 5
 
 
 class ReferrerManifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of a manifest that describe a referrer."""
+    """The fields that describe a referrer in its manifest."""
 
     media_type: str = ""
     artifact_type: str = ""
@@ -41,7 +41,7 @@ class ReferrerManifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def referrers_tag(digest: Digest) -> str:
-    """Return the tag that lists the referrers of `digest` in a registry without the API."""
+    """Return the tag that lists the referrers of `digest` in a registry without referrers API."""
     return digest.replace(":", "-", 1)
 
 
@@ -65,7 +65,7 @@ def add_referrer(http: RegistryHttp, repository: Repository, data: bytes, kind: 
     """Add the manifest `data` to the tag that lists the referrers of its subject.
 
     Other clients can write the tag at the same time. Therefore, the tag is read again, and written
-    again if the entry is missing.
+    again if the manifest is missing.
     """
     manifest = msgspec.json.decode(data, type=ReferrerManifest)
     if manifest.subject is None:
@@ -92,7 +92,7 @@ def add_referrer(http: RegistryHttp, repository: Repository, data: bytes, kind: 
 def remove_referrer(
     http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest
 ) -> None:
-    """Remove `digest` from the tag that lists the referrers of `subject`."""
+    """Remove the referrer `digest` from the tag that lists the referrers of `subject`."""
     entries = _referrers_by_tag(http, repository, subject, hosts.PUSH)
     left = [entry for entry in entries if entry.get("digest") != digest]
     if len(left) != len(entries):
@@ -100,7 +100,7 @@ def remove_referrer(
 
 
 def has_api(http: RegistryHttp, repository: Repository, digest: Digest) -> bool:
-    """Whether the registry has a referrers API."""
+    """Return whether the registry has a referrers API."""
     return _referrers_by_api(http, repository, digest, None) is not None
 
 
@@ -136,7 +136,6 @@ def _referrers_by_api(
 def _referrers_by_tag(
     http: RegistryHttp, repository: Repository, digest: Digest, capability: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the entries of the tag that lists the referrers of `digest`."""
     try:
         named = repository.tagged(referrers_tag(digest))
         fetched = manifests.fetch_manifest(http, named, capability)

@@ -26,7 +26,7 @@ _CHALLENGE_PARAMETER = re.compile(r'([A-Za-z_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|(
 
 
 class AuthChallenge(msgspec.Struct, frozen=True):
-    """A challenge of a server: the scheme in lower case, and the fields."""
+    """A challenge in a response: the scheme in lower case, and the parameters."""
 
     scheme: str
     fields: dict[str, str]
@@ -41,12 +41,12 @@ class AcceptedHeader(msgspec.Struct, frozen=True):
 
     @property
     def is_old(self) -> bool:
-        """Whether the token expires soon and must be renewed."""
+        """Return whether the token expires soon and must be renewed."""
         return self.until is not None and monotonic() >= self.until
 
 
 class TokenAnswer(msgspec.Struct, frozen=True):
-    """The response of a token server. The token is in either field."""
+    """The response of a token server, which contains the token in one of two fields."""
 
     token: str = ""
     access_token: str = ""
@@ -71,7 +71,7 @@ def parse_challenges(header: str) -> list[AuthChallenge]:
 
 
 def merge_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
-    """Merge `scopes` into one for each resource, with all requested actions."""
+    """Merge `scopes` into one scope for each resource, with all requested actions."""
     actions: dict[str, dict[str, None]] = {}
     for scope in scopes:
         thing, _, requested = scope.rpartition(":")
@@ -80,7 +80,7 @@ def merge_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
 
 
 def basic_header(login: LoginPair) -> str:
-    """Return the header value for basic authentication."""
+    """Return the value of the Authorization header for basic authentication."""
     return f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
 
 
@@ -90,9 +90,9 @@ def answer_challenge(
     registry_login: RegistryLogin,
     send: Callable[[Request, LoginPair | None], bytes | None],
 ) -> AcceptedHeader | None:
-    """Return the header that answers `challenge` to `request`, or None if there are no credentials.
+    """Return the header that answers `challenge`, or None if there are no credentials.
 
-    `send` sends a request to the token server, and returns the body of the response, or None if the
+    `send` sends a request to the token server. It returns the body of the response, or None if the
     request is rejected.
     """
     if challenge.scheme == "basic":

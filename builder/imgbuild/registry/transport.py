@@ -1,4 +1,4 @@
-"""Sends requests to the endpoints of registries in order."""
+"""Sends requests to the endpoints of a registry, in order, until one responds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class RegistryHttp:
     """Sends requests to registries through `client`, which has the same authorizer. Thread-safe.
 
-    If `url_origin` is set, all requests are sent to the endpoint for pushes, and none to mirrors.
+    If `origin` is set, all requests are sent to the endpoint for pushes, and none to mirrors.
     """
 
     def __init__(self, client: HttpClient, authorizer: RegistryAuthorizer, *, origin: bool) -> None:
@@ -37,9 +37,10 @@ class RegistryHttp:
         self._origin = origin
 
     def capable_endpoints(self, registry: str, capability: str) -> tuple[HostEndpoint, ...]:
-        """The endpoints of `registry` with `capability`, in order. Only one is used for pushes.
+        """Return the endpoints of `registry` with `capability`, in order.
 
-        Raises FetchFailed if there is no such endpoint.
+        For pushes, only one endpoint is returned. Raises FetchFailed if no endpoint has the
+        capability.
         """
         required = hosts.PUSH if self._origin else capability
         endpoints = [
@@ -67,9 +68,9 @@ class RegistryHttp:
         )
 
     def first_result(self, registry: str, capability: str, use: Callable[[HostEndpoint], T]) -> T:
-        """Return the result of `use` for the first endpoint that works.
+        """Return the result of `use` for the first endpoint for which `use` does not fail.
 
-        If none works, raises the last error.
+        Raises the last error if `use` fails for all endpoints.
         """
         endpoints = self.capable_endpoints(registry, capability)
         for endpoint in endpoints[:-1]:
@@ -105,5 +106,5 @@ class RegistryHttp:
 
 
 def request_at(endpoint: HostEndpoint, request: Request) -> Request:
-    """Resolve the path in `request` to a URL of an endpoint."""
+    """Return a copy of `request` with the path resolved to a URL of `endpoint`."""
     return msgspec.structs.replace(request, url=endpoint.url(request.url), server=endpoint.address)

@@ -40,14 +40,14 @@ _PROGRESS = 1 << 20
 
 
 class UploadOutcome(enum.StrEnum):
-    """Tells whether a blob was sent or existed already."""
+    """Whether a blob was uploaded or already existed."""
 
     PRESENT = "present"
     UPLOADED = "uploaded"
 
 
 class BlobSource(msgspec.Struct, frozen=True):
-    """A blob to send. For each attempt, `open` returns a new reader that starts at an offset."""
+    """A blob to upload. Each call of `open` returns a new reader that starts at an offset."""
 
     digest: Digest
     size: int
@@ -55,7 +55,7 @@ class BlobSource(msgspec.Struct, frozen=True):
 
 
 class UploadBody:
-    """A part of a source as a request body. Chunks are counted when they are sent."""
+    """A part of a source as a request body. Bytes are counted as they are sent."""
 
     def __init__(
         self, source: BlobSource, start: int, length: int, advance: Callable[[int], object]
@@ -114,7 +114,7 @@ def upload_blob(
 def mount_blob(
     http: RegistryHttp, repository: Repository, digest: Digest, size: int, other: Repository
 ) -> bool:
-    """Mount a blob of `other` in `repository`. Returns False if the registry does not mount it.
+    """Mount a blob from the repository `other`. Returns False if the registry does not mount it.
 
     Raises IntegrityError if the stored blob has a different size.
     """
@@ -125,7 +125,10 @@ def mount_blob(
 
 
 class _BlobUpload:
-    """The upload of a blob. The registry has `_sent` bytes. `_counted` bytes were reported."""
+    """An upload of a blob.
+
+    The registry has received `_sent` bytes. `_counted` bytes were reported.
+    """
 
     def __init__(
         self,
@@ -151,7 +154,6 @@ class _BlobUpload:
         self._server = http.capable_endpoints(repository.host, hosts.PUSH)[0].address
 
     def run(self) -> None:
-        """Upload the blob. If the upload fails or is stopped, it is cancelled."""
         try:
             self._send_with_retries()
         except (ImgbuildError, StoppedThread):
@@ -159,7 +161,6 @@ class _BlobUpload:
             raise
 
     def _send_with_retries(self) -> None:
-        """Upload the blob, with retries."""
         from imgbuild.http.session import TransientError
 
         tries, furthest = 0, 0
@@ -189,7 +190,6 @@ class _BlobUpload:
             self._recover_upload()
 
     def mount(self, other: Repository) -> bool:
-        """Mount the blob from another repository. After a failure, the upload is cancelled."""
         self._scopes = (push_scope(self._repository.name), pull_scope(other.name))
         try:
             mounted = self._begin_upload({"mount": self._source.digest, "from": other.name})
@@ -207,7 +207,7 @@ class _BlobUpload:
     # -- start
 
     def _begin_upload(self, query: dict[str, str]) -> bool:
-        """Start an upload. Returns True if the registry reports that the blob exists."""
+        """Start an upload. Returns whether the registry reports that the blob exists."""
         query_string = f"?{urlencode(query)}" if query else ""
         path = f"{self._repository.name}/blobs/uploads/{query_string}"
         request = self._request("POST", path, {"Content-Length": "0"})
@@ -262,8 +262,6 @@ class _BlobUpload:
     def _part_request(
         self, method: str, place: str, headers: dict[str, str], start: int, length: int
     ) -> Request:
-        """Send `length` bytes from offset `start`. Each attempt uses a new reader."""
-
         def _body() -> UploadBody | bytes:
             self._set_count(start)
             return UploadBody(self._source, start, length, self._count_bytes) if length else b""
@@ -279,7 +277,7 @@ class _BlobUpload:
     # -- failures
 
     def _retry_reason(self, refused: RegistryRefused) -> str:
-        """The reason to retry after an error response. Raises an error if a retry cannot help."""
+        """Return the reason to retry, or raise the error if a retry cannot help."""
         if isinstance(refused, _ImpossibleResponse):
             self._cancel_upload()
         elif refused.status == 413 and self._chunk is None:
@@ -296,7 +294,6 @@ class _BlobUpload:
         return refused.reason
 
     def _is_stored(self) -> bool:
-        """Whether the blob was stored despite the error."""
         size = blobs.blob_size(self._http, self._repository, self._source.digest, push=True)
         if size is None:
             return False
@@ -305,7 +302,6 @@ class _BlobUpload:
         return True
 
     def _recover_upload(self) -> None:
-        """Query the number of received bytes, or restart the upload. Then use chunks."""
         from imgbuild.http.session import TransientError
 
         self._chunk = self._chunk or CHUNK
@@ -356,15 +352,13 @@ class _BlobUpload:
 
 
 class _ImpossibleResponse(RegistryRefused):
-    """A registry returned an inconsistent response."""
-
     def __init__(self, message: str) -> None:
         super().__init__(message, status=416)
         self.reason = message
 
 
 def _confirmed_size(response: Response) -> int | None:
-    """The number of received bytes in the Range header of a response, or None if it is missing.
+    """Return the number of received bytes in the Range header, or None if it is missing.
 
     "0-0" is treated as 0 bytes, as in most registries. If a registry means one byte, the only
     effect is that the upload is restarted.

@@ -50,15 +50,15 @@ class DataObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def file_system_offset(objects: Sequence[DataObject]) -> Bytes:
-    """Return the offset of the file system after `objects`."""
+    """Return the offset of the file system that follows `objects`."""
     return _align_offset(DATA_OFFSET + sum(len(each.data) for each in objects))
 
 
 def write_container(path: Path, objects: Sequence[DataObject], arch: Arch, time: int) -> None:
-    """Write header, descriptors and `objects` into `path`, which already contains the file system.
+    """Write the header, the descriptors and `objects` to `path`, which contains the file system.
 
-    The file system starts at `file_system_offset(objects)`. `time` is the time of the image, in
-    seconds since 1970.
+    The file system starts at `file_system_offset(objects)`. `time` is the creation time of the
+    image, in seconds since 1970.
     """
     start = file_system_offset(objects)
     descriptors, at = [], DATA_OFFSET
@@ -119,7 +119,10 @@ def read_arch(path: Path) -> Arch:
 
 @reads_untrusted("path")
 def read_objects(path: Path) -> list[DataObject]:
-    """The objects of the SIF at `path`. Raises InputError if it is not a SIF or is truncated."""
+    """Return the objects of the SIF at `path`.
+
+    Raises InputError if it is not a SIF or is truncated.
+    """
     read_arch(path)
     with path.open("rb") as file:
         *_, total, at = HEADER.unpack(file.read(HEADER.size))[:10]
@@ -154,7 +157,7 @@ def _descriptor(
     name: str = "",
     extra: bytes = b"",
 ) -> bytes:
-    """A descriptor. `place` contains the offset, the size, and the size with preceding padding."""
+    """Return a descriptor. `place` is the offset, the size, and the size with preceding padding."""
     owner = 0
     return DESCRIPTOR.pack(
         kind, True, number, GROUP, LINK_NONE, *place, time, time, owner, owner, name.encode(), extra

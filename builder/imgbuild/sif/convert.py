@@ -32,7 +32,7 @@ SUFFIXES: dict[Format, str] = {"sif": ".sif", "squashfs": ".sqsh"}
 
 
 class ConvertOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The format and compressor of a file, whose bytes do not depend on `processors`."""
+    """The format and compressor of the output. `processors` has no effect on its bytes."""
 
     format: Format = "sif"
     compressor: squashfs.Compressor = "zstd"
@@ -75,10 +75,10 @@ def convert_image(
     lock: bytes = b"",
     reporter: Reporter = SILENT_REPORTER,
 ) -> ConvertedImage:
-    """Write the image of `layout` on `arch` to `out`. `lock` is its lock.json, or empty.
+    """Write the image of `layout` for `arch`, and its lock.json `lock` if any, to `out`.
 
-    The bytes of the result depend on the content of the layers, not on their compression. Raises
-    ToolMissing without mksquashfs, and IntegrityError if a layer is damaged.
+    The bytes of the output depend on the content of the layers, not on their compression. Raises
+    ToolMissing if mksquashfs is missing, and IntegrityError if a layer is damaged.
     """
     tool = squashfs.find_mksquashfs()
     image = read_sif_source(layout, arch, lock)
@@ -130,12 +130,12 @@ def find_lock_of_target(
     try:
         target_digests = read_digests(images, read_lock(images, target)).arch.get(arch)
     except ImgbuildError as error:
-        reporter.warn(f"{target}: the file will not contain a lock: {error}")
+        reporter.warn(f"{target}: the output will not contain a lock: {error}")
         return b""
     if target_digests is None or target_digests.manifest != built:
         reporter.warn(
-            f"{layout.path} has {built}, which does not match the lock of {target}, so the file"
-            f" will contain no lock; to build the locked image, run: imgbuild build {target}"
+            f"{layout.path} has {built}, which does not match the lock of {target}, so the output"
+            f" will not contain a lock; to build the locked image, run: imgbuild build {target}"
         )
         return b""
     return boundary.read_regular_file(lock_path(images, target))
@@ -144,20 +144,20 @@ def find_lock_of_target(
 def find_lock_of_image(
     images: Path, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT_REPORTER
 ) -> bytes:
-    """Return the lock.json of the image of `layout` in `images`, or b"" if there is none.
+    """Return the lock.json of the image of `layout`, or b"" if there is none.
 
     Only the lock of the target with the layout's name is read.
     """
     target = Path(layout.name).name
     if target and lock_path(images, target).exists():
         return find_lock_of_target(images, target, layout, arch, reporter=reporter)
-    reporter.warn(f"{layout.path}: found no lock of the image, so the file will not contain a lock")
+    reporter.warn(f"{layout.path}: found no lock of the image, so the output will not contain one")
     return b""
 
 
 @contextlib.contextmanager
 def _temporary_output(out: Path) -> Iterator[Path]:
-    """A temporary file for writing, which is renamed to `out` on success and removed on failure."""
+    """Yield a temporary file, which is renamed to `out` on success and removed on failure."""
     if out.is_dir():
         message = f"{out} is a folder"
         raise InputError(message, hint="pass a file with --output")

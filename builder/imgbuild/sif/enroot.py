@@ -1,7 +1,8 @@
 """Creates the files in a squashfs that enroot and pyxis read (separate: a format).
 
-The files `environment`, `fstab` and `rc` are required by `enroot create`, and match the output of
-`enroot import`. Unlike with `enroot import`, files keep their owners.
+The files `environment`, `fstab` and `rc` are required by `enroot create`. They have the same
+content as in the output of `enroot import`. Unlike with `enroot import`, the image's files keep
+their owners.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LOCAL_SCRIPT = """\
 
 
 def enroot_members(image: SifSource, tree: MergedTree) -> list[LayerMember]:
-    """Return the members of a layer to add to the image with the files `tree`."""
+    """Return the members of a layer to add to the image with the files in `tree`."""
     additions = [
         file_member("etc/environment", environment_text(image)),
         file_member("etc/fstab", fstab_text(image)),
@@ -37,7 +38,7 @@ def enroot_members(image: SifSource, tree: MergedTree) -> list[LayerMember]:
 
 
 def environment_text(image: SifSource) -> str:
-    """The environment, one NAME=VALUE per line. enroot replaces ${NAME} with the host's value."""
+    """Return the environment as NAME=VALUE lines. enroot replaces ${NAME} with the host's value."""
     return "".join(f"{item}\n" for item in image.settings.env or () if "\n" not in item)
 
 
@@ -53,7 +54,10 @@ def fstab_text(image: SifSource) -> str:
 
 
 def start_script(image: SifSource) -> str:
-    """The start script, which runs its arguments, or the image's command, with the entry point."""
+    """Return the start script, which runs its arguments or the image's command.
+
+    The image's entry point, if any, comes first.
+    """
     place = quote_command([image.settings.working_dir or "/"])
     entrypoint = image.settings.entrypoint or ()
     lines = [
@@ -79,6 +83,5 @@ def _word(text: str) -> str:
 
 
 def _parts(path: str) -> list[str]:
-    """Return the folders in `path`, outermost folder first."""
     names = [name for name in path.split("/") if name]
     return ["/".join(names[: number + 1]) for number in range(len(names))]

@@ -2,7 +2,7 @@
 
 Apptainer clears the caller's environment, sources `env/*.sh` in the order of their names, applies
 `--env` and APPTAINERENV_… after `99-base.sh`, and then restores the caller's variables that no file
-has set. Therefore, values of the image take precedence as in Docker, and a file can hide a variable
+has set. Therefore, the image's values take precedence, as in Docker, and a file can hide a variable
 of the caller with an empty value.
 """
 
@@ -80,7 +80,7 @@ START = "#!/bin/sh\n# An instance keeps running by itself: nothing is started in
 
 
 def sif_members(image: SifSource, tree: MergedTree) -> list[LayerMember]:
-    """Return the members of a layer to add to the image with the files `tree`."""
+    """Return the members of a layer to add to the image with the files in `tree`."""
     additions = [
         folder_member(HOME),
         folder_member(f"{HOME}/env"),
@@ -105,7 +105,7 @@ def sif_members(image: SifSource, tree: MergedTree) -> list[LayerMember]:
 
 
 def sif_objects(image: SifSource) -> list[container.DataObject]:
-    """The objects of the SIF: definition, metadata for `apptainer inspect`, config and lock."""
+    """Return the objects of the SIF: definition, `apptainer inspect` metadata, config and lock."""
     sif_objects = [
         container.DataObject(kind=container.DEFINITION, data=definition_text(image).encode()),
         container.DataObject(
@@ -121,9 +121,9 @@ def sif_objects(image: SifSource) -> list[container.DataObject]:
 
 
 def config_digest(path: Path) -> Digest | None:
-    """Return the digest of the configuration of the image in the SIF at `path`.
+    """Return the digest of the image configuration in the SIF at `path`.
 
-    None if the SIF was created by another tool and has no such digest. Raises InputError if the
+    Returns None if another tool created the SIF and it has no such digest. Raises InputError if the
     file is not a SIF.
     """
     contents = (each.data for each in container.read_objects(path) if each.name == CONFIG_OBJECT)
@@ -131,7 +131,7 @@ def config_digest(path: Path) -> Digest | None:
 
 
 def sif_labels(image: SifSource) -> dict[str, str]:
-    """Return the image's labels, and labels with the digests of image and lock."""
+    """Return the image's labels, and labels for the digests of the image and the lock."""
     digest_labels = {IMAGE_LABEL: image.digest}
     if image.lock:
         digest_labels[LOCK_LABEL] = digest_of(image.lock)
@@ -139,15 +139,15 @@ def sif_labels(image: SifSource) -> dict[str, str]:
 
 
 def definition_text(image: SifSource) -> str:
-    """Return the origin of the image, as an Apptainer definition file.
+    """Return an Apptainer definition file that states the origin of the image.
 
-    It contains the digest but no name, so that an image yields the same file under any name.
+    It contains the digest but no name, so that the SIF does not depend on the image name.
     """
     return f"bootstrap: oci\nfrom: image@{image.digest}\n"
 
 
 def environment_script(image: SifSource) -> str:
-    """Return the image's environment as a shell script, with values quoted.
+    """Return a shell script that sets the image's environment.
 
     HOME is omitted, because Apptainer uses the caller's home folder or `--home`. Variables in
     `unsettable_variables` are also omitted.
@@ -170,20 +170,25 @@ def _is_settable(name: str) -> bool:
 
 
 def exclusion_script(image: SifSource) -> str:
-    """A shell script that hides the caller's Python packages, unless the image sets variables."""
+    """Return a shell script that hides the caller's Python packages.
+
+    Variables that the image sets are not changed.
+    """
     names = [name for name in UNWANTED_VARIABLES if name not in image.environment]
     return "".join([UNWANTED_SCRIPT, *(f"export {name}=\n" for name in names), UNFIT_SCRIPT])
 
 
 def runscript_text(image: SifSource) -> str:
-    """The runscript, which runs its arguments, or the image's command, with the entry point."""
+    """Return the runscript, which runs its arguments or the image's command.
+
+    The image's entry point, if any, comes first.
+    """
     default = f'[ "$#" -gt 0 ] || set -- {quote_command(image.command)}\n' if image.command else ""
     entrypoint = quote_command(image.settings.entrypoint or ())
     return f'#!/bin/sh\n{default}exec {f"{entrypoint} " if entrypoint else ""}"$@"\n'
 
 
 def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
-    """Return the files below `HOME`, with their modes."""
     return {
         "Singularity": (definition_text(image), 0o644),
         "labels.json": (codec.encode(sif_labels(image)), 0o644),
@@ -196,7 +201,6 @@ def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
 
 
 def _inspect_metadata(image: SifSource) -> bytes:
-    """Return the metadata for `apptainer inspect`, which then does not start a container."""
     scripts = ("env/10-docker2singularity.sh", "env/90-environment.sh")
     texts = _texts(image)
     attributes = {
@@ -210,13 +214,12 @@ def _inspect_metadata(image: SifSource) -> bytes:
 
 
 def _can_create_link(tree: MergedTree, path: str) -> bool:
-    """Whether a link can be created at `path` without replacing a file or folder of the image."""
+    """Return whether a link at `path` would replace no file or folder of the image."""
     node = tree.find_node(path)
     return node is None or node.kind == "symlink"
 
 
 def _missing_parents(additions: Sequence[LayerMember], tree: MergedTree) -> list[LayerMember]:
-    """Return the parent folders of `additions` that are missing from the image."""
     have = {member.path for member in additions if member.kind is MemberKind.FOLDER}
     paths = {member.path.rpartition("/")[0] for member in additions} - have - {""}
     return [folder_member(path) for path in sorted(paths) if tree.find_node(path) is None]

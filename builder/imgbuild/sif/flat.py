@@ -1,4 +1,4 @@
-"""Flattens layers to one tar, with whiteouts and hard links applied (separate: an algorithm).
+"""Merges layers into one tar, with whiteouts and hard links applied (separate: an algorithm).
 
 The tar contains each path once: first folders, links and devices, then files in the order of the
 layers. No file is written, and each path takes a few hundred bytes of memory.
@@ -6,7 +6,7 @@ layers. No file is written, and each path takes a few hundred bytes of memory.
 Layers are read twice: first for names (`skim`), then for contents. Two passes are necessary,
 because a path can lead through a link in a lower layer, and a hard link can refer to a file that
 another layer hides. The first pass checks the digests of the layers. The second pass checks their
-diff IDs, and compares their members with the first pass.
+diff IDs, and compares their members with those in the first pass.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class LayerSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def file(self) -> LayerFile:
-        """The layer as a file."""
+        """The layer as a layer file."""
         return LayerFile(path=self.path, diff_id=self.diff_id)
 
 
 class FlatTree:
-    """The merged tree of several layers. Call `add` for all layers, then `chunks`."""
+    """The merged tree of several layers. Call `add` with all layers, then `chunks`."""
 
     def __init__(self) -> None:
         self.tree = MergedTree()
@@ -85,12 +85,12 @@ class FlatTree:
 
     @property
     def size(self) -> Bytes:
-        """The size of all files in bytes. Files with several hard links are counted once."""
+        """The size of all files in bytes. A file with several hard links is counted once."""
         return sum(node.size for node, _ in self._files().values())
 
     @property
     def newest_time(self) -> int:
-        """The latest time of all paths, in seconds since 1970."""
+        """The latest modification time of all paths, in seconds since 1970."""
         return max((_time(node) for _, node in self.tree.iterate_paths()), default=0)
 
     @property
@@ -104,7 +104,10 @@ class FlatTree:
         return first_paths
 
     def chunks(self, advance: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
-        """Yield the tar, without the root folder. `advance` is called with the number of bytes."""
+        """Yield the tar, without the root folder.
+
+        `advance` is called with the number of bytes in each chunk.
+        """
         others: dict[int, str] = {}
         for path, node in self.tree.iterate_paths():
             if node.kind == "folder":
@@ -138,7 +141,6 @@ class FlatTree:
 
 
 def _entries(layer: LayerSource) -> list[TarEntry]:
-    """Return the members of a layer. Raises IntegrityError if the digest is wrong."""
     if layer.data:
         return list(TarReader(io.BytesIO(layer.data), str(layer.path)))
     _check_layer(layer)
@@ -174,7 +176,7 @@ def _open_layer(layer: LayerSource) -> Iterator[BinaryIO]:
 def _file(
     reader: TarReader, node: TreeNode, names: Sequence[str], advance: Callable[[int], object]
 ) -> Iterator[bytes]:
-    """Yield the content of a file at its first path, and hard links at its other paths."""
+    """Yield the tar of a file: its content at the first path, and hard links at the other paths."""
     first, *others = names
     yield _header(first, node)
     for chunk in reader.content():
@@ -206,7 +208,7 @@ def _header(path: str, node: TreeNode, same: str | None = None) -> bytes:
 
 
 def _attributes(node: TreeNode) -> dict[str, str]:
-    """Return the attributes of a node that a squashfs can store, with their names in PAX."""
+    """Return the attributes that a squashfs can store, with their PAX names."""
     return {
         XATTR + name: text
         for name, text in (node.attributes or {}).items()

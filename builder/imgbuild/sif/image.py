@@ -1,4 +1,4 @@
-"""Reads the input of a SIF or squashfs: an image in a layout, with its configuration and lock.
+"""Reads an image in a layout, with its configuration and lock, to convert it to a SIF or squashfs.
 
 All files that are added to the image are computed from a `SifSource`.
 """
@@ -35,7 +35,7 @@ class _ConfigDocument(msgspec.Struct, frozen=True):
 
 
 class SifSource(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture. `time` is its creation time, in seconds since 1970."""
+    """An image for one architecture. `time` is its creation time, in seconds since 1970."""
 
     name: str
     arch: Arch
@@ -47,18 +47,21 @@ class SifSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment that the image sets, by name."""
+        """The environment variables that the image sets."""
         return dict(item.partition("=")[::2] for item in self.settings.env or ())
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The command that runs by default."""
+        """The default command."""
         entrypoint, command = self.settings.entrypoint or (), self.settings.cmd or ()
         return command if entrypoint or command else ("/bin/sh",)
 
 
 def read_sif_source(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
-    """The image of `layout` on `arch`. Raises IntegrityError if its configuration is invalid."""
+    """Read the image of `layout` for `arch`.
+
+    Raises IntegrityError if its configuration is invalid.
+    """
     stored = layout.image(arch)
     config = stored.config_data
     document = codec.decode(config, _ConfigDocument, file=f"{layout.path}: {stored.config.digest}")
@@ -82,7 +85,7 @@ def read_sif_source(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
 
 
 def layer_archive(members: Sequence[LayerMember]) -> bytes:
-    """Return a layer of small, sorted `members` as an uncompressed tar."""
+    """Return a layer of `members`, which are small and sorted, as an uncompressed tar."""
     parts = []
     for member in sorted(members, key=sort_key):
         data = member.content if isinstance(member.content, bytes) else b""
@@ -91,18 +94,18 @@ def layer_archive(members: Sequence[LayerMember]) -> bytes:
 
 
 def file_member(path: str, text: str | bytes, mode: int = 0o644) -> LayerMember:
-    """Return a file with the content `text`."""
+    """Return the layer member for a file with the content `text`."""
     data = text if isinstance(text, bytes) else text.encode()
     return LayerMember(path=path, mode=mode, size=len(data), content=data)
 
 
 def folder_member(path: str, mode: int = 0o755) -> LayerMember:
-    """Return an empty folder."""
+    """Return the layer member for an empty folder."""
     return LayerMember(path=path, kind=MemberKind.FOLDER, mode=mode)
 
 
 def link_member(path: str, target: str) -> LayerMember:
-    """Return a symbolic link."""
+    """Return the layer member for a symbolic link."""
     return LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
 
 

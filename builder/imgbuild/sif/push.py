@@ -1,7 +1,7 @@
 """Pushes a SIF to the repository of its image, in the format of `apptainer push`.
 
-The artifact refers to the image's manifest and has a tag, for `apptainer pull oras://`. The same
-SIF yields the same artifact.
+The artifact refers to the image's manifest. It has a tag, for `apptainer pull oras://`. The same
+SIF always results in the same artifact.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ LAYER_TYPE = "application/vnd.sylabs.sif.layer.v1.sif"
 def find_subject(
     client: RegistryClient, repository: Repository, name: str, image: Digest
 ) -> Descriptor:
-    """The descriptor of the manifest `image` in `repository`. Raises InputError if missing."""
+    """Return the descriptor of the manifest `image`.
+
+    Raises InputError if it is missing from `repository`.
+    """
     resolved = client.resolve(repository.with_digest(image))
     if resolved is None:
         message = f"{repository} has no image {image}, on which the SIF is based"
@@ -62,12 +65,12 @@ def push_sif(
 
 
 def sif_tag(name: str, arch: Arch) -> str:
-    """Return the tag of the SIF of the image `name` for `arch`."""
+    """Return the tag for the SIF of the image `name` for `arch`."""
     return f"{name}-{arch}-sif"
 
 
 def sif_manifest(sif_image: ConvertedImage, image: Descriptor) -> bytes:
-    """Return the artifact's manifest, in the format of `apptainer push`, with a subject."""
+    """Return the artifact's manifest in the format of `apptainer push`, with a subject."""
     sif = Descriptor(
         media_type=LAYER_TYPE,
         digest=sif_image.digest,

@@ -32,13 +32,13 @@ SIZE_MODULUS = 1 << 32  # sizes are counted modulo this
 
 
 class MembersHash:
-    """A hash of the ordered members of a layer, for comparison within this process."""
+    """A hash of a layer's members in order, for comparisons within this process."""
 
     def __init__(self) -> None:
         self.value = 0
 
     def add(self, entry: TarEntry) -> None:
-        """Add a member."""
+        """Add a member to the hash."""
         self.value = hash((
             self.value, entry.path, entry.type, entry.mode, entry.uid, entry.gid, entry.size,
             entry.mtime, entry.target, entry.device, *entry.xattrs.items(),
@@ -60,15 +60,12 @@ def layer_entries(layer: LayerFile) -> list[TarEntry]:
 
 
 class _PlainTar:
-    """An uncompressed tar."""
-
     def __init__(self, file: FileIO) -> None:
         self._file = file.fileno()
         self._size = os.fstat(self._file).st_size
         self._at = 0
 
     def read(self, length: int) -> bytes:
-        """Return the next `length` bytes; fewer at the end."""
         piece = os.pread(self._file, length, self._at)
         self._at += len(piece)
         return piece
@@ -81,8 +78,6 @@ class _PlainTar:
 
 
 class _GzipTar:
-    """A tar in one or more gzip members."""
-
     def __init__(self, file: FileIO) -> None:
         self._file = file.fileno()
         self._size = os.fstat(self._file).st_size
@@ -93,7 +88,6 @@ class _GzipTar:
         self._step = FIRST
 
     def read(self, length: int) -> bytes:
-        """Return the next `length` bytes; fewer at the end."""
         piece = self._piece[self._read : self._read + length]
         self._read += len(piece)
         while len(piece) < length and self._inflate_more():
@@ -102,7 +96,7 @@ class _GzipTar:
         return piece
 
     def skip(self, length: int) -> None:
-        """Skip `length` bytes, a content or its padding. Raises EOFError if there are fewer."""
+        """Skip `length` bytes of content or padding. Raises EOFError if there are fewer."""
         while length:
             available = min(length, len(self._piece) - self._read)
             self._read += available
@@ -118,7 +112,7 @@ class _GzipTar:
                 raise EOFError
 
     def _member_end(self, size: int) -> int:
-        """The end of the gzip member at the current offset if it has `size` bytes, otherwise 0."""
+        """Return the end of the gzip member of `size` bytes at the current offset, or 0."""
         at = self._at + len(GZIP_HEADER) + TRAILER - SIZE.size
         last = at + size  # a content that compression makes larger is not compressed
         while at < last:
@@ -133,7 +127,7 @@ class _GzipTar:
         return 0
 
     def _member_fits(self, window: bytes, offset: int, size: int) -> bool:
-        """Whether a member of `size` bytes ends at `offset`, where a stored member starts."""
+        """Return whether `size` bytes end at `offset`, where a stored member starts."""
         block = offset + len(GZIP_HEADER)
         if block + STORED_STRUCT.size > len(window):
             return False
@@ -163,14 +157,11 @@ class _GzipTar:
 
 
 class _NameReader(TarReader):
-    """A reader that skips contents."""
-
     def __init__(self, stream: _GzipTar | _PlainTar, label: str) -> None:
         super().__init__(cast("BinaryIO", stream), label)  # it only calls `read`
         self._skip = stream.skip
 
     def content(self) -> Iterator[bytes]:
-        """Skip the content. Yields nothing."""
         self._skip(self._left)
         self._skip(self._pad)
         self._left = self._pad = 0

@@ -34,14 +34,14 @@ MEMORY = "256M"  # for its queues and caches; the default is a quarter of the ma
 
 
 class MksquashfsTool(msgspec.Struct, frozen=True):
-    """The mksquashfs of this machine."""
+    """The mksquashfs program of this machine, with its version."""
 
     program: str
     version: str
 
 
 def find_mksquashfs() -> MksquashfsTool:
-    """The mksquashfs of this machine. Raises ToolMissing if it is missing or cannot read a tar."""
+    """Find mksquashfs. Raises ToolMissing if it is missing or cannot read a tar."""
     program = process.find_program(PROGRAM, remedy=REMEDY)
     answer = process.run_command([program, "-version"], check=False)
     match = re.search(r"mksquashfs version (\d+)\.(\d+)(\S*)", answer.stdout + answer.stderr)
@@ -66,10 +66,10 @@ def write_squashfs(
     processors: int | None = None,
     offset: int = 0,
 ) -> None:
-    """Write a squashfs of the tar `chunks` to `out`, starting at `offset`.
+    """Write a squashfs of the tar `chunks` to `out`, starting at byte `offset`.
 
-    `time`, in seconds since 1970, must not be before the time of any file. `root` contains the
-    owner and mode of the root folder, which is not in the tar. Raises WorkFailed if mksquashfs
+    `time`, in seconds since 1970, must not be earlier than the time of any file. `root` contains
+    the owner and mode of the root folder, which is not in the tar. Raises WorkFailed if mksquashfs
     fails. Errors of `chunks` are raised unchanged.
     """
     command = [tool.program, "-", str(out), "-tar", "-noappend", "-no-progress", "-quiet"]

@@ -1,4 +1,4 @@
-"""Writes reports as JUnit XML, which CI services read."""
+"""Writes smoke test reports as JUnit XML, which CI services read."""
 
 from __future__ import annotations
 

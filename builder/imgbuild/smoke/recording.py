@@ -28,7 +28,7 @@ from imgbuild.values import Arch, Digest
 
 
 class RecordedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in a test record. `new` is set if the file was changed."""
+    """A run that was added to a test record. `new` is whether the file was changed."""
 
     target: str
     arch: Arch
@@ -42,11 +42,10 @@ class RecordedResult(msgspec.Struct, frozen=True, kw_only=True):
 def record_runs(
     project: Project, image_runs: Iterable[ImageRun], store: Store
 ) -> tuple[RecordedResult, ...]:
-    """Add all of `image_runs` to the test records.
+    """Add `image_runs` to the test records of their targets.
 
-    Raises LockStale if a target has no lock or no matching digests.
-
-    Raises InputError, without changing files, if a run is invalid.
+    Raises LockStale if a target has no lock or no matching digests. Raises InputError, without
+    changing files, if a run is invalid.
     """
     locked_targets: dict[str, tuple[Lock, image_digests.TargetDigests]] = {}
     checked: list[tuple[str, RecordedRun, ImageDigests]] = []
@@ -79,7 +78,7 @@ def record_runs(
 
 
 def diff_ids(image: ImageDigests) -> tuple[Digest, ...]:
-    """Return the diff IDs of a locked image, from bottom to top."""
+    """Return the diff IDs of a locked image, bottom layer first."""
     return tuple(layer.diff_id for layer in image.layers)
 
 
@@ -98,9 +97,9 @@ def counted_runs(
 
 
 def highest_passed_tier(project: Project, lock: Lock, arches: Iterable[Arch]) -> TierName | None:
-    """Return the highest passed tier of the image of `lock` on one of `arches`, or None.
+    """Return the highest tier that the image of `lock` has passed on one of `arches`, or None.
 
-    Also None if the lock has no digests. Raises InputError for a file that cannot be read.
+    Returns None if the lock has no digests. Raises InputError for a file that cannot be read.
     """
     path = image_digests.digests_path(project.images, lock.target)
     if not path.exists():
@@ -117,9 +116,9 @@ def highest_passed_tier(project: Project, lock: Lock, arches: Iterable[Arch]) ->
 
 
 def require_locked(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
-    """Raise InputError unless the image in `place` has the locked configuration.
+    """Raise InputError if the image in `place` does not have the locked configuration.
 
-    Check this before the tests run, because the result of another image cannot be recorded.
+    Call this function before the tests run, because runs of other images cannot be recorded.
     """
     target_digests = image_digests.read_digests(project.images, lock)
     image = target_digests.arch.get(arch)
@@ -135,7 +134,7 @@ def _locked_digests(
             place,
             f"the run belongs to the target {target!r}, which has no lock in this project",
             hint="select another project with --matrix FILE; locked in this project: "
-            "{', '.join(project.locked_targets())}",
+            f"{', '.join(project.locked_targets())}",
         )
     lock = lock_file.read_lock(project.images, target)
     return lock, image_digests.read_digests(project.images, lock)
@@ -166,8 +165,8 @@ def _refuse_other_image(
     refuse_content(
         place,
         f"the run belongs to {target} on {arch} with configuration {config}, but {path} has {has}",
-        hint="record the run at the git revision with the digest of that image, or test the "
-        "current image",
+        hint="record the run at the git revision that has the digest of the tested image, or test "
+        "the current image",
     )
 
 

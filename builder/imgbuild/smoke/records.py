@@ -98,7 +98,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The identity of the run. A new run with the same identity replaces it."""
+        """The identity of the run, which a new run with the same identity replaces."""
         return (self.started, self.arch, self.tier, self.config, self.through, *self.gpu)
 
     @property
@@ -114,13 +114,13 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ImageContent(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of an image: the diff IDs of layers, from bottom to top."""
+    """The content of an image: the diff IDs of its layers, bottom layer first."""
 
     diff_ids: tuple[Digest, ...]
 
 
 class SmokeRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs of a target, sorted by date. `images` maps digests of configurations to contents."""
+    """All runs of a target, sorted by date. `images` maps configuration digests to contents."""
 
     format: int = RECORDS_FORMAT
     target: str
@@ -134,7 +134,7 @@ def records_path(images: Path, target: str) -> Path:
 
 
 def read_records(images: Path, target: str) -> SmokeRecords:
-    """Read the test records of `target`. Empty if there are none.
+    """Return the test records of `target`, which are empty if the file is missing.
 
     Raises InputError, with all problems, if the file is damaged, and LockStale if it has another
     format.
@@ -216,9 +216,9 @@ def add_runs(
 def counted_runs(
     recorded: SmokeRecords, arch: Arch, config: Digest, diff_ids: tuple[Digest, ...]
 ) -> tuple[RecordedRun, ...]:
-    """Return the valid runs for an image by tier: the latest of each tier on each type of GPU.
+    """Return the latest run of an image in each tier on each type of GPU, sorted by tier.
 
-    Empty if the recorded content of `config` differs from `diff_ids`.
+    Returns () if the recorded content of `config` differs from `diff_ids`.
     """
     if recorded.images.get(config) != ImageContent(diff_ids=diff_ids):
         return ()
@@ -267,10 +267,10 @@ def runs_by_other_digest(
 
 
 def equal_image(digest: Digest) -> str:
-    """Return a note about a run of an image with another digest but the same content."""
+    """Return a note about a run of an image with the digest `digest` but the same content."""
     return f"on an image with the same configuration, {digest[:DIGITS]}…"
 
 
 def listed_versions(versions: Mapping[str, str]) -> dict[str, str]:
-    """Return the items of `versions` for packages in LISTED_PACKAGES."""
+    """Return the versions of packages in LISTED_PACKAGES."""
     return {name: versions[name] for name in LISTED_PACKAGES if name in versions}

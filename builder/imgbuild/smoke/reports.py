@@ -1,4 +1,4 @@
-"""Reads results of smoke tests from this or another machine.
+"""Reads runs of smoke tests from this or another machine.
 
 The module `recording` compares runs with the digests of targets.
 """
@@ -19,7 +19,7 @@ RERUN_REMEDY = "run the tests again"
 
 
 class ImageRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of a whole tier in an image, and the file with the run."""
+    """A run of a whole tier in an image, and the file that contains the run."""
 
     place: str
     run: SmokeRun
@@ -29,7 +29,6 @@ def image_runs(path: Path) -> tuple[ImageRun, ...]:
     """Read the runs in `path`.
 
     `path` is an output file of `imgbuild smoke --json`, or the folder of a job of `imgbuild ci`.
-
     Raises InputError if there is no run or the file is damaged.
     """
     file = path / ANSWER if (path / ANSWER).is_file() else path
@@ -48,9 +47,9 @@ def image_runs(path: Path) -> tuple[ImageRun, ...]:
 
 
 def check_image_run(run: SmokeRun, place: str = "") -> ImageRun:
-    """Convert `run` in the file `place` to an `ImageRun`.
+    """Convert `run`, from the file `place`, to an `ImageRun`.
 
-    Raises InputError unless the run is of a whole tier in an image.
+    Raises InputError if the run is not of a whole tier in an image.
     """
     place = place or f"{run.target} {run.arch}, tier {run.tier}"
     if run.only != "*":

@@ -31,7 +31,7 @@ STOPPED_CASE = "smoke tests"  # the name of the only case of a tier that could n
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a run.
+    """The options of a run.
 
     `timeout_factor` multiplies time limits, for emulated or busy machines. `model` is the folder of
     a model to use instead of the tiny model. `jobs` is the number of parallel cases, and `share`
@@ -46,7 +46,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     only: str = "*"
 
     def concurrent_cases(self, tier: str) -> int:
-        """The number of parallel cases that use GPUs: 1 in tiers that need no GPU, or all GPUs."""
+        """Return the number of cases that can use GPUs in parallel."""
         return self.share if tier == "gpu" else 1
 
 
@@ -58,7 +58,7 @@ class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed or skipped case, with the reason as a message."""
+    """A failed or skipped case, with the reason as message."""
 
     case: str
     message: str
@@ -93,7 +93,7 @@ class SmokeRun(Report, frozen=True, kw_only=True):
 
     @property
     def result(self) -> RunOutcome:
-        """The result of the run, as in a test record."""
+        """The outcome of the run, as in a test record."""
         return "pass" if has_passed(self.cases) else "fail"
 
     @property
@@ -118,7 +118,7 @@ class SmokeRun(Report, frozen=True, kw_only=True):
 
     @property
     def first(self) -> FirstFailure | None:
-        """The first failed case, with a message of one line, at most LONGEST_MESSAGE characters."""
+        """The first failed case, with a one-line message of at most LONGEST_MESSAGE characters."""
         for each in self._messages("failed", LONGEST_MESSAGE):
             return FirstFailure(case=each.case, message=each.message)
         return None
@@ -154,7 +154,7 @@ def completed_run(
     *,
     arbitrary_user: bool = False,
 ) -> SmokeRun:
-    """Create the result of a run from the report and the result of the process."""
+    """Return the run with this report and the result of its process."""
     ended = datetime.datetime.now(datetime.UTC)
     gpu, driver = seen_machine(report.cases)
     return SmokeRun(
@@ -175,7 +175,7 @@ def completed_run(
 
 
 def stopped_run(target: str, tier: str, error: ImgbuildError) -> SmokeRun:
-    """Create the result of a tier that could not be run because of `error`."""
+    """Return the run of a tier that could not be run because of `error`."""
     case = CaseResult(
         name=STOPPED_CASE, outcome="failed", seconds=0, message=error.message, log=error.hint or ""
     )
@@ -183,17 +183,17 @@ def stopped_run(target: str, tier: str, error: ImgbuildError) -> SmokeRun:
 
 
 def is_run(report: SmokeRun) -> bool:
-    """Whether the tests ran, unlike in a result of `stopped_run`."""
+    """Return whether the tests ran, unlike in a run from `stopped_run`."""
     return [case.name for case in report.cases] != [STOPPED_CASE]
 
 
 def format_time(moment: datetime.datetime) -> str:
-    """Format a time as in test records: UTC, in seconds."""
+    """Format a time as in test records: UTC, in whole seconds."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seen_machine(cases: Sequence[CaseResult]) -> tuple[tuple[str, ...], str]:
-    """Return the GPU names and the driver release in the first case of a tier. Empty if unknown."""
+    """Return the GPU names and the driver release in the first case of a tier, empty if unknown."""
     for case in cases:
         if case.name in GATES and case.outcome == "passed":
             matches = (GPU.fullmatch(part) for part in case.message.split("; "))

@@ -60,7 +60,7 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON that smoke_tests/run.py writes to stdout."""
+    """The JSON output of smoke_tests/run.py."""
 
     format: int
     tier: str
@@ -69,7 +69,7 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):
-    """A locked image on one architecture, and the cache for files of tests."""
+    """A locked image for one architecture, and the cache for files of tests."""
 
     lock: Lock
     arch: Arch
@@ -106,9 +106,9 @@ def create_expectation(lock: Lock, arch: Arch) -> Expectation:
 
 
 def fitting_tiers(gpus: int, through: str | None = None) -> tuple[TierName, ...]:
-    """The tiers that can run on a machine with `gpus` GPUs, which `imgbuild smoke` runs by default.
+    """Return the tiers that can run with `gpus` GPUs, which are the default of `imgbuild smoke`.
 
-    For the active environment (`through` is "here"), `static` is omitted.
+    If `through` is "here" (the active environment), `static` is omitted.
     """
     tiers: list[TierName] = ["cpu"] if through == "here" else ["static", "cpu"]
     return (*tiers, *(tier for tier, needed in GPU_TIERS.items() if gpus >= needed))
@@ -123,7 +123,7 @@ def run_tiers(
     how: RunSettings = DEFAULT_SETTINGS,
     arbitrary_user: bool = False,
 ) -> Iterator[SmokeRun]:
-    """Run `tiers` in the image of `layout`, and yield a report for each.
+    """Run `tiers` in the image of `layout`, and yield a run for each tier.
 
     `through` is "docker", "podman" or "root". None selects a running engine, or else a root folder.
     With `arbitrary_user`, files of the image are read-only and the user is not in /etc/passwd, as
@@ -176,7 +176,7 @@ def smoke_root(
     how: RunSettings = DEFAULT_SETTINGS,
     arbitrary_user: bool = False,
 ) -> SmokeRun:
-    """Run `tier` in the unpacked image `root`. `settings` is the configuration of the image."""
+    """Run `tier` in the unpacked image `root`. `settings` is the image's configuration."""
     expected, user = test_image.expected_content, test_image.lock.settings.user
     command = command_line(test_image.lock.settings.prefix, tier, how)
     with test_image.store.scratch() as scratch:
@@ -237,7 +237,7 @@ def run_tiers_here(
 def command_line(
     prefix: str, tier: TierName, how: RunSettings, place: str = PLACE, model: str = MODEL
 ) -> list[str]:
-    """The command line for smoke_tests/run.py in the folder `place`, with a model in `model`."""
+    """Return the command line for smoke_tests/run.py, which is in the folder `place`."""
     words = [f"{prefix}/bin/python", f"{place}/run.py", "--json", f"--tier={tier}"]
     words += [
         f"--expect={place}/{EXPECTATION_FILE}",
@@ -261,14 +261,13 @@ def write_tests(expected: Expectation, scratch: Path) -> Path:
 
 
 def machine_settings(tier: TierName) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """This machine's settings for the GPUs of `tier`: variables, and the files they refer to."""
+    """Return environment variables for the GPUs of `tier`, and mounts for files in them."""
     return path_variables.split_settings(driver.gpu_variables() if tier in GPU_TIERS else {})
 
 
 def _container(
     tier: TierName, model: Path | None, *, arbitrary_user: bool
 ) -> engine.ContainerOptions:
-    """Container options for `tier`. NCCL needs more shared memory than the default of 64 MB."""
     # The tests are in a volume, since no files can be copied into a read-only root.
     options = [f"--volume={PLACE}", *(["--shm-size=8g"] if tier in GPU_TIERS else [])]
     if model is not None:
@@ -287,7 +286,7 @@ def _container(
 
 
 def test_members(expected: Expectation) -> tuple[LayerMember, ...]:
-    """Return the tests and `expected` as members of an archive."""
+    """Return the tests and `expected` as archive members."""
     scripts = {path.name: path.read_bytes() for path in sorted(TESTS.iterdir()) if path.is_file()}
     if "run.py" not in scripts:
         message = f"no smoke tests found in {TESTS}"
@@ -317,7 +316,7 @@ def read_report(
 ) -> Report:
     """Read the report of smoke_tests/run.py from its output.
 
-    Raises WorkFailed if the report is missing, invalid, or contradicts the exit status.
+    Raises WorkFailed if the report is missing, is invalid, or contradicts the exit status.
     """
     for line in result.stderr.splitlines():
         reporter.detail(line)
@@ -347,7 +346,7 @@ def read_report(
 
 
 def report_verdict(report: Report) -> str:
-    """Return the outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)".
+    """Return the outcome and the numbers of cases: "passed (3 passed, 0 failed, 0 skipped)".
 
     Returns "nothing to test" if the image contains no package that the tier tests.
     """
@@ -364,7 +363,6 @@ def _run_in_container(
     expected: Expectation,
     settings: engine.ContainerOptions,
 ) -> ProcessResult:
-    """Run `command` in a new container with the tests."""
     container = engine.create_container(container_engine, reference, command, settings)
     try:
         engine.copy_into_container(container_engine, container, test_tar(expected), PLACE)

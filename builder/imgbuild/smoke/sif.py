@@ -1,4 +1,4 @@
-"""Runs smoke tests in a SIF file with a read-only root and an unnamed user, as on clusters."""
+"""Runs smoke tests in a SIF with a read-only root and an unnamed user, as on clusters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def smoke_sif(
     *,
     how: RunSettings = runner.DEFAULT_SETTINGS,
 ) -> Iterator[SmokeRun]:
-    """Run `tiers` in a SIF file of the image in `layout`, and yield a report for each tier.
+    """Create a SIF of the image in `layout`, run `tiers` in it, and yield a run for each tier.
 
-    Raises ToolMissing without Apptainer or mksquashfs, and WorkFailed if the tests could not run.
+    Raises ToolMissing if Apptainer or mksquashfs is missing, and WorkFailed if the tests could not
+    run.
     """
     apptainer.require_apptainer()
     reporter = test_image.reporter
@@ -44,9 +45,9 @@ def smoke_file(
     *,
     how: RunSettings = runner.DEFAULT_SETTINGS,
 ) -> Iterator[SmokeRun]:
-    """Run `tiers` in the SIF file `image`, and yield a report for each tier.
+    """Run `tiers` in the SIF `image`, and yield a run for each tier.
 
-    Raises ToolMissing without Apptainer, and WorkFailed if the tests could not run.
+    Raises ToolMissing if Apptainer is missing, and WorkFailed if the tests could not run.
     """
     expected, image_settings = test_image.expected_content, test_image.lock.settings
     program = apptainer.require_apptainer()

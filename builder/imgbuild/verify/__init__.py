@@ -1,1 +1,1 @@
-"""Verifies that images match their locks, and checks their signatures."""
+"""Checks that images match their locks, and checks their signatures."""

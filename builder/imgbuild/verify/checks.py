@@ -25,7 +25,7 @@ class CheckOutcome(enum.StrEnum):
 
 
 class ImageCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """A check: subject, outcome, and the result or the reason why the check was not made."""
+    """A check: its subject, its outcome, and the result or the reason why it was not made."""
 
     name: str
     arch: Arch | None = None
@@ -34,7 +34,7 @@ class ImageCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifiedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The checks of an image. `ok` is set if at least one check passed and none failed."""
+    """The checks of an image. `ok` is whether at least one check passed and none failed."""
 
     reference: str
     digest: Digest | None
@@ -48,11 +48,11 @@ class CheckFailed(Exception):
 
 
 class CheckImpossible(Exception):
-    """The check could not be made. This does not count as a failure."""
+    """The check could not be made, which does not count as a failure."""
 
 
 class SubjectMissing(CheckImpossible):
-    """The subject of the check is missing. This is a failure if an option requires the check.
+    """The subject of the check is missing, which is a failure only if an option requires the check.
 
     Anyone with write access to a registry can delete documents, so their absence proves nothing.
     """
@@ -77,7 +77,7 @@ class Checklist:
     def run(
         self, name: str, work: Callable[[], str], arch: Arch | None = None, *, option: str = ""
     ) -> bool:
-        """Record the result or the error of `work`. Returns whether the check passed."""
+        """Call `work`, and record its result or error. Returns whether the check passed."""
         detail = self.read(name, work, arch, option=option)
         if detail is not None:
             self._note(name, arch, CheckOutcome.PASSED, detail)
@@ -86,7 +86,7 @@ class Checklist:
     def read(
         self, name: str, work: Callable[[], T], arch: Arch | None = None, *, option: str = ""
     ) -> T | None:
-        """Return the result of `work`. If it fails, record the outcome and return None."""
+        """Return the result of `work`, or record its error and return None."""
         try:
             return work()
         except SubjectMissing as reason:

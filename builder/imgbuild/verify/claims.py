@@ -27,7 +27,7 @@ NONE_DETAIL = "none is attached"
 
 
 class AttachedStatement(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement attached to an image: place, bytes, and whether it is signed by the key."""
+    """A statement attached to an image: its place, its bytes, and whether the key signed it."""
 
     place: str
     payload: bytes
@@ -103,7 +103,7 @@ def statements_about(
     about: str,
     key: PublicKey | None,
 ) -> list[AttachedStatement]:
-    """The statements of type `about` attached to an image, with those signed by the key first.
+    """Return the statements of type `about` attached to an image, those signed by the key first.
 
     Statements in `plain` have no signature, and others are in signed envelopes.
     """
@@ -125,7 +125,7 @@ def predicate_type(statement: AttachedStatement) -> str:
 def signed_statements(
     attached_statements: Sequence[AttachedStatement], key: PublicKey | None
 ) -> Sequence[AttachedStatement]:
-    """Return the statements signed by `key`, or all statements without a key.
+    """Return the statements signed by `key`, or all statements if `key` is None.
 
     Raises SubjectMissing if there are none.
     """
@@ -165,7 +165,7 @@ def check_provenances(
 
 
 def is_about_image(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
-    """Whether a statement attests that the image `digest` was built from `lock`."""
+    """Return whether a statement attests that the image `digest` was built from `lock`."""
     return digest in _statement(statement).digests and not _fault(statement, lock, None)
 
 
@@ -226,7 +226,7 @@ def vex_document(
     attached_statements: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
-    """Describe the author, date and statuses of the newest OpenVEX document on an image.
+    """Describe the author, date and statuses of the newest OpenVEX document for an image.
 
     With a key, only documents signed by this key are used. Raises CheckImpossible if there are
     none, because the documents are optional.

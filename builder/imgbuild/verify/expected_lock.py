@@ -1,4 +1,4 @@
-"""Selects the lock to compare an image with, from the project or from attachments."""
+"""Selects the lock with which to compare an image, from the project or from attachments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOCK = bundle.LOCK
 
 
 class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock with the bundle, the sha256 of the file, and the location to show in messages.
+    """A lock with its bundle, the sha256 of its file, and its location for messages.
 
     Folders of wheels are relative to `root`. `project` is the checkout, or None for a lock without
     a project.
@@ -57,7 +57,7 @@ def lock_of_project(project: Project, target: str) -> ExpectedLock:
 def lock_of_folder(path: Path) -> ExpectedLock:
     """Read the lock in the file or folder `path`, and adjacent files, as written by `oras pull`.
 
-    If `path` is the folder of a project's target, read the lock of that target. Raises InputError
+    If `path` is the folder of a project's target, read the lock of this target. Raises InputError
     if there is no lock, or if `path` is a file that does not have the name of a lock.
     """
     folder = path if path.is_dir() else path.parent
@@ -104,7 +104,7 @@ def choose_lock(
     attached: AttachedLocks,
     is_trusted: Callable[[ExpectedLock], bool],
 ) -> tuple[ExpectedLock, str]:
-    """Select the lock to compare an image with, and describe the result of the check.
+    """Select the lock with which to compare an image, and describe the result of the check.
 
     The lock is `local_lock` if given, or else the first trusted attached lock, or else the first
     attached lock. Raises CheckFailed if all attached locks are invalid, and SubjectMissing if no

@@ -25,7 +25,7 @@ NO_LAYERS_DETAIL = "no readable manifest lists a layer"
 
 
 class ExpectedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The expected image of a lock: digest, and documents and layers by architecture.
+    """The expected image of a lock: its digest, and its documents and layers by architecture.
 
     `as_of` is the cut-off day of the lock (YYYY-MM-DD). No image of the lock is older.
     """
@@ -37,11 +37,11 @@ class ExpectedImage(msgspec.Struct, frozen=True, kw_only=True):
     layers: dict[Arch, tuple[LayerDigests, ...]]
 
     def manifest_digest(self, arch: Arch) -> Digest:
-        """Return the digest of the image on `arch`."""
+        """Return the digest of the image for `arch`."""
         return digest_of(self.documents[arch].manifest)
 
     def arches(self, digest: Digest) -> tuple[Arch, ...]:
-        """The architectures of the image `digest`. Empty if it does not belong to this lock."""
+        """Return the architectures of the image `digest`, or () for an image of another lock."""
         if digest == self.digest:
             return tuple(self.documents)
         return tuple(arch for arch in self.documents if self.manifest_digest(arch) == digest)
@@ -91,7 +91,7 @@ def check_alone(place: ImageSource, checklist: Checklist) -> None:
 
 
 def _contents(place: ImageSource, descriptor: Descriptor) -> list[tuple[Descriptor, Digest | None]]:
-    """Return the layers of a manifest with diff IDs. None for attestations of BuildKit."""
+    """Return the layers of a manifest with diff IDs, which are None for BuildKit's attestations."""
     manifest = image.read_manifest(place, descriptor)
     if descriptor.platform.get("os") == image.UNKNOWN_PLATFORM:
         return [(layer, None) for layer in manifest.layers]

@@ -1,7 +1,7 @@
 """Verifies an image by rebuilding it from the lock and comparing digests.
 
-Inputs are read from the cache, or downloaded and verified by hash. All layers are rebuilt, except
-the layers of a registry base, which are downloaded by digest.
+Inputs are read from the cache, or downloaded and checked against their hashes. All layers are
+rebuilt, except the layers of a registry base, which are downloaded by digest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from imgbuild.verify.expected_lock import ExpectedLock
 def rebuild_and_compare(
     expected: ExpectedLock, arches: Sequence[Arch], *, processes: int, offline: bool
 ) -> str:
-    """Rebuild the image for `arches`. Raises IntegrityError or CheckFailed if it differs."""
+    """Rebuild the image for `arches`, and describe the result.
+
+    Raises IntegrityError or CheckFailed if the rebuilt image differs from the locked image.
+    """
     origin = RebuildOrigin(
         lock_bundle=expected.lock_bundle,
         arches=tuple(arches),
@@ -41,7 +44,6 @@ def rebuild_and_compare(
 
 
 def _layers(expected: ExpectedLock, arches: Sequence[Arch]) -> str:
-    """Describe the numbers of rebuilt layers and of downloaded base layers."""
     layers = {
         layer.id: isinstance(layer.recipe, RegistryRecipe)
         for arch in arches

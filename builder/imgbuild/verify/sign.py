@@ -32,7 +32,7 @@ def sign_verified(
     key: PrivateKey | None,
     signer_lock: ExpectedLock | None,
 ) -> tuple[SignedSubject, ...]:
-    """Verify the image, and sign it with `key`, or with cosign if there is no key.
+    """Verify the image, and sign it with `key`, or with cosign if `key` is None.
 
     With `signer_lock`, the signer's lock, provenance and SBOMs are also generated and signed.
     Otherwise, only the digest is signed.
@@ -65,14 +65,14 @@ def sign_verified(
 
 
 def _build_details(signer_lock: ExpectedLock) -> BuildDetails:
-    """The build details from the lock's checkout, or from the lock if there is no checkout."""
+    """Return the build details from the lock's checkout, or from the lock."""
     if signer_lock.project is None:
         return provenance.lock_build_details(signer_lock.sha256)
     return provenance.build_details(signer_lock.project, signer_lock.contents.target)
 
 
 def _signing_function(place: RegistrySource, key: PrivateKey | None) -> SignFunction:
-    """Return the function that signs an image, with `key`, or with cosign."""
+    """Return the function that signs an image with `key`, or with cosign."""
 
     def _sign_subject(subject: Descriptor, payloads: Sequence[bytes]) -> SignedSubject:
         if key is None:

@@ -38,7 +38,7 @@ RebuildFunction = Callable[[ExpectedLock, Sequence[Arch]], str]
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for a verification. `whole` hashes all layers, and `rebuild` rebuilds them."""
+    """The options of a verification. `whole` hashes all layers, and `rebuild` rebuilds them."""
 
     key: PublicKey | None = None
     own: ExpectedLock | None = None
@@ -48,7 +48,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def options_by_check(self) -> dict[str, str]:
-        """The options that require checks, by name of check."""
+        """The options that require checks, by check name."""
         key = "--key" if self.key else ""
         return {
             "signature": key,
@@ -60,7 +60,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """An SBOM format: name, media type, and predicate type of statements."""
+    """An SBOM format: its name, its media type, and the predicate type of its statements."""
 
     name: str
     media_type: str
@@ -90,7 +90,7 @@ def verify_image(
 
 
 class Verification:
-    """The checks of an image. Attached documents are read once.
+    """The checks of an image, which read each attached document only once.
 
     After `run`, `held` is the lock that the image was compared with, or None.
     """
@@ -159,7 +159,7 @@ class Verification:
             self.checklist.run(name, _refuse_without_lock, option=options_by_check[name])
 
     def attached_signatures(self, digest: Digest) -> AttachedSignatures:
-        """Return the signatures attached to an image. Empty for a layout."""
+        """Return the signatures attached to an image. A layout has none."""
         if self.remote is None:
             return AttachedSignatures(signatures=(), damaged=())
         if digest not in self._signatures:
@@ -168,7 +168,7 @@ class Verification:
         return self._signatures[digest]
 
     def attached_documents(self, digest: Digest, artifact_type: str) -> list[tuple[str, bytes]]:
-        """The documents of a type attached to an image, with descriptions of their places."""
+        """Return the attached documents of a type, with descriptions of their places."""
         if self.remote is None:
             return []
         matches = artifact_store.find_artifacts(
@@ -188,7 +188,7 @@ class Verification:
         return claims.check_signature(digest, self.attached_signatures(digest), self.wanted.key)
 
     def lock(self) -> tuple[ExpectedLock, str]:
-        """Select the lock to compare the image with, and describe the result of the check."""
+        """Select the lock with which to compare the image, and describe the result of the check."""
         if self.remote is not None:
             digest = self.place.top.digest
             self._locks = expected_lock.attached_locks(
@@ -221,7 +221,6 @@ class Verification:
         ]
 
     def _vex(self, digest: Digest, arch: Arch) -> None:
-        """Check the OpenVEX documents of a manifest, if it has any."""
         read = partial(self.attached_documents, digest, vex.MEDIA_TYPE)
         attached = self.checklist.read("VEX", read, arch)
         statements = claims.statements_about(
@@ -232,7 +231,7 @@ class Verification:
             self.checklist.run("VEX", work, arch)
 
     def is_trusted(self, expected: ExpectedLock) -> bool:
-        """Whether a provenance that is signed by the key lists a lock."""
+        """Return whether a provenance signed by the key lists the lock `expected`."""
         digest = self.place.top.digest
         return any(
             statement.signed and claims.is_about_image(statement, digest, expected.sha256)
@@ -261,7 +260,7 @@ class Verification:
         )
 
     def check_sbom(self, expected: ExpectedLock, kind: SbomFormat, arch: Arch) -> str:
-        """Check that the SBOMs in a format for an architecture match the lock."""
+        """Check that the SBOMs in the format `kind` for `arch` match the lock."""
         if self.remote is None:
             raise SubjectMissing(LAYOUT)
         digest = expected.contents.manifest_digest(arch)
@@ -281,7 +280,7 @@ class Verification:
         )
 
     def check_rebuild(self, expected: ExpectedLock, *, trusted: bool) -> str:
-        """Check that rebuilding the lock yields the image.
+        """Check that rebuilding the lock results in the same image.
 
         A rejected lock is not built, because a build runs code from packages.
         """

@@ -1,7 +1,7 @@
 """Reads the files of a wheel, and checks them for damage and unsafe paths.
 
-`read_wheel` runs the checks that do not require decompression, and `verify_contents` runs the
-others. Source: PyPA's specification of the binary distribution format.
+`read_wheel` runs the checks that do not require decompression, and `verify_contents` runs the other
+checks. Source: PyPA's specification of the binary distribution format.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of the distribution, from the name of the `.dist-info` folder."""
+        """The distribution name in the name of the `.dist-info` folder."""
         return self.dist_info.removesuffix(".dist-info").rpartition("-")[0]
 
     @property
     def version(self) -> str:
-        """The version, from the name of the `.dist-info` folder."""
+        """The version in the name of the `.dist-info` folder."""
         return self.dist_info.removesuffix(".dist-info").rpartition("-")[2]
 
     def place(self, member: ZipMember) -> FileSlice:
-        """Return the position of the member's content in the file of the wheel."""
+        """Return the position of the member's content in the wheel file."""
         return FileSlice(
             path=self.path,
             offset=member.offset,
@@ -68,7 +68,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def chunks(self, member: ZipMember) -> Iterator[bytes]:
-        """Yield the content of the member. Raises IntegrityError if the size or CRC is wrong."""
+        """Yield the content of the member. Raises IntegrityError if its size or CRC is wrong."""
         with FileReader() as files:
             where = f"{self.label}: {member.name!r}"
             yield from content_pieces(self.place(member), member.size, where, files)
@@ -88,7 +88,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
         return b"".join(self.chunks(member))
 
     def text(self, name: str) -> str | None:
-        """The text of a file in `.dist-info`, such as "METADATA", or None if it does not exist."""
+        """Return the text of a file in `.dist-info`, such as "METADATA", or None."""
         data = self.content(f"{self.dist_info}/{name}")
         if data is None:
             return None
@@ -108,8 +108,8 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
 def read_wheel(path: Path, *, label: str | None = None) -> WheelArchive:
     """Read the wheel at `path`.
 
-    `label` is the file name of the wheel, if it differs from `path`. Raises IntegrityError with the
-    wheel, the member and the problem.
+    `label` is the file name of the wheel, if it differs from `path`. Raises IntegrityError, with
+    the wheel, the member and the problem in the message.
     """
     with convert_read_errors(label or path.name, hint=REMEDY):
         return _read_members(path, label or path.name)
@@ -134,7 +134,7 @@ def _read_members(path: Path, label: str) -> WheelArchive:
 
 
 def verify_contents(archive: WheelArchive) -> None:
-    """Decompress every file, and check the CRC and the size.
+    """Decompress every file, and check its CRC and size.
 
     Raises IntegrityError for the first mismatch.
     """
@@ -169,9 +169,9 @@ def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
 
 
 def _checked_path(name: str, label: str) -> str:
-    """Remove empty and `.` parts from `name`.
+    """Remove empty and `.` components from `name`.
 
-    Raises IntegrityError if it could leave its folder.
+    Raises IntegrityError if the path could leave its folder.
     """
     if name.startswith("/"):
         refuse_wheel(label, name, "is an absolute path")

@@ -1,7 +1,7 @@
 """Finds paths that several packages install with different contents.
 
 The paths, CRC-32 and sizes of files are compared. A conflict is an error unless `drop` in
-`matrix.yaml` omits the file of a package.
+`matrix.yaml` omits the file from all but one package.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class PathConflict(msgspec.Struct, frozen=True, kw_only=True):
 def installed_files(
     members: Iterable[LayerMember], site_packages: str
 ) -> tuple[InstalledFile, ...]:
-    """The files that a wheel installs, relative to `site_packages` (without leading slash)."""
+    """Return the files that a wheel installs, relative to `site_packages`.
+
+    `site_packages` has no leading slash.
+    """
     entries = []
     for member in members:
         content = member.content or b""
@@ -57,7 +60,7 @@ def installed_files(
 
 
 def find_conflicts(tables: Mapping[str, Sequence[InstalledFile]]) -> tuple[PathConflict, ...]:
-    """Find all conflicts between the packages of `tables`, sorted by path."""
+    """Return all conflicts between the packages of `tables`, sorted by path."""
     contents: dict[str, set[tuple[int, int]]] = {}
     owners: dict[str, list[str]] = {}
     for owner in sorted(tables):
@@ -77,7 +80,7 @@ def find_conflicts(tables: Mapping[str, Sequence[InstalledFile]]) -> tuple[PathC
 
 
 def _needing_folders(owners: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
-    """Map each file whose path is a folder in other packages to those packages."""
+    """Map each file whose path is a folder in other packages to these packages."""
     packages: dict[str, set[str]] = {}
     for path, names in owners.items():
         parent = path.rpartition("/")[0]

@@ -202,9 +202,8 @@ def check_local(
 ) -> int:
     """Return the offset of the data of `record`.
 
-    Raises IntegrityError if the local header contradicts `record`.
-
-    The member must end exactly at `limit`, where the next member or the directory starts.
+    The member must end exactly at `limit`, where the next member or the directory starts. Raises
+    IntegrityError if the local header contradicts `record`.
     """
     member, name = record.member, record.member.name
     fixed_end = record.start + LOCAL_STRUCT.size
@@ -249,7 +248,7 @@ def check_local(
 def _check_descriptor(
     files: FileReader, path: Path, member: ZipMember, start: int, limit: int, label: str
 ) -> None:
-    """Check that a data descriptor in one of the four common forms fills the gap to `limit`."""
+    """Check that a data descriptor in one of the four common formats fills the gap to `limit`."""
     sizes = (member.crc, member.compressed, member.size)
     if limit - start not in (12, 16, 20, 24):
         refuse_wheel(label, member.name, f"no data descriptor between bytes {start} and {limit}")

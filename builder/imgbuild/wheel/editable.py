@@ -32,10 +32,10 @@ def create_editable_wheel(
     requires: Sequence[str],
     python: str,
 ) -> bytes:
-    """Create the wheel of package `name` with modules in the absolute folders `roots`.
+    """Return the wheel of package `name` with modules in the absolute folders `roots`.
 
     `scripts` maps console scripts to `module:function`. `requires` are PEP 508 lines, and `python`
-    are the supported versions of Python, or "".
+    is a specifier for supported Python versions, or "".
     """
     stem = f"{canonicalize_name(name).replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"

@@ -45,7 +45,10 @@ BYTECODE = re.compile(r"(^|/)__pycache__/[^/]+\.pyc$")
 
 
 class InstallScheme(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder of each type of file, without leading slash. `interpreter` is an absolute path."""
+    """The folder for each type of file, without leading slash.
+
+    `interpreter` is an absolute path.
+    """
 
     prefix: str
     purelib: str
@@ -54,7 +57,10 @@ class InstallScheme(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _InstalledFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file to install, and its path in the image. `digest` has RECORD's form; None if unknown."""
+    """A file to install, and its path in the image.
+
+    `digest` is as in RECORD, or None if unknown.
+    """
 
     path: str
     content: bytes | FileSlice
@@ -64,7 +70,7 @@ class _InstalledFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def install_scheme(prefix: str, python: str) -> InstallScheme:
-    """The folders of a virtual environment at `prefix` ("/opt/venv") for `python` ("3.11")."""
+    """Return the folders of the environment at `prefix` ("/opt/venv") for `python` ("3.11")."""
     root = prefix.strip("/")
     return InstallScheme(
         prefix=root,
@@ -82,7 +88,7 @@ def installed_members(
     omit: frozenset[str] = frozenset(),
     label: str | None = None,
 ) -> tuple[LayerMember, ...]:
-    """The files that the installation of the wheel at `path` adds, sorted by path, without folders.
+    """Return the files that the installation of the wheel at `path` adds, sorted by path.
 
     `omit` are installed paths (without leading slash) to omit, also from RECORD. `label` is the
     file name of the wheel, if it differs from `path`. Raises IntegrityError if the wheel is unsafe
@@ -115,7 +121,7 @@ def _installed_members(
 def join_wheels(
     wheels: Iterable[tuple[str, Sequence[LayerMember]]], *, labels: Mapping[str, str] | None = None
 ) -> tuple[LayerMember, ...]:
-    """Join several `wheels` (SHA-256 and members of each) to members of a layer, sorted by path.
+    """Merge `wheels` (SHA-256 and members of each) into the members of a layer, sorted by path.
 
     If two wheels have the same file, the file of the wheel with the lower SHA-256 is kept. Raises
     IntegrityError if the contents differ, with the names of the wheels from `labels` (SHA-256 →
@@ -153,7 +159,6 @@ def _generated_file(path: str, content: bytes, *, mode: int = 0o644) -> _Install
 
 
 def _files(archive: WheelArchive, places: InstallScheme) -> dict[str, _InstalledFile]:
-    """Return all files to install except RECORD, by path in the image."""
     text = archive.text("RECORD")
     if text is None:
         refuse_wheel(archive.label, None, f"has no {archive.dist_info}/RECORD")
@@ -177,7 +182,7 @@ def _files(archive: WheelArchive, places: InstallScheme) -> dict[str, _Installed
 def _add_file(
     archive: WheelArchive, files: dict[str, _InstalledFile], file: _InstalledFile
 ) -> None:
-    """Add `file` to `files`. Raises IntegrityError if the path has different content there."""
+    """Add `file` to `files`. Raises IntegrityError if the path exists with different content."""
     other = files.setdefault(file.path, file)
     if other is not file and _bytes(archive, other) != _bytes(archive, file):
         refuse_wheel(archive.label, file.path, "is installed twice, with different contents")
@@ -206,7 +211,7 @@ def _sources(
     rows: Mapping[str, RecordRow],
     launchers: Mapping[str, EntryPoint],
 ) -> Iterator[_InstalledFile]:
-    """The files of the wheel, by path in the image, without scripts that launchers replace."""
+    """Yield the files of the wheel, without scripts that launchers replace."""
     data = archive.dist_info.removesuffix(".dist-info") + ".data/"
     replaced = {f"{archive.dist_info}/{name}" for name in REPLACED_FILES}
     for path, member in archive.members.items():

@@ -31,12 +31,12 @@ class LocalVersionLabel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """The requirement for torch in the format of METADATA."""
+        """The requirement for torch, as in METADATA, if any."""
         return (f"torch=={self.torch}.*",) if self.torch else ()
 
 
 def local_version_label(version: str) -> LocalVersionLabel:
-    """Parse the label of `version`, which is the part after "+"."""
+    """Parse the local version label, which is the part of `version` after "+"."""
     local = version.partition("+")[2].lower()
     cuda, torch, cxx11 = CUDA.search(local), TORCH.search(local), CXX11.search(local)
     return LocalVersionLabel(
@@ -47,7 +47,7 @@ def local_version_label(version: str) -> LocalVersionLabel:
 
 
 def torch_cxx11(version: str) -> bool | None:
-    """Return the C++ ABI of PyTorch's own wheels for x86_64, or None for other builds.
+    """Return whether PyTorch's own x86_64 wheel uses the C++11 ABI, or None for other builds.
 
     Builds for manylinux_2_28 use the C++11 ABI: CUDA 12.6 in torch 2.6, and all builds since torch
     2.7. Source: https://github.com/pytorch/pytorch/issues/123649.

@@ -59,14 +59,17 @@ def strong_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
 
 
 def record_path(path: str, site_packages: str) -> str:
-    """Return the path in RECORD of the installed file `path`. Arguments have no leading slash."""
+    """Return the path in RECORD of the installed file `path`.
+
+    Both arguments have no leading slash.
+    """
     if path.startswith(site_packages + "/"):
         return path[len(site_packages) + 1 :]
     return posixpath.relpath("/" + path, "/" + site_packages)
 
 
 def record_digest(pieces: Iterable[bytes]) -> str:
-    """The SHA-256 of the joined `pieces` in the form of RECORD: URL-safe base64 without padding."""
+    """Return the SHA-256 of the joined `pieces` as in RECORD: URL-safe base64 without padding."""
     total = hashlib.sha256()
     for piece in pieces:
         total.update(piece)
@@ -74,7 +77,7 @@ def record_digest(pieces: Iterable[bytes]) -> str:
 
 
 def write_record(rows: Iterable[RecordRow]) -> bytes:
-    """Return the bytes of RECORD: `rows` in byte order of the paths, with Unix newlines."""
+    """Return the content of RECORD: `rows` in byte order of the paths, with Unix newlines."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in sorted(rows, key=lambda row: row.path.encode()):

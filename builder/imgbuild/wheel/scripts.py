@@ -37,7 +37,7 @@ class EntryPoint(msgspec.Struct, frozen=True, kw_only=True):
 def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
     """Parse the console and GUI scripts in `entry_points.txt`, sorted by name.
 
-    Raises IntegrityError, with the name `label` of the wheel, if the file is invalid or a script is
+    Raises IntegrityError, with the wheel name `label`, if the file is invalid or a script is
     outside `bin/`.
     """
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
@@ -70,7 +70,7 @@ def _entry_point(name: str, value: str, label: str) -> EntryPoint:
 
 
 def shebang_lines(interpreter: str) -> bytes:
-    """Return the first line (or lines) of a script that `interpreter`, an absolute path, runs."""
+    """Return the shebang, on one or more lines, that selects `interpreter`, an absolute path."""
     if " " not in interpreter and len(interpreter) + 2 <= SHEBANG_LIMIT:
         return f"#!{interpreter}".encode()
     # Valid for both sh and Python: sh runs it, and for Python it is a string.
@@ -78,7 +78,7 @@ def shebang_lines(interpreter: str) -> bytes:
 
 
 def launcher_script(entry: EntryPoint, interpreter: str) -> bytes:
-    """Return the script that calls `entry`."""
+    """Return the script that calls the function of `entry`."""
     text = LAUNCHER.format(
         shebang=shebang_lines(interpreter).decode(),
         module=entry.module,

@@ -47,7 +47,7 @@ class SdistMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, ContentReader]]:
-    """Yield each member with a reader of the content, which is valid until the next member.
+    """Yield each member with a reader of its content, which is valid until the next member.
 
     `sdist` is a zip, or a tar that is plain or compressed with gzip. Raises IntegrityError, with
     `label` in the message, if the file is damaged, has another compression, or has sparse members.
@@ -111,7 +111,7 @@ def read_members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content
     """Yield the files and folders of `sdist`, with paths relative to the top-level folder.
 
     Raises IntegrityError for a member of another type, for a path that is too long, duplicate or
-    outside of the top-level folder, and if there are too many members.
+    outside of the top-level folder, and for too many members.
     """
     top = ""
     files: set[str] = set()

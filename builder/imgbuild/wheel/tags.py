@@ -27,7 +27,7 @@ def platform_tags(glibc: str, arch: Arch) -> list[str]:
 
 
 class WheelTags:
-    """The wheel tags of one target on one architecture. `python` is "3.11" or "3.11.9"."""
+    """The wheel tags of a target for one architecture. `python` is "3.11" or "3.11.9"."""
 
     def __init__(self, *, python: str, glibc: str, arch: Arch) -> None:
         self.python = python
@@ -68,7 +68,7 @@ class WheelTags:
         return (first, -(build[0] if build else 0), name) if first is not None else None
 
     def is_compatible(self, name: str) -> bool:
-        """Whether a wheel with this file name can be installed."""
+        """Return whether a wheel with this file name can be installed."""
         return self.rank_wheel(name) is not None
 
     @property
@@ -80,5 +80,5 @@ class WheelTags:
 
     @property
     def markers(self) -> dict[str, str]:
-        """The values of environment markers (PEP 508) on the target."""
+        """The values of environment markers (PEP 508) for the target."""
         return environment_markers(self.python, self.arch)

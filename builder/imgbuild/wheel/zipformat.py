@@ -29,7 +29,7 @@ REMEDY = (
 
 
 class ZipMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder of a zip. Sizes are in bytes, and `offset` is the start of the data.
+    """A file or folder in a zip. Sizes are in bytes, and `offset` is the start of the data.
 
     `mode` is the Unix mode with type bits, or 0 if the zip was not created on Unix.
     """
@@ -53,7 +53,7 @@ class DirectoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse_wheel(file: str, member: str | None, what: str) -> NoReturn:
-    """Raise IntegrityError with the problem `what` of `member`, or of `file` without `member`."""
+    """Raise IntegrityError with the problem `what` of `member`, or of `file`."""
     message = f"{file}: {member!r}: {what}" if member is not None else f"{file}: {what}"
     raise IntegrityError(message, hint=REMEDY)
 
@@ -79,7 +79,7 @@ def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
 def wide_values(
     extra: dict[int, bytes], narrow: tuple[int, ...], label: str, name: str
 ) -> tuple[int, ...]:
-    """Replace saturated values in `narrow` by the values of the zip64 field, in order."""
+    """Replace saturated values in `narrow` with the values in the zip64 field, in order."""
     data = extra.get(0x0001, b"")
     at = 0
     values = []

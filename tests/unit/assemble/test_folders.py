@@ -59,7 +59,6 @@ class Sample:
             self.store.add_blob(blob, record.digest)
 
     def lock(self, *placed: str) -> Lock:
-        """The lock of an extension with files at `paths`."""
         extension_lock = extension.make_lock(
             self.matrix, extended.OWN_TARGET, extended.resolve_additions(self.matrix)
         )
@@ -88,7 +87,6 @@ def sample(tmp_path: Path) -> Sample:
 
 
 def recipe(lock: Lock) -> AddedFilesRecipe:
-    """The recipe of the layer with the user's files."""
     files_recipe = create_plan(lock, Arch.X86_64).layers[-1].recipe
     assert isinstance(files_recipe, AddedFilesRecipe)
     return files_recipe

@@ -43,7 +43,6 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
 
 
 def given(registry: Registry, name: str, data: bytes, *, layer: bool = False) -> Input:
-    """An input that exists in the registry."""
     item = mirror_input(name, data, layer=layer)
     registry.blobs[NAME, item.digest] = data
     return item
@@ -66,7 +65,6 @@ def mirror_of(registry: Registry, *, only: bool = False, attempts: int = 2) -> M
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project folder without any mirror setting."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv(mirror.VARIABLE, raising=False)
     return tmp_path
@@ -258,7 +256,7 @@ def test_files_fetched_before_the_mirror_fails_are_kept(registry):
 
 
 def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
-    """A file of a lock; the mirror contains the file if `there` is true."""
+    """Return a file of a lock; the mirror contains the file if `there` is true."""
     data = f"bytes of {name}".encode()
     item = given(registry, name, data) if there else mirror_input(name, data)
     return LockedFile(file=name, size=item.size, sha256=item.sha256)

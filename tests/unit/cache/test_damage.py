@@ -33,7 +33,6 @@ class Warnings(SilentReporter):
         self.messages: list[str] = []
 
     def warn(self, text: str) -> None:
-        """Record `text`."""
         self.messages.append(text)
 
 
@@ -48,7 +47,6 @@ def _store(tmp_path: Path, warnings: Warnings) -> Store:
 
 
 def added(store: Store, kind: str) -> Path:
-    """Add DATA as a file or a blob."""
     with store.scratch() as folder:
         (folder / "it").write_bytes(DATA)
         if kind == "file":
@@ -57,12 +55,10 @@ def added(store: Store, kind: str) -> Path:
 
 
 def cached_path(store: Store, kind: str) -> Path | None:
-    """The cached path of DATA."""
     return store.file(sha256(DATA)) if kind == "file" else store.blob(DIGEST)
 
 
 def written(path: Path, data: bytes) -> None:
-    """Change a file in place."""
     path.chmod(0o644)
     path.write_bytes(data)
     path.chmod(0o444)
@@ -242,7 +238,6 @@ def test_removal_of_a_blob_keeps_the_known_hash_of_its_link_in_a_layout(store, t
 
 
 def unpacked(store: Store) -> Path:
-    """An unpacked layer of one file."""
     with store.scratch() as scratch:
         (scratch / "one").mkdir()
         (scratch / "one/0").write_bytes(b"x")

@@ -56,7 +56,6 @@ def want(*urls: str, data: bytes = DATA) -> FileRequest:
 
 
 def named(site: FileSite, name: str) -> FileRequest:
-    """A request for file `name` of a site."""
     return FileRequest(locked(site.files[name], name), lambda: [site.url(name)])
 
 

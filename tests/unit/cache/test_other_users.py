@@ -39,7 +39,6 @@ def _store(tmp_path: Path, warnings: Warnings) -> Store:
 
 
 def given(path: Path) -> Path:
-    """Give `path` to another user."""
     os.chown(path, OTHER, OTHER)
     return path
 

@@ -19,18 +19,15 @@ class Recorder(SilentReporter):
         self.done = 0
 
     def advance(self, amount: int) -> None:
-        """Count `amount`."""
         self.done += amount
 
     def info(self, text: str) -> None:
-        """Record `text`."""
         self.messages.append(text)
 
     @contextlib.contextmanager
     def progress(
         self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
     ) -> Iterator[SilentReporter]:
-        """Record the arguments of the bar."""
         self.bars.append((done, total))
         self.units.append(unit)
         yield self

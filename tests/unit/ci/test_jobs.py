@@ -115,7 +115,6 @@ def test_gpu_tier_requires_machine_with_gpu(sample):
 def chosen(
     sample: SampleProject, query: JobQuery, published: dict[str, TaggedImage], more: str = ""
 ) -> JobPlan:
-    """The targets chosen among all targets of the matrix."""
     matrix = load_matrix(sample.matrix)
     selected = select_targets(matrix, [], everything=True, arches=[])
     ci_settings = read_settings(sample, RUNNERS + more)

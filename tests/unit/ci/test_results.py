@@ -48,7 +48,6 @@ def test_damaged_result_file_is_ignored(sample, tmp_path):
 
 
 def error(folder: Path, answer: object, status: int = 1) -> FirstError:
-    """The first error in the audit step with the command output `answer`."""
     place = results.result_path(folder, "t@x86_64", "audit.answer.json")
     place.parent.mkdir()
     place.write_text(answer if isinstance(answer, str) else json.dumps(answer))

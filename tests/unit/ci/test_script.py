@@ -20,7 +20,7 @@ REGISTRY = "registry.example/rl"
 
 
 def calls(text: str) -> list[list[str]]:
-    """The function calls of the script, split into words, without keys."""
+    """Return the function calls of the script, split into words, without keys."""
     _, _, body = text.partition(f"\ntarget {TARGET}\n")
     joined = body.replace("{ ", "").replace("; }", "").replace("&&\n", "\n").replace("||", "\n")
     word_lists = [shlex.split(line) for line in joined.splitlines() if line.strip()]
@@ -28,7 +28,6 @@ def calls(text: str) -> list[list[str]]:
 
 
 def command(text: str, step: str) -> list[str]:
-    """The command of the first step of this name."""
     return next(words[2:] for words in calls(text) if words[:2] == ["step", step])
 
 

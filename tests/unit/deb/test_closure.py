@@ -128,12 +128,12 @@ def test_error_for_an_unsatisfiable_dependency_shows_the_chain_of_packages() -> 
     )
 
 
-@pytest.mark.parametrize("field", ["Conflicts", "Breaks"])
-def test_conflicting_debian_packages_are_reported(field: str) -> None:
+@pytest.mark.parametrize(("field", "verb"), [("Conflicts", "conflicts with"), ("Breaks", "breaks")])
+def test_conflicting_debian_packages_are_reported(field: str, verb: str) -> None:
     excluding, two = package("one", **{field: "two (<< 2)"}), package("two", "1.5")
     with pytest.raises(NoSolution) as caught:
         closed(excluding, two, requested=("one", "two"))
-    assert caught.value.reasons == (f"one {field.lower()} two (<< 2), which two 1.5 is",)
+    assert caught.value.reasons == (f"one {verb} two (<< 2), which two 1.5 satisfies",)
     assert closed(excluding, package("two", "2.0"), requested=("one", "two")) == ["one", "two"]
 
 

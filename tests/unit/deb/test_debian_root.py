@@ -89,8 +89,6 @@ OTHER = [
 
 
 class Packages(NamedTuple):
-    """Debian packages with their files by sha256."""
-
     debs: tuple[Deb, ...]
     paths: dict[str, Path]
 
@@ -103,7 +101,6 @@ class Packages(NamedTuple):
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    """Two packages and their table."""
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "tiny.yaml").write_text(TABLE)
     monkeypatch.setattr(table, "DATA", tmp_path / "tables")
@@ -346,7 +343,7 @@ def test_every_entry_of_the_debian_tables_has_a_reason(suite: str) -> None:
 
 
 def added(packages: Packages, tmp_path: Path, *members: object, **fields: str) -> list[LayerMember]:
-    """The members that a third package with `members` adds."""
+    """Return the members that a third package with `members` adds."""
     deb = debs.write_deb(tmp_path / "third.deb", "third", members, **fields)  # type: ignore[arg-type]
     recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
     paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}

@@ -22,7 +22,6 @@ from tests.support.rows import each_row
 
 
 def noise(size: int, seed: int = 0) -> bytes:
-    """Random bytes, which cannot be compressed."""
     return random.Random(seed).randbytes(size)
 
 
@@ -45,13 +44,12 @@ def placed(folder: Path, content: bytes, *, deflate: bool, level: int = 6) -> Fi
 def member(
     path: str, content: bytes | FileSlice, size: int | None = None, **more: object
 ) -> LayerMember:
-    """A file with `content`, or with a slice of a file of `size` bytes."""
     true = len(content) if isinstance(content, bytes) else size
     return LayerMember(path=path, content=content, size=true or 0, **more)  # type: ignore[arg-type]
 
 
 def written(members: list[LayerMember]) -> tuple[bytes, LayerRecord]:
-    """The blob, checked to be the same in all three writing modes, and its record."""
+    """Return the blob, checked to be the same in all three writing modes, and its record."""
     sink = io.BytesIO()
     seen: list[int] = []
     record = write_layer(members, sink, advance=seen.append)
@@ -70,7 +68,6 @@ def written(members: list[LayerMember]) -> tuple[bytes, LayerRecord]:
 
 
 def contents(blob: bytes) -> dict[str, bytes]:
-    """The content of each file in a layer, by path."""
     with tarfile.open(fileobj=io.BytesIO(blob), mode="r:gz") as tar:
         files = [(info.name, tar.extractfile(info)) for info in tar if info.isfile()]
         return {name: file.read() if file else b"" for name, file in files}

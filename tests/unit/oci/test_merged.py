@@ -49,7 +49,6 @@ layers = st.lists(st.lists(entries, max_size=7), min_size=1, max_size=4)
 
 
 def layer(given_: list[Given]) -> bytes:
-    """A tar with these members, in the given order."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as out:
         for path, kind, value, mode in given_:
@@ -64,7 +63,6 @@ def layer(given_: list[Given]) -> bytes:
 
 
 def merged(*stack: list[Given]) -> MergedTree:
-    """The tree of these layers."""
     tree = MergedTree()
     for given_ in stack:
         tree.add(TarReader(io.BytesIO(layer(given_)), "test"))
@@ -72,7 +70,7 @@ def merged(*stack: list[Given]) -> MergedTree:
 
 
 def facts(tree: MergedTree) -> dict[str, tuple[object, ...]]:
-    """The compared attributes of each path, and the first name of files with several names."""
+    """Return the compared attributes of each path, and the first name of hard-linked files."""
     first: dict[int, str] = {}
     rows: dict[str, tuple[object, ...]] = {}
     for path, node in tree.iterate_paths():
@@ -83,7 +81,7 @@ def facts(tree: MergedTree) -> dict[str, tuple[object, ...]]:
 
 
 def on_disk(root: Path) -> dict[str, tuple[object, ...]]:
-    """The same attributes of a folder on disk."""
+    """Return the same attributes of a folder on disk."""
     first: dict[int, str] = {}
     rows: dict[str, tuple[object, ...]] = {}
     walked = [

@@ -29,7 +29,6 @@ TYPES = {
 
 
 def read_back(member: LayerMember) -> tarfile.TarInfo:
-    """The member that tarfile reads from the header."""
     with tarfile.open(fileobj=io.BytesIO(member_header(member) + END)) as tar:
         info = tar.next()
     assert info is not None

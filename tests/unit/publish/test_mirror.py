@@ -57,7 +57,6 @@ class Sample:
         return list(mirror.mirror_status([part], self.repository, RegistryClient(first_wait=0.001)))
 
     def sent(self) -> list[str]:
-        """The uploads, in order."""
         return [request.path for request in self.registry.received_requests("^PUT ")]
 
 

@@ -27,7 +27,7 @@ CLIENT = RegistryClient(first_wait=0.001, attempts=3)
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A registry with both targets, and an empty cache."""
+    """Yield a registry with both targets, and an empty cache."""
     for prepared in registry_project.place(tmp_path, monkeypatch):
         prepared.push()
         push.push_target(prepared.work(), prepared.both())
@@ -37,12 +37,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def pulled(place: Place, out: Path, tag: str = BOTH, arch: Arch | None = None) -> pull.PulledImage:
-    """Pull a tag into `out`."""
     return pull.pull_image(CLIENT, place.reference(tag), out, Store.open(), arch)
 
 
 def layer(place: Place) -> str:
-    """A layer that both targets have."""
+    """Return a layer that both targets have."""
     manifest = place.registry.manifests[NAME, place.registry.tags[NAME, TARGET]][0]
     digest: str = json.loads(manifest)["layers"][-2]["digest"]
     return digest

@@ -38,7 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def sent(place: Place) -> Counter[str]:
-    """The number of uploads of each blob, by its digest."""
+    """Return the number of uploads of each blob, by its digest."""
     done = (
         request.path.rpartition("digest=")[2]
         for request in place.registry.received_requests("PUT .*digest=")
@@ -288,7 +288,6 @@ def test_base_image_has_no_attachments(place):
 
 
 def done_tags(done: push.PushedTarget) -> tuple[str, ...]:
-    """The names of the tags of a push."""
     return tuple(tag.name for tag in done.tags)
 
 

@@ -42,7 +42,6 @@ def client(alone) -> RegistryClient:
 
 
 def image(client: RegistryClient, registry: Registry) -> Descriptor:
-    """The descriptor of a manifest to which artifacts are attached."""
     data = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": {
         "mediaType": "application/json", "digest": f"sha256:{sha256(b'{}')}", "size": 2,
     }, "layers": []}).encode()  # fmt: skip

@@ -32,7 +32,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(name="registry")
 def _registry() -> Iterator[Registry]:
-    """The queried registry, which is hostile."""
+    """Yield the queried registry, which is hostile."""
     with memory_registry.serve(Registry(auth="basic", login=MINE)) as registry:
         yield registry
 
@@ -84,7 +84,6 @@ def client(chunk: int | None = None) -> RegistryClient:
 
 
 def result(registry: Registry) -> list[ReceivedRequest]:
-    """The received requests that contain a secret."""
     return [request for request in registry.requests if "Authorization" in request.headers]
 
 

@@ -38,7 +38,6 @@ def _authority(monkeypatch: pytest.MonkeyPatch) -> trustme.CA:
 
 
 def describe(folder: Path, host: str, text: str) -> Path:
-    """Write hosts.toml to the user's folder."""
     place = folder / "config/imgbuild/certs.d" / host
     place.mkdir(parents=True, exist_ok=True)
     (place / "hosts.toml").write_text(text)

@@ -26,13 +26,11 @@ def _registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
 
 @pytest.fixture(name="plain")
 def _plain() -> Iterator[Registry]:
-    """A registry without the API."""
     with memory_registry.serve(Registry(referrers_api=False)) as registry:
         yield registry
 
 
 def put(client: RegistryClient, registry: Registry, **more: object) -> str:
-    """Upload a manifest without layers, and return its digest."""
     repository = registry.repository(NAME)
     client.upload_blob(repository, EMPTY)
     config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": EMPTY.size}
@@ -44,7 +42,6 @@ def put(client: RegistryClient, registry: Registry, **more: object) -> str:
 def refer(
     client: RegistryClient, registry: Registry, subject: str, kind: str, **more: object
 ) -> str:
-    """Upload a manifest of type `kind` that refers to `subject`."""
     size = len(registry.manifests.get((NAME, subject), (b"", ""))[0])
     named_ = {"mediaType": documents.MANIFEST, "digest": subject, "size": size}
     return put(client, registry, subject=named_, artifactType=kind, **more)
@@ -55,7 +52,6 @@ def tag(digest: str) -> str:
 
 
 def listed(registry: Registry, subject: str) -> list[dict[str, object]]:
-    """The entries under the tag of a subject."""
     data, kind = registry.manifests[NAME, registry.tags[NAME, tag(subject)]]
     assert kind == INDEX
     entries: list[dict[str, object]] = json.loads(data)["manifests"]

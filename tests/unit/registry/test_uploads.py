@@ -63,7 +63,6 @@ def push(
 
 
 def sizes(registry: Registry, where: str) -> list[int]:
-    """The number of bytes in matching requests."""
     return [request.size for request in registry.received_requests(where)]
 
 

@@ -22,7 +22,7 @@ Facts = tuple[object, ...]
 
 
 def facts(tree: MergedTree) -> dict[str, Facts]:
-    """The visible attributes of every path, and the first name of files with several names."""
+    """Return the visible attributes of each path, and the first name of hard-linked files."""
     rows: dict[str, Facts] = {}
     first: dict[int, str] = {}
     for path, node in tree.iterate_paths():
@@ -36,7 +36,7 @@ def _node_facts(node: TreeNode) -> Facts:
 
 
 def merged(*layers: bytes) -> MergedTree:
-    """The layers with their content, as `compare` reads them."""
+    """Return the layers with their content, as `compare` reads them."""
     tree = MergedTree()
     for data in layers:
         tree.add(TarReader(io.BytesIO(data), "a layer"))
@@ -44,14 +44,12 @@ def merged(*layers: bytes) -> MergedTree:
 
 
 def flat(*layers: bytes) -> bytes:
-    """The flat stream of plain tars."""
     flat_tar = FlatTree()
     flat_tar.add([LayerSource(data=data) for data in layers])
     return b"".join(flat_tar.chunks())
 
 
 def members(*infos: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """A tar of these members, in the given order."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
         for info, content in infos:
@@ -61,7 +59,6 @@ def members(*infos: tuple[tarfile.TarInfo, bytes]) -> bytes:
 
 
 def info(path: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
-    """The header of a member."""
     tar_info = tarfile.TarInfo(path)
     tar_info.type = kind
     for name, value in fields.items():

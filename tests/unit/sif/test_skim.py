@@ -29,13 +29,12 @@ LARGE = 300_000  # bytes: enough for a content to be passed over
 
 
 def whole(path: Path) -> list[TarEntry]:
-    """The members that a complete read of the layer yields."""
+    """Return the members that a complete read of the layer yields."""
     with open_inflated(layer_file(path)) as stream:
         return list(TarReader(stream, str(path)))
 
 
 def blob(folder: Path, members: list[LayerMember]) -> Path:
-    """A layer as imgbuild writes it."""
     path = folder / "blob"
     with path.open("wb") as sink:
         write_layer(members, sink)
@@ -43,7 +42,7 @@ def blob(folder: Path, members: list[LayerMember]) -> Path:
 
 
 def stored(data: bytes, *, level: int = 0) -> bytes:
-    """A gzip member with the header that imgbuild writes."""
+    """Return a gzip member with the header that imgbuild writes."""
     packer = zlib.compressobj(level, zlib.DEFLATED, -15)
     body = packer.compress(data) + packer.flush()
     return GZIP_HEADER + body + struct.pack("<II", zlib.crc32(data), len(data))
@@ -51,7 +50,6 @@ def stored(data: bytes, *, level: int = 0) -> bytes:
 
 @pytest.fixture(name="members")
 def _members(tmp_path: Path) -> list[LayerMember]:
-    """Members with large and small contents that are copied, packed and stored."""
     return [
         LayerMember(path="d", kind=MemberKind.FOLDER, mode=0o755),
         member("d/large", placed(tmp_path, text(LARGE), deflate=True), LARGE),
@@ -124,7 +122,7 @@ def test_layers_with_arbitrary_contents_are_listed_correctly(tmp_path_factory, c
 
 
 def misleading(behind: bytes) -> bytes:
-    """A layer with content that looks like the end of a gzip member, followed by `behind`."""
+    """Return a layer with content like the end of a gzip member, followed by `behind`."""
     fake = stored(bytes(-LARGE % 512) + behind + END)
     tail = struct.pack("<I", LARGE) + fake
     content = noise(LARGE - len(tail)) + tail

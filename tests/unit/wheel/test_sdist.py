@@ -31,7 +31,6 @@ def entry(
 
 
 def packed(*members: tarfile.TarInfo, data: bytes = b"") -> bytes:
-    """A tar of `members`, in which each file has the content `data`."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", encoding="utf-8") as tar:
         for member in members:

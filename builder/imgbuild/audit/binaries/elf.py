@@ -70,7 +70,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Symbols(msgspec.Struct, frozen=True):
-    """The contents of the dynamic symbol table."""
+    """The dynamic symbols of a file."""
 
     undefined: tuple[str, ...] = ()
     defined: bytes = b""
@@ -79,17 +79,17 @@ class Symbols(msgspec.Struct, frozen=True):
 
 
 class MalformedElfError(Exception):
-    """Raised if a file starts with the magic number of ELF but is damaged."""
+    """Raised for a file that starts with the ELF magic number but is damaged."""
 
 
 def read_elf(
     opened: Callable[[], Iterator[bytes]], file: str, *, end_size: int = KEPT_BYTES
 ) -> ElfFacts | None:
-    """Return the facts of a file.
+    """Return the facts of a file, or None if the dynamic linker would reject it.
 
     `opened` opens a stream of the file, for large files possibly twice. `end_size` is the number of
-    bytes that are buffered at each end. Return None for a file that is not ELF or is damaged, for
-    an object file, and for a file that the dynamic linker would reject.
+    bytes that are buffered at each end. Returns None for a file that is not ELF, is damaged, or is
+    an object file.
     """
     stream = opened()
     first = next(stream, b"")
@@ -137,7 +137,7 @@ def _head(first: bytes, file: str) -> ElfFacts | None:
 
 
 class FileRanges:
-    """Reads ranges of an open file."""
+    """Reads ranges of bytes from an open file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -174,14 +174,13 @@ class StreamEnds:
             self._held -= len(self._pieces.popleft())
 
     def join(self) -> None:
-        """Complete the buffer at the end of the stream."""
+        """Join the pieces at the end of the stream. Call this method after the last piece."""
         self._pieces = deque([b"".join(self._pieces)])
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Return the bytes of a range.
+        """Return the bytes of a range, or None if the range is not buffered.
 
-        Return None if the range is not buffered. Raises MalformedElfError if the range exceeds the
-        stream.
+        Raises MalformedElfError if the range exceeds the stream.
         """
         if offset + size > self.size:
             raise MalformedElfError
@@ -245,19 +244,16 @@ class SectionTables:
         )
 
     def read(self, section: Section) -> bytes:
-        """Return the content of one section."""
+        """Return the content of a section."""
         return self.content([section.place])[section.place]
 
     def read_constants(self) -> bytes:
-        """Return the content of .rodata.
-
-        The result is empty if the section is missing or too large.
-        """
+        """Return the content of .rodata, or b"" if the section is missing or too large."""
         section = self.section_named(b".rodata")
         return self.read(section) if section is not None and section.size <= LARGEST_TEXT else b""
 
     def content(self, ranges: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
-        """Return the bytes of ranges, each given as (offset, size).
+        """Return the bytes of `ranges`, each given as (offset, size).
 
         The stream is reopened for ranges that were not buffered.
         """
@@ -330,7 +326,6 @@ def _facts(tables: SectionTables, file: str, machine: str, gpu: tuple[GpuCode, .
 
 
 def _bytes(text: bytes, offset: int) -> bytes:
-    """Return the string at an offset of a string table."""
     end = text.find(b"\0", offset)
     if end < 0:
         raise MalformedElfError
@@ -412,7 +407,7 @@ def _symbols(data: bytes, text: bytes, numbers: bytes, names: Mapping[int, str])
 
 
 def symbol_hash(name: bytes) -> bytes:
-    """Return an eight-byte hash of a symbol, as stored in `ElfFacts.defined`."""
+    """Return the eight-byte hash under which `ElfFacts.defined` stores a symbol."""
     return blake2b(name, digest_size=8).digest()
 
 
@@ -432,7 +427,7 @@ def numpy_api(constants: bytes) -> int:
 
 
 def is_assembler(file: str) -> bool:
-    """Whether a program is an assembler for GPU code: ptxas, or Triton's ptxas-blackwell."""
+    """Return whether a program is an assembler for GPU code: ptxas, or Triton's ptxas-blackwell."""
     return posixpath.basename(file).startswith("ptxas")
 
 

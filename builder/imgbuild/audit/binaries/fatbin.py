@@ -19,7 +19,7 @@ ARCH_ABOVE = 8  # the ABI of machine code from which on its architecture is in t
 
 
 class FatbinScanner:
-    """Scans the pieces of a stream for GPU code."""
+    """Scans a stream, piece by piece, for GPU code."""
 
     def __init__(self) -> None:
         self._codes: Counter[tuple[str, str]] = Counter()
@@ -73,7 +73,7 @@ class FatbinScanner:
         self._entry += header + payload
 
     def gpu_codes(self) -> tuple[GpuCode, ...]:
-        """Return all GPU code found so far, sorted."""
+        """Return all GPU code in the pieces so far, sorted."""
         return tuple(
             GpuCode(arch, ptx, units) for (arch, ptx), units in sorted(self._codes.items())
         )
@@ -82,7 +82,6 @@ class FatbinScanner:
 def cubin_arch(flags: int, abi: int) -> str:
     """Return the architecture of a cubin, from the flags and ABI in the ELF header.
 
-    The header does not contain the suffix, so whether the code is restricted to that architecture
-    is unknown.
+    The header does not contain the suffix ("a" or "f"), so the architecture has none.
     """
     return f"sm_{flags >> 8 & 0xFF if abi >= ARCH_ABOVE else flags & 0xFF}"

@@ -47,7 +47,7 @@ class _Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=1)
 def load_gpu_models() -> tuple[GpuModel, ...]:
-    """Load the bundled table."""
+    """Load the bundled table of GPU models."""
     return yaml_data.load_yaml_data(files.data("audit/gpu_models.yaml"), _Models).models
 
 
@@ -81,7 +81,7 @@ def find_gpu_model(text: str) -> GpuModel | None:
 
 
 def most_similar_name(text: str) -> str:
-    """Return the most similar name in the table, or "" if there is none."""
+    """Return the name in the table that is most similar to `text`, or "" if none is similar."""
     names = {
         simplify_name(name): name
         for model in load_gpu_models()

@@ -1,9 +1,9 @@
 """Determines whether a GPU runs code, and the minimum driver for a CUDA release.
 
 The table of drivers is `data/audit/drivers.yaml`. Machine code runs on its architecture and on
-later ones of the same major version. With the suffix "a", it runs on its architecture only, and
-with "f" also on later ones of the same family. The driver compiles PTX for its architecture and any
-later one.
+later architectures of the same major version. With the suffix "a", it runs on its architecture
+only, and with "f" also on later architectures of the same family. The driver compiles PTX for its
+architecture and any later architecture.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GpuModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class KernelLibraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A shell pattern of paths in a wheel: libraries whose GPU code is always required."""
+    """A shell pattern for the paths of libraries in a wheel, whose GPU code is always required."""
 
     file: str
     why: str
@@ -85,7 +85,7 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return releases[-1] if releases else ""
 
     def is_kernels(self, file: str) -> bool:
-        """Whether the GPU code of a file is always required."""
+        """Return whether the GPU code of a file is always required."""
         return any(fnmatchcase(file, entry.file) for entry in self.kernels)
 
 
@@ -105,12 +105,12 @@ def load_drivers() -> Drivers:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return a dotted version as integers, for comparison."""
+    """Return the components of a dotted version as integers."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def is_older(release: str, other: str) -> bool:
-    """Whether a driver or release is older than another one. False if either is unknown ("").
+    """Return whether a driver or release is older than another, or False if either is unknown ("").
 
     A driver without a minor version ("580") counts as the newest of its branch.
     """
@@ -132,7 +132,7 @@ def parse_arch(arch: str) -> GpuArch | None:
 
 
 def can_run(code: GpuCode, capability: str) -> bool:
-    """Whether a GPU can run the code directly or, if it is PTX, after compilation by the driver."""
+    """Return whether a GPU can run the code directly or, if it is PTX, after compilation."""
     arch = parse_arch(code.arch)
     if arch is None:
         return False
@@ -146,19 +146,19 @@ def can_run(code: GpuCode, capability: str) -> bool:
 
 
 def general_architectures(codes: Sequence[GpuCode]) -> list[GpuCode]:
-    """Return the entries with at least half as many units as the most frequent architecture.
+    """Return the code whose architecture has at least half as many units as the most frequent one.
 
-    An architecture for which a library contains only a few kernels is excluded.
+    An architecture for which a library contains only a few kernels is thus excluded.
     """
     most = max((code.units for code in codes), default=0)
     return [code for code in codes if code.units * 2 >= most]
 
 
 def machine_code(codes: Sequence[GpuCode], capability: str) -> bool:
-    """Whether a library has machine code for a GPU."""
+    """Return whether a library has machine code that a GPU can run."""
     return any(not code.ptx and can_run(code, capability) for code in general_architectures(codes))
 
 
 def covers_gpu(codes: Sequence[GpuCode], capability: str) -> bool:
-    """Whether a library has code for a GPU: machine code, or PTX that the driver compiles."""
+    """Return whether a library has machine code for a GPU, or PTX for the driver to compile."""
     return any(can_run(code, capability) for code in general_architectures(codes))

@@ -18,21 +18,21 @@ class Driver(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class LibraryOwner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A shell pattern of library names, and the package that provides them."""
+    """A shell pattern of library names, and the package that provides these libraries."""
 
     library: str
     package: str
 
 
 class Namespace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A substring of symbols, and the package that defines them, or "" if no package does."""
+    """A substring of symbols, and the package that defines these symbols, or ""."""
 
     part: str
     package: str
 
 
 class LoadedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A shell pattern of paths in a wheel: files that are loaded by name."""
+    """A shell pattern of paths in a wheel, for files that are loaded by name."""
 
     file: str
     why: str
@@ -48,11 +48,11 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     choices: tuple[LoadedFiles, ...]
 
     def is_driver(self, library: str) -> bool:
-        """Whether a library is part of the GPU driver, and therefore mounted from the host."""
+        """Return whether a library belongs to the GPU driver, and is thus mounted from the host."""
         return any(driver.library == library for driver in self.drivers)
 
     def is_driver_symbol(self, symbol: str) -> bool:
-        """Whether a symbol is a function of the driver: cuLaunchKernel, but not cublasCreate."""
+        """Return whether a symbol is a driver function: cuLaunchKernel, but not cublasCreate."""
         return any(
             symbol.startswith(driver.symbols)
             and symbol[len(driver.symbols) : len(driver.symbols) + 1].isupper()
@@ -66,24 +66,21 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return next(packages, "")
 
     def owner(self, symbol: str) -> str:
-        """Return the package that defines symbols in the namespace of `symbol`.
-
-        Return "" if unknown.
-        """
+        """Return the package that defines symbols in the namespace of `symbol`, or ""."""
         return next(
             (namespace.package for namespace in self.namespaces if namespace.part in symbol), ""
         )
 
     def is_loaded(self, file: str) -> bool:
-        """Whether a file is loaded by name whenever the package that contains it is used."""
+        """Return whether a file is loaded by name whenever its package is used."""
         return any(fnmatchcase(file, entry.file) for entry in self.loaded)
 
     def is_choice(self, file: str) -> bool:
-        """Whether a file is one of several alternatives, of which the package loads one."""
+        """Return whether a file is one of several alternatives, of which the package loads one."""
         return any(fnmatchcase(file, choice.file) for choice in self.choices)
 
 
 @lru_cache(maxsize=1)
 def load_libraries() -> Libraries:
-    """Load the bundled table."""
+    """Load the bundled table of libraries."""
     return yaml_data.load_yaml_data(files.data("audit/libraries.yaml"), Libraries)

@@ -1,6 +1,6 @@
 """Computes the name of a C++ symbol under the other ABI of std::string.
 
-Findings use the result to name the symbol that a library defines instead. The ABI is set with
+Findings contain this name if a library defines it instead. The ABI is set with
 _GLIBCXX_USE_CXX11_ABI. Source: Itanium C++ ABI, section 5.1 (mangling); libstdc++ manual, "Dual
 ABI".
 """
@@ -16,8 +16,8 @@ NEW_STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 def other_abi_names(symbol: str) -> Iterator[tuple[str, str]]:
     """Yield alternative names of a function, each with a description of the difference.
 
-    Only names that contain std::string once have alternatives. Later occurrences are encoded as
-    back-references, which would require a full parser.
+    Only names that contain std::string exactly once have alternatives. A second std::string would
+    be encoded as a back-reference, which requires a full parser.
     """
     if symbol.count(OLD_STRING) == 1 and NEW_STRING not in symbol:
         yield symbol.replace(OLD_STRING, NEW_STRING), "with std::string of the C++11 ABI"

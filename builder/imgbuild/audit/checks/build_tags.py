@@ -1,4 +1,4 @@
-"""Compares the build tags in file names of wheels with the package set: part of `metadata`.
+"""Compares the build tags in file names of wheels with the package set (part of `metadata`).
 
 `flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-….whl` requires torch 2.6 for CUDA 12 with the
 pre-C++11 ABI, which its METADATA does not declare. The check `elf` detects the same conflict from
@@ -21,7 +21,7 @@ ABIS = {True: "the C++11 ABI (cxx11abiTRUE)", False: "the pre-C++11 ABI (cxx11ab
 
 
 def check_build_tags(package_set: PackageSet, cuda: str) -> list[Finding]:
-    """Return an error for each contradiction.
+    """Return an error for each build tag that contradicts the package set.
 
     `cuda` is the CUDA release of the package set, or "" if unknown.
     """

@@ -1,4 +1,4 @@
-"""Checks calls and attribute reads that another package or Python rejects.
+"""Finds calls and attribute reads that fail with the installed packages or Python.
 
 Reports keywords that a callable of another package does not accept, missing arguments, reads of
 names and attributes that do not exist, and duplicate registrations of a name. For the standard
@@ -58,7 +58,7 @@ _CATCHING_ERRORS = {
 def check_calls(
     package_set: ImportablePackages, path: MainPath, rules: MainPathPolicy | None = None
 ) -> list[Finding]:
-    """Return the calls and reads across packages that fail in this package set."""
+    """Return findings for calls and reads that fail with the installed packages or Python."""
     rules = rules or load_policy()
     package_set = path.view(package_set)
     findings: list[Finding] = []
@@ -68,8 +68,6 @@ def check_calls(
 
 
 class _ModuleCalls:
-    """Checks the calls and reads of one module."""
-
     def __init__(
         self,
         package_set: ImportablePackages,
@@ -113,7 +111,10 @@ class _ModuleCalls:
         }
 
     def _is_absent(self, scope: str, expression: str) -> bool:
-        """Whether `hasattr` is false for the expression, in the standard library or a package."""
+        """Return whether `hasattr` is False for the expression.
+
+        Only names of the standard library and of packages are evaluated.
+        """
         attribute = Attribute(0, expression, scope=scope)
         if standard.missing_stdlib_name(self.package_set, self.facts, attribute) is not None:
             return True
@@ -123,10 +124,9 @@ class _ModuleCalls:
         )
 
     def _other_package(self, what: Meaning) -> str | None:
-        """Return the package to which a reference refers, if it is another package.
+        """Return the package to which a reference refers, or None if it is the same package.
 
-        Return None for other references. For packages whose code is not followed, only names
-        missing from modules are reported.
+        For packages whose code is not followed, only names missing from modules are reported.
         """
         home = what.found.home or (what.holder.home if what.holder is not None else None)
         if home is None:
@@ -168,7 +168,6 @@ class _ModuleCalls:
             yield from self._problems_in_all_classes(fact)
 
     def _is_user(self, fact: Call) -> bool:
-        """Whether a call is in a user's code."""
         how = self.path.reached(
             self.facts.module, module_scopes(self.facts).scope_runner(fact.scope)
         )
@@ -191,10 +190,7 @@ class _ModuleCalls:
                 yield other, problem
 
     def _passed_keyword_problems(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
-        """Yield the keywords that a user's code forwards to a callable that lacks them.
-
-        The user's code is a class or function.
-        """
+        """Yield the keywords that a user's code forwards to a callable that lacks them."""
         if not self._is_user(fact):
             return
         received = signatures.keyword_receiver(self.package_set, what.found, self.package_set.owner)
@@ -223,7 +219,7 @@ class _ModuleCalls:
                 yield from problems
             taken = registries.registered_name(self.package_set, self.rules, fact, what)
             if taken is not None:
-                text = f"registers {taken!r} with {what.path}, which {version} already registers"
+                text = f"registers {taken!r} with {what.path}, but {version} already registers it"
                 yield ConflictRelation.REGISTERED, f"{what.path}({taken})", text
 
     def _finding(
@@ -257,19 +253,18 @@ class _ModuleCalls:
 
 
 def _is_for_other_device(fact: Call | Attribute) -> bool:
-    """Whether a name is for a device other than an NVIDIA GPU, such as `torch.xpu.empty_cache`."""
+    """Return whether a name is for a device other than an NVIDIA GPU: `torch.xpu.empty_cache`."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     return not OTHER_DEVICES.isdisjoint(expression.split("."))
 
 
 def _is_missing_from_module(what: Meaning) -> bool:
-    """Whether a module certainly lacks a name."""
+    """Return whether a module certainly lacks a name."""
     holder = what.holder.definition if what.holder is not None else None
     return what.found.state == "absent" and isinstance(holder, ModuleFacts)
 
 
 def _is_tested(fact: Call | Attribute, course: Course) -> bool:
-    """Whether the code tests the expression with hasattr."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     return any(
         expression == tested or expression.startswith(tested + ".") for tested in course.asked
@@ -277,7 +272,6 @@ def _is_tested(fact: Call | Attribute, course: Course) -> bool:
 
 
 def _absence_problem(what: Meaning, version: str) -> Problem:
-    """Return the problem of a name missing in a module, or of an attribute missing in a class."""
     holder = what.holder.definition if what.holder is not None else None
     if isinstance(holder, ModuleFacts):
         text = f"uses {holder.module}.{what.name}, which {version} does not have"
@@ -294,14 +288,14 @@ def _absence_problem(what: Meaning, version: str) -> Problem:
 
 
 def _is_bound(package_set: ImportablePackages, fact: Call, what: Meaning) -> bool:
-    """Whether self is passed implicitly, unlike in `Class.method(…)`."""
+    """Return whether self is passed implicitly, unlike in `Class.method(…)`."""
     if what.holder is None or fact.receiver or fact.callee.startswith(("super().", "self.")):
         return True
     return not isinstance(classes.follow_assignment(package_set, what.holder).definition, Class)
 
 
 def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
-    """Whether the object may be an instance of a subclass that overrides the method."""
+    """Return whether the object may be an instance of a subclass that overrides the method."""
     holder, method = what.holder, what.found.definition
     if holder is None or holder.exact or holder.home is None or not isinstance(method, Function):
         return False

@@ -1,8 +1,8 @@
 """Finds CUDA code that is compiled at import (load_inline, nvcc) although nvcc is missing.
 
-An image contains only the files of its packages. Without a wheel that contains `nvcc`, the import
-therefore fails. Other package sets can be used with a system-wide CUDA toolkit, so the finding is a
-warning for them. It is also a warning if the import runs only in some cases.
+An image contains only the files of its packages. If no wheel contains `nvcc`, the import fails.
+Other package sets can be used with a system-wide CUDA toolkit, so the finding is a warning for
+them. It is also a warning if the import runs only in some cases.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CUDA_ARGUMENTS = frozenset(("with_cuda", "cuda_sources", "extra_cuda_cflags"))
 
 
 def check_compiling(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Finding]:
-    """Return the findings for code on the main path.
+    """Return findings for code on the main path that is compiled at import.
 
     `image` means that the package set is an image, in which nothing else will be installed.
     """
@@ -73,7 +73,7 @@ def _module_findings(
 
 
 def _is_compiler_call(facts: ModuleFacts, call: Call) -> bool:
-    """Whether the callee is one of torch's compilers, according to the module's imports."""
+    """Return whether the callee is one of torch's compilers, according to the module's imports."""
     first, _, rest = call.callee.partition(".")
     for line in facts.imports:
         if line.bound != first or line.scope not in ("", call.scope):

@@ -1,4 +1,4 @@
-"""Checks that a package set uses one CUDA family and has code for its GPUs: the check `cuda`.
+"""Checks that packages use one CUDA major version and have code for the GPUs: the check `cuda`.
 
 Reports libraries of two CUDA major versions in one process, components of a different CUDA release,
 a CPU build of torch, libraries without code for a GPU, and assemblers that do not support a GPU.
@@ -43,7 +43,7 @@ _COEXISTING_PACKAGES = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
 
 
 def check_cuda(package_set: PackageSet, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
-    """Return all findings of the check.
+    """Return all findings of the check `cuda`.
 
     `cuda` is the CUDA release ("12.4"), or "" for none. `gpu` lists the compute capabilities.
     """
@@ -58,7 +58,7 @@ def check_cuda(package_set: PackageSet, cuda: str, gpu: Sequence[str] = ()) -> l
 
 
 def check_assemblers(package_set: PackageSet, gpu: Sequence[str]) -> list[Finding]:
-    """Return only the findings about assemblers, which do not require whole wheels."""
+    """Return only the findings about GPU assemblers, for which whole wheels are not read."""
     return list(_assembler_findings(package_set, list(package_set.assemblers()), gpu))
 
 
@@ -74,7 +74,6 @@ def unsupported_gpus(finding: Finding) -> tuple[str, ...]:
 def _families(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]]
 ) -> Iterator[Finding]:
-    """Yield findings for files that are linked to another CUDA major version than torch."""
     choices = libraries.load_libraries()
     elsewhere = variants.find_skipped_variants(elf_facts)
     users: dict[str, list[tuple[str, ElfFacts]]] = {}
@@ -113,7 +112,6 @@ def _families(
 def _torch(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], cuda: str
 ) -> Iterator[Finding]:
-    """Yield a finding for a CPU build of torch in a package set for GPUs."""
     version = package_set.version("torch")
     files = {facts.file for package, facts in elf_facts if package == "torch"}
     # Without its other libraries, torch's files were not read.
@@ -133,7 +131,6 @@ def _torch(
 
 
 def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
-    """Yield findings for NVIDIA packages that do not belong to the CUDA release."""
     declared = _declared_components(package_set, cuda)
     major, _, _ = cuda.partition(".")
     for package in package_set.packages:
@@ -165,10 +162,7 @@ def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
 
 
 def _declared_components(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
-    """Map each component to the version that the metapackage declares for this CUDA release.
-
-    The metapackage is the one in the package set.
-    """
+    """Map each component to the version that the CUDA metapackage declares for this release."""
     metadata = package_set.metadata(METAPACKAGE)
     if metadata is None or gpus.minor_release(metadata.version) != gpus.minor_release(cuda):
         return {}
@@ -184,16 +178,12 @@ def _declared_components(package_set: PackageSet, cuda: str) -> Mapping[str, str
 
 
 def _is_other(package: str, version: str, cuda: str) -> bool:
-    """Whether a component is incompatible with a CUDA release.
-
-    It has another major version, or it is newer than the release allows.
-    """
+    """Return whether a component has another major version or is newer than the release allows."""
     mine, release = gpus.version_numbers(version)[:2], gpus.version_numbers(cuda)[:2]
     return mine[:1] != release[:1] or (mine > release and package not in _NEWER_FITS)
 
 
 def _has_compiler(package_set: PackageSet) -> bool:
-    """Whether the package set has a compiler that uses the headers of the CUDA release."""
     return any(package.startswith(_COMPILER) for package in package_set.packages)
 
 
@@ -213,7 +203,6 @@ def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Fi
 def _uncovered_gpu_findings(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Yield findings for required libraries that have no code for a GPU of the target."""
     drivers = gpus.load_drivers()
     for package, facts in elf_facts:
         if not drivers.is_kernels(facts.file) or not facts.gpu:
@@ -234,7 +223,7 @@ def _uncovered_gpu_findings(
 def _assembler_findings(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Yield findings for assemblers that packages use at run time but that do not support a GPU.
+    """Yield findings for run-time assemblers that do not support a GPU.
 
     Triton has one assembler for each range of GPUs, so the assemblers of a package are considered
     together.
@@ -287,7 +276,6 @@ def _gpu_finding(
 
 
 def _arch(capability: str) -> str:
-    """Return the architecture of a compute capability: sm_90 for "9.0"."""
     return f"{_ARCH}{capability.replace('.', '')}"
 
 

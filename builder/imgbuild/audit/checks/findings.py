@@ -1,4 +1,4 @@
-"""Sorts findings, and builds the findings of the checks `imports` and `calls`."""
+"""Sorts findings, and creates the findings of the checks `imports` and `calls`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
 class FindingPlace(msgspec.Struct, frozen=True):
-    """The location of a fact: package, file, and the entry point that reaches it, if any."""
+    """The location of a finding: package, file, and the entry point that reaches it, if any."""
 
     package: str
     version: str
@@ -84,7 +84,7 @@ def create_finding(
     error: bool,
     preferred: tuple[tuple[str, ...], ...] = (),
 ) -> Finding:
-    """Return the finding `text` at `place`.
+    """Return a finding at `place` with the message `text`.
 
     `other` is the package that the finding concerns. It is "" for a package that is not installed,
     and for the standard library. For `preferred`, see `Evidence`.
@@ -116,7 +116,7 @@ def _remedy(relation: ConflictRelation, place: FindingPlace, other: str, subject
 
 
 def missing_package_remedy(module: str) -> str:
-    """Return the remedy for a top-level module that no package provides."""
+    """Return the remedy for an import of a top-level module that no package provides."""
     add = f"add the package that provides {module}"
     having = stdlib.pythons_with_module(module)
     return f"use {having}, whose standard library has {module}, or {add}" if having else add

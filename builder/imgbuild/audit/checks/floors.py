@@ -13,7 +13,7 @@ GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
 def compute_floors(elf_facts: Iterable[ElfFacts], cuda: str) -> Floors:
-    """Return the minimum versions for an image with the files `elf_facts`.
+    """Return the minimum driver, glibc and GPU for an image with the files `elf_facts`.
 
     `cuda` is the CUDA release of the image ("12.4").
     """

@@ -1,4 +1,4 @@
-"""Finds generated protobuf code that the installed runtime rejects: part of `support`.
+"""Finds generated protobuf code that the installed runtime rejects (part of `support`).
 
 Each `_pb2.py` calls `ValidateProtobufRuntimeVersion` with the version of its generator. The check
 evaluates this function of the installed protobuf as if the variable that disables the validation
@@ -31,7 +31,7 @@ _NAMES = {"DOMAIN": "", "_warning_count": 0}
 
 
 def check_generated_code(package_set: PackageSet, path: MainPath) -> Iterator[Finding]:
-    """Yield modules that protobuf rejects: errors on the main path, warnings elsewhere.
+    """Yield findings for modules that protobuf rejects: errors on the main path, else warnings.
 
     If a package contains a module in several folders, one for each protobuf version, the module is
     reported only if all its versions are rejected.
@@ -62,7 +62,7 @@ def _modules(package_set: PackageSet, package: str) -> Mapping[str, GeneratedCod
 
 
 def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
-    """Whether importing the module raises an exception. False if that cannot be determined."""
+    """Return whether importing the module raises an exception. False if that is unknown."""
     source = package_set_evaluator(package_set).source(MODULE)
     if source is None:
         return package_set.exists(MODULE) is False
@@ -88,11 +88,7 @@ def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
 def _users(
     package_set: PackageSet, path: MainPath, modules: frozenset[str]
 ) -> dict[str, FindingPlace]:
-    """Map each module to a place that imports it.
-
-    A place on the main path, with its entry point, is preferred. `try` statements around imports
-    usually do not catch protobuf's exception, which is not an ImportError.
-    """
+    """Map each module to a place that imports it, preferably on the main path."""
     users: dict[str, FindingPlace] = {}
     for facts in path.module_facts(package_set):
         name = facts.module

@@ -37,7 +37,7 @@ _vendored_modules: WeakKeyDictionary[ImportablePackages, dict[tuple[str, str], b
 
 
 def check_imports(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
-    """Return the imports across packages that fail in this package set."""
+    """Return findings for imports from other packages that fail in this package set."""
     package_set = path.view(package_set)
     findings: list[Finding] = []
     users = _ModuleUsers(package_set, path)
@@ -47,17 +47,11 @@ def check_imports(package_set: ImportablePackages, path: MainPath) -> list[Findi
 
 
 class _ModuleUsers:
-    """Finds the places where packages refer to modules of other packages.
-
-    Lazy imports are included.
-    """
-
     def __init__(self, package_set: ImportablePackages, path: MainPath) -> None:
         self._package_set = package_set
         self._path = path
 
     def of(self, module: str) -> FindingPlace | None:
-        """Return the place where another package refers to `module`, or None if there is none."""
         return self._places.get(module)
 
     @cached_property
@@ -187,7 +181,7 @@ def _preferred_imports(
 
 
 def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[str]) -> str:
-    """Return the message for an import of a module that its wheel contains only for `pythons`."""
+    """Return a message about an import of a module that its wheel contains only for `pythons`."""
     return (
         f"imports {module}, which its wheel contains only for Python {' and '.join(pythons)};"
         f" this package set has Python {package_set.python}"
@@ -197,10 +191,10 @@ def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[
 def import_fails(
     how: Reached | None, course: Course, relation: ConflictRelation, *, top: bool
 ) -> bool:
-    """Whether the main path fails at this import.
+    """Return whether the main path fails at this import.
 
-    It fails if the import certainly runs and is not optional. A function may run only in some cases
-    and import a package itself. Its callers then avoid the import in the other cases.
+    It fails if the import certainly runs and is not optional. If a function that runs only in some
+    cases imports a package, its callers avoid the import in the other cases.
     """
     if how is None or not course.is_understood("" if top else "function"):
         return False
@@ -212,10 +206,7 @@ def import_fails(
 def _problem(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import
 ) -> tuple[ConflictRelation, str, str, str] | None:
-    """Return the problem of an import: relation, other package, subject and text.
-
-    Return None if there is no problem.
-    """
+    """Return the problem of an import (relation, other package, subject and text), or None."""
     root = line.module.partition(".")[0]
     if package_set.exists(line.module) is False:
         other = package_set.owner(line.module) or ""
@@ -245,7 +236,6 @@ def _problem(
 def _stdlib_problem(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import
 ) -> tuple[ConflictRelation, str, str, str] | None:
-    """Return the problem of an import from the standard library."""
     python = f"Python {package_set.python}"
     if package_set.exists(line.module) is False:
         text = f"imports {line.module}, which {python} does not have"
@@ -259,7 +249,7 @@ def _stdlib_problem(
 
 
 def _is_in_namespace(package_set: ImportablePackages, module: str) -> bool:
-    """Whether `module` would be in a namespace that several packages share: google.cloud.x.
+    """Return whether `module` would be in a namespace that several packages share: google.cloud.x.
 
     The module may then belong to a package that is not installed.
     """
@@ -273,7 +263,7 @@ def _is_in_namespace(package_set: ImportablePackages, module: str) -> bool:
 
 
 def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str) -> bool:
-    """Whether the importing package has `root` in a folder that it adds to sys.path.
+    """Return whether the importing package has `root` in a folder that it adds to sys.path.
 
     The path of the folder can contain names that Python cannot import:
     wandb/vendor/gql-0.2.0/wandb_gql. A folder without modules, such as a configuration group, does

@@ -42,7 +42,7 @@ _PYTHON = ("Py", "_Py")
 
 
 def check_linking(package_set: PackageSet, base: Sequence[ElfFacts] = ()) -> list[Finding]:
-    """Return all findings of the check.
+    """Return all findings of the check `elf`.
 
     `base` contains the libraries of the base, and is empty if they are unknown.
     """
@@ -87,12 +87,11 @@ class _Linker:
             yield from loaded.check_loaded_libraries(self._package_set, self._map, self._known)
 
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
-        """Whether the tag in the file name is for a different Python."""
         tag = _TAG.search(posixpath.basename(facts.file))
         return tag is not None and [tag[1], tag[2]] != self._package_set.python.split(".")[:2]
 
     def _is_skipped_variant(self, package: str, facts: ElfFacts) -> bool:
-        """Whether a file is for another CUDA family and has a variant for this family."""
+        """Return whether a file is for another CUDA family and has a variant for this family."""
         return self._known.is_choice(facts.file) or (package, facts.file) in self._variants
 
     def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
@@ -105,7 +104,6 @@ class _Linker:
 
     @cached_property
     def _unread_libraries(self) -> frozenset[str]:
-        """The names of libraries in wheels that were not read."""
         read_files = {facts.file for _, facts in self._map.files}
         return frozenset(
             posixpath.basename(file)
@@ -119,10 +117,6 @@ class _Linker:
     def _libraries(
         self, package: str, facts: ElfFacts, missing: Sequence[str]
     ) -> Iterator[Finding]:
-        """Yield one finding for the missing libraries of a file.
-
-        Its subject is the best known of these libraries.
-        """
         library, *more = sorted(
             missing,
             key=lambda name: (
@@ -151,7 +145,7 @@ class _Linker:
         yield self._finding(package, facts, ConflictRelation.LIBRARY, other, library, text, remedy)
 
     def _is_certainly_missing(self, library: str) -> bool:
-        """Whether a library is certainly missing, even in a partial package set."""
+        """Return whether a library is certainly missing, even in a partial package set."""
         owner = self._known.provider(library)
         there = bool(owner) and self._package_set.version(owner) is not None
         return there or bool(self._map.similar_libraries(library))
@@ -298,7 +292,7 @@ class _Linker:
 
 
 def lacks_version(candidates: Sequence[ElfFacts], version: str, glibc: str) -> bool:
-    """Whether none of `candidates`, the files found for a library, has a symbol version.
+    """Return whether none of `candidates`, the files found for a library, has a symbol version.
 
     `glibc` is the version in the base, or "" if unknown. A library without symbol versions is
     accepted, because the dynamic linker only warns about it.
@@ -376,7 +370,7 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 class LoadedBinaries:
-    """Determines which binaries are on the main path of a package set, one package at a time."""
+    """Determines which binaries are on the main path, one package at a time."""
 
     def __init__(self, code: ModuleSource, placed: LibraryMap, libraries: Libraries) -> None:
         self._code = code
@@ -386,7 +380,7 @@ class LoadedBinaries:
         self._users: dict[tuple[str, str], list[tuple[str, ElfFacts]]] | None = None
 
     def is_on_main_path(self, package: str, facts: ElfFacts) -> bool:
-        """Whether using `package` loads the file."""
+        """Return whether using `package` loads the file."""
         seen: set[tuple[str, str]] = set()
         todo = [(package, facts)]
         while todo:
@@ -412,7 +406,6 @@ class LoadedBinaries:
         return self._users.get((package, facts.file), [])
 
     def _extensions(self, package: str) -> frozenset[str]:
-        """Return the files of extension modules that importing `package` loads."""
         if package not in self._imported:
             self._imported[package] = frozenset(self._loaded_modules(package))
         return self._imported[package]
@@ -436,7 +429,6 @@ class LoadedBinaries:
                         todo.append(module)
 
     def _imports(self, name: str) -> Iterable[str]:
-        """Yield the modules that are certainly or possibly imported with the module `name`."""
         facts = self._code.module(name)
         if isinstance(facts, ModuleFacts):
             for statement in facts.imports:
@@ -445,7 +437,7 @@ class LoadedBinaries:
 
 
 def is_hidden(guards: Iterable[Guard]) -> bool:
-    """Whether a statement may not run, or its exceptions are caught."""
+    """Return whether a statement may not run, or its exceptions are caught."""
     return any(guard.kind in HIDING_GUARDS for guard in guards)
 
 

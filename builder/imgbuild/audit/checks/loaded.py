@@ -1,8 +1,8 @@
-"""Finds libraries that are loaded by a name that does not exist: part of `elf` (separate: strings).
+"""Finds libraries that are loaded by a name that does not exist (separate: strings).
 
-Only names without a version are reported, and only if the library exists under a versioned name:
-other names are for other platforms. A file that also contains a versioned name tries both names. A
-package is assumed to load its own libraries by their correct names.
+Only names without a version are reported, and only if the library exists under a versioned name,
+because other names are for other platforms. A file that also contains a versioned name tries both
+names. A package is assumed to load its own libraries by their correct names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOOLKIT = "nvidia-"
 def check_loaded_libraries(
     package_set: PackageSet, libraries: LibraryMap, known: Libraries
 ) -> Iterator[Finding]:
-    """Yield warnings for names under which no library exists.
+    """Yield a warning for each name under which no library exists.
 
     The findings are not errors, because code that loads a library can be optional.
     """
@@ -46,7 +46,7 @@ def check_loaded_libraries(
 
 
 def _is_same(package: str, owner: str) -> bool:
-    """Whether both packages are components of the same product, such as the CUDA toolkit."""
+    """Return whether both packages are components of the same product, such as the CUDA toolkit."""
     toolkit = package.startswith(TOOLKIT) and owner.startswith(TOOLKIT)
     return package == owner or toolkit
 
@@ -60,8 +60,8 @@ def _finding(
         FindingPlace(package, version, file),
         CHECK,
         Severity.WARNING,
-        f"{package} {version}: {file} loads {name}, which is not in a folder of the dynamic linker;"
-        f" {owner} {other_version} has {there}",
+        f"{package} {version}: {file} loads {name}, which is not in a folder that the dynamic "
+        f"linker searches; {owner} {other_version} has {there}",
         relation=ConflictRelation.LIBRARY,
         remedy=f"if this part of {package} is used, add a link /usr/lib/{name} to {near}",
         subject=name,

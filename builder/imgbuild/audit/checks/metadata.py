@@ -1,10 +1,10 @@
 """Checks requirements and platforms of wheels, and learned constraints: the check `metadata`.
 
-Reports requirements that are missing or installed in a wrong version (with markers, and with the
-extras that the user and other packages request), and wheels that do not support the Python or the
-platform. uv has checked most of this; overrides, wheels from other sources and wheels built from
-sdists can still be wrong. An installed version that no extra of another package allows is a
-warning.
+Reports requirements that are missing or installed in a wrong version, and wheels that do not
+support the Python or the platform. Markers, and the extras that the user and other packages
+request, are considered. uv has checked most of this. Overrides, wheels from other sources and
+wheels built from sdists can still be wrong. An installed version that no extra of another package
+allows is a warning.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def check_metadata(
     constraints: Sequence[Constraint] = (),
     extras: Mapping[str, Collection[str]] = NO_EXTRAS,
 ) -> list[Finding]:
-    """Return violations of METADATA, of tags in file names and of learned constraints.
+    """Return findings for violations of METADATA, of file name tags and of learned constraints.
 
     `extras` maps packages to the extras that the user requests. The requirements of these extras
     must be installed.
@@ -80,7 +80,7 @@ def check_metadata(
 def applicable_needs(
     package_set: PackageSet, requested_extras: Mapping[str, Collection[str]] = NO_EXTRAS
 ) -> list[Need]:
-    """Return every applicable requirement.
+    """Return all requirements that apply in a package set.
 
     The requirements of extras that the user or other packages request are included.
     """
@@ -160,7 +160,6 @@ def _need_findings(package_set: PackageSet, need: Need) -> Iterator[Finding]:
 def _unknown_extras(
     package_set: PackageSet, package: str, requested: Collection[str]
 ) -> Iterator[Finding]:
-    """Yield warnings for requested extras that the package does not define."""
     metadata = package_set.metadata(package)
     if metadata is None:
         return
@@ -179,7 +178,7 @@ def _unknown_extras(
 def _extra_ranges(
     package_set: PackageSet, package: str, applied: Collection[str]
 ) -> Iterator[Finding]:
-    """Yield warnings for installed versions outside the range of every extra with the package.
+    """Yield warnings for installed versions that no extra with the package allows.
 
     These extras are not requested, but their ranges show which versions the package supports.
     """
@@ -256,9 +255,9 @@ def _optional_needs(package_set: PackageSet, package: str) -> Iterator[Need]:
 
 
 def bounded_extra(requirement: Requirement) -> str:
-    """Return the extra named after the required package.
+    """Return the extra that is named after the required package.
 
-    Return "" if the requirement has no such extra, or has no range.
+    Returns "" if the requirement has no such extra, or has no range.
     """
     extra = _EXTRA.search(str(requirement.marker)) if requirement.marker is not None else None
     if extra is None or not requirement.specifier:

@@ -27,7 +27,7 @@ from imgbuild.report import ConflictRelation, Finding, Severity
 
 
 def check_other_python(package_set: PackageSet, path: MainPath) -> list[Finding]:
-    """Return the most severe finding for each module that only other Pythons can load."""
+    """Return the most severe finding for each module that only other Python versions can load."""
     view = path.view(package_set)
     findings: list[Finding] = []
     for package, builds in _builds(package_set):
@@ -43,7 +43,7 @@ def check_other_python(package_set: PackageSet, path: MainPath) -> list[Finding]
 
 
 def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
-    """Yield packages with modules for other Pythons only.
+    """Yield packages that have modules only for other Python versions.
 
     Incompatible wheels are omitted, because another check reports them.
     """
@@ -56,7 +56,6 @@ def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[st
 
 
 def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
-    """Return the modules of `package` whose source contains the name of `module`."""
     parent, _, stem = module.rpartition(".")
     modules = package_set.modules_of(package)
     importers = {name for name in modules if name.rpartition(".")[0] not in modules}
@@ -73,7 +72,6 @@ def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
 def _module_findings(
     view: PackageSetView, path: MainPath, name: str, missing: str, text: str
 ) -> Iterator[Finding]:
-    """Yield findings with `text` for imports of `missing` in module `name`."""
     facts = view.module(name)
     if not isinstance(facts, ModuleFacts):
         return
@@ -118,7 +116,7 @@ def _is_below(module: str, parent: str) -> bool:
 
 
 def _is_bound(view: PackageSetView, facts: ModuleFacts, line: Import) -> bool:
-    """Whether another statement of package x may bind the name that `from x import _C` imports."""
+    """Return whether another statement of package x may bind the name in `from x import _C`."""
     if facts.module == line.module:
         assigned = (
             assignment.name == line.name and assignment.line < line.line

@@ -33,7 +33,7 @@ _Run = Callable[[Evaluation], object]
 
 
 class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception raised while `place` is imported, because of the state of `cause`.
+    """An exception that importing `place` raises because of the version or absence of `cause`.
 
     `raised` is the name of the exception, and `at` the file and line of the `raise` statement.
     """
@@ -67,7 +67,7 @@ def import_refusals(
 def _imports_only(
     facts: ModuleFacts, package_set: ImportablePackages, packages: Collection[str]
 ) -> bool:
-    """Whether all packages that a module imports are in `packages` or not installed."""
+    """Return whether all packages that a module imports are in `packages` or not installed."""
     return all(
         owner is None or owner in packages
         for line in facts.imports
@@ -76,7 +76,7 @@ def _imports_only(
 
 
 def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -> bool:
-    """Whether a module imports `module` at its top level and fails without it."""
+    """Return whether a module imports `module` at its top level and fails without it."""
     for line in facts.imports:
         if not line.scope and f"{line.module}.".startswith(f"{module}."):
             course = judge_guards(package_set, line.guards)
@@ -117,7 +117,6 @@ _Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], list[_Run]]]
 
 
 def _raising_statements(facts: ModuleFacts) -> Iterator[_Step]:
-    """Yield the top-level statements with a `raise` that is not in a function or class."""
     for refusal in facts.refusals:
         yield refusal.line, (), _Statement(facts.module, refusal.line)
 
@@ -142,7 +141,6 @@ def _calls(
 def _decorators(
     package_set: PackageSetView, facts: ModuleFacts, raising: _RaisingDefinitions
 ) -> Iterator[_Step]:
-    """Yield the decorators that may raise and are applied at import."""
     here = module_scopes(facts)
     definitions: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
     for definition in definitions:
@@ -163,16 +161,11 @@ def _decorators(
 
 
 class _Statement(msgspec.Struct, frozen=True):
-    """Evaluates the top-level statement that contains a line."""
-
     module: str
     line: int
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """Return the evaluation of the statement.
-
-        The result is empty if the statement uses names that change.
-        """
+        """Return the evaluation of the statement, or [] if the statement uses names that change."""
         statements = [
             statement
             for statement in source.tree.body
@@ -184,7 +177,7 @@ class _Statement(msgspec.Struct, frozen=True):
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """Evaluates the calls of one callee on a line that runs at import.
+    """Evaluates the calls of a callee on a line that runs at import.
 
     `called` is the value of the callee. If it is UNKNOWN, as for a method, the callee is evaluated
     first.
@@ -227,18 +220,13 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class _Decorator(msgspec.Struct, frozen=True):
-    """Evaluates a decorator that is applied to a function or class at import."""
-
     module: str
     line: int
     decorated: str
     name: str
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """Return the evaluation of the decorator.
-
-        The result is empty if the definition is not found.
-        """
+        """Return the evaluation of the decorator, or [] if the definition is not found."""
         function = source.find_function(self.decorated, self.line)
         node = function or source.find_class(self.line)
         used = [
@@ -262,7 +250,6 @@ def _certain_refusal(
     source: ModuleTree,
     step: Callable[[ModuleTree], list[_Run]],
 ) -> ImportRefusal | None:
-    """Return the exception that every path through the code raises, if any."""
     for run in step(source):
         ended = interpreter.all_outcomes(run, strict=True)
         if not ended or not all(end.raised and end.certain and end.line for end in ended):
@@ -290,14 +277,12 @@ def _certain_refusal(
 
 
 class _RaisingDefinitions:
-    """Determines which definitions of a package set may raise an exception. Caches the results."""
-
     def __init__(self, view: PackageSetView) -> None:
         self._view = view
         self._known: dict[tuple[str, int, int], bool] = {}
 
     def may_raise(self, lookup: LookupResult, depth: int = 0) -> bool:
-        """Whether a definition, or a function that it calls, contains a `raise` or an `assert`."""
+        """Return whether a definition, or a function that it calls, has a `raise` or `assert`."""
         definition, home = lookup.definition, lookup.home
         if home is None or not isinstance(definition, (Class, Function)) or depth > _MAXIMUM_DEPTH:
             return False

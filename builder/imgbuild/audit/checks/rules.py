@@ -1,8 +1,8 @@
 """Checks package sets for known failures that no other check can find: the check `rules`.
 
-The rules are in `data/audit/rules.yaml`. A rule applies on the listed Pythons, in one of three
-cases: two packages have listed versions, a package lacks another package, or a wheel lacks a module
-for this Python. In each case, the wheel must contain the evidence.
+The rules are in `data/audit/rules.yaml`. A rule applies to the listed Python versions, in one of
+three cases: two packages have listed versions, a package lacks another package, or a wheel lacks a
+module for this Python. In each case, the wheel must contain the evidence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHECK = "rules"
 
 
 class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The evidence of a rule: `text` is a regular expression for one line of `file`.
+    """The evidence of a rule: `text` is a regular expression for a line of `file`.
 
     `file` is a path in the wheel of the package `of`, which by default is the rule's `package`.
     """
@@ -35,13 +35,14 @@ class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A failure of a `package` in `versions`.
+    """A known failure of `package` in `versions`.
 
     The failure occurs with `other` in versions `clash`, but not in versions `spec`. Alternatively,
     it occurs without the package `missing`, or if the package's wheel does not contain the module
     `lacks` for this Python and no other package provides the module `unless`.
 
-    `python` is a specifier of the affected Pythons, such as "<3.11". By default, all are affected.
+    `python` is a specifier of the affected Python versions, such as "<3.11". By default, all are
+    affected.
 
     `gpu` lists the affected compute capabilities. By default, all are affected. A rule with `gpu`
     applies to targets with such a GPU, and is a warning for a package set without GPUs.
@@ -75,14 +76,14 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 @lru_cache(maxsize=1)
 def load_rules() -> tuple[Rule, ...]:
-    """Return the bundled rules, whose ids are unique."""
+    """Return the bundled rules, whose IDs are unique."""
     return yaml_data.load_yaml_data(files.data("audit/rules.yaml"), tuple[Rule, ...])
 
 
 def check_rules(
     package_set: PackageSet, rules: Sequence[Rule] | None = None, *, gpu: Sequence[str] = ()
 ) -> list[Finding]:
-    """Return the findings of `rules` (by default the bundled ones) in this package set.
+    """Return the findings of `rules` (by default the bundled rules) in this package set.
 
     `gpu` lists the compute capabilities of the target, and is empty for other package sets.
     """
@@ -93,7 +94,7 @@ def check_rules(
 
 
 def drop_explained_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """Drop findings about modules that a finding of a rule explains.
+    """Return the findings without those about modules that a rule's finding explains.
 
     A finding that is more severe than the rule's finding is not dropped.
     """
@@ -157,7 +158,7 @@ def _failure_condition(package_set: PackageSet, rule: Rule) -> str:
 
 
 def _rule_applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:
-    """Whether the installed versions and modules match a rule.
+    """Return whether the installed versions and modules match a rule.
 
     `other` is the version of the other package. In a partial package set, missing packages may be
     installed.

@@ -41,7 +41,7 @@ def _findings(package_set: PackageSet, libraries: LibraryMap) -> Iterator[Findin
                 ):
                     old.setdefault((library, version), []).append(facts.file)
     for library, users in sorted(missing.items()):
-        text = f"linked to {library}, which neither its archive nor the base has"
+        text = f"linked to {library}, which neither its archive nor the base provides"
         yield _finding(
             package_set,
             users,
@@ -59,7 +59,7 @@ def _findings(package_set: PackageSet, libraries: LibraryMap) -> Iterator[Findin
 
 
 def _loaded_library(libraries: LibraryMap, facts: ElfFacts, library: str) -> list[ElfFacts]:
-    """Return the file that the dynamic linker loads as `library` for `facts`, if any."""
+    """Return the file, if any, that the dynamic linker loads as `library` for `facts`."""
     own, of_base = libraries.find_by_runpath(facts, library), libraries.base_library(library)
     if own is not None:
         return [own[1]]

@@ -20,9 +20,10 @@ from imgbuild.audit.source.facts import (
 def missing_stdlib_name(
     modules: Modules, facts: ModuleFacts, fact: Call | Attribute
 ) -> tuple[str, str] | None:
-    """Return the module and name used by a call or read that this Python does not have.
+    """Return the module and name that this Python lacks, or None.
 
-    Return None if Python has the name, if that is unknown, or if the check `imports` reports it.
+    Returns None if Python has the name that the call or read uses, if that is unknown, or if the
+    check `imports` reports it.
     """
     if fact.receiver:
         return None
@@ -49,10 +50,7 @@ def missing_stdlib_name(
 
 
 def _origin(facts: ModuleFacts, name: str, scope: str) -> tuple[str, str] | None:
-    """Return the module and name that an import binds to a name in a scope.
-
-    Return None if the origin is unclear.
-    """
+    """Return the module and name that an import binds to a name, or None if that is unclear."""
     known = module_index(facts).origins
     if (name, scope) not in known:
         origins = {
@@ -80,7 +78,6 @@ def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
 
 
 def _binds_name(owner: Class, name: str) -> bool:
-    """Whether the body of a class binds a name."""
     return name in owner.methods or any(
         field.name == name and field.default for field in owner.fields
     )
@@ -89,7 +86,7 @@ def _binds_name(owner: Class, name: str) -> bool:
 def is_assigned(
     package_set: ImportablePackages, facts: ModuleFacts, module: str, name: str
 ) -> bool:
-    """Whether the package of `facts` may assign the name: `inspect.getargspec = f`."""
+    """Return whether the package of `facts` may assign the name: `inspect.getargspec = f`."""
     package = package_set.owner(facts.module) or ""
     files, root = package_set.modules_of(package), facts.module.partition(".")[0]
     for candidate in {facts.module, root, *package_set.mentioning(root, name)}:
@@ -100,7 +97,7 @@ def is_assigned(
 
 
 def _assignment(modules: Modules, inside: str, module: str, name: str) -> re.Pattern[bytes]:
-    """Return a pattern of assignments to `module.name` in the source of the module `inside`."""
+    """Return a pattern for assignments to `module.name` in the source of the module `inside`."""
     facts = modules.module(inside)
     imports = facts.imports if isinstance(facts, ModuleFacts) else ()
     bound = {

@@ -34,7 +34,7 @@ _CLAUSE = re.compile(r"(<=|>=|==|!=|<|>)([^,]+)")
 def check_support(
     package_set: PackageSet, path: MainPath, published: Collection[str] = ()
 ) -> list[Finding]:
-    """Return the version windows that exclude an installed version, and refused imports.
+    """Return findings for refused imports, and for code that rejects an installed version.
 
     `published` packages were checked together earlier (see `import_refusals`).
     """
@@ -142,7 +142,7 @@ def subject_package(package_set: PackageSet, subject: str) -> tuple[str, str | N
 
 
 def guard_state(package_set: PackageSet, guard: Guard) -> GuardState:
-    """Return the state of a window's guard in `package_set`."""
+    """Return whether the guard of a version window holds in `package_set`."""
     if guard.kind == "version":
         version = subject_package(package_set, guard.subject)[1]
         compared = _COMPARISON.fullmatch(guard.spec)
@@ -175,10 +175,7 @@ def _comparison_state(
 
 
 def allowed_versions(package_set: PackageSet, guard: Guard) -> str:
-    """Return the versions that a refusal's guard allows, as a specifier.
-
-    Return "" if it allows none.
-    """
+    """Return the versions that a refusal's guard allows, as a specifier, or "" for none."""
     compared = _COMPARISON.fullmatch(guard.spec)
     if compared is not None:
         version = subject_package(package_set, compared[2])[1]

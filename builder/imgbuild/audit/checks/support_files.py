@@ -37,7 +37,7 @@ _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 
 
 class SupportDeclaration(msgspec.Struct, frozen=True, kw_only=True):
-    """A package's declaration that it supports `other` in the versions `spec`."""
+    """A package's declaration that it supports the versions `spec` of `other`."""
 
     package: str
     file: str
@@ -49,7 +49,7 @@ class SupportDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def violated_declarations(package_set: PackageSet) -> Iterator[SupportDeclaration]:
-    """Yield the declarations in files that are violated in this package set."""
+    """Yield the declarations in files that this package set violates."""
     for package in package_set.packages:
         for file in package_set.files(package):
             if file.endswith(f"/{CHECKER}"):
@@ -117,7 +117,7 @@ def _least_versions(source: bytes | None) -> dict[str, str]:
 
 
 def _literals(source: bytes | None) -> dict[str, object]:
-    """Map the names that a module binds to literals to the values."""
+    """Map each name that a module binds to a literal to its value."""
     literals: dict[str, object] = {}
     try:
         tree = parse_source(source or b"")
@@ -140,7 +140,7 @@ def _line(source: bytes | None, text: str) -> int:
 def _build_declarations(
     package_set: PackageSet, package: str, file: str
 ) -> Iterator[SupportDeclaration]:
-    """Yield the torch version recorded at build time, unless METADATA allows another one."""
+    """Yield the torch version recorded at build time, unless METADATA allows another version."""
     version = package_set.version("torch")
     try:
         built = json.loads(package_set.read(package, file) or b"{}")["version"]["torch"]

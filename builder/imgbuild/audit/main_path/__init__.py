@@ -1,1 +1,1 @@
-"""Determines which code runs in the intended use of packages, by evaluating their source."""
+"""Determines which code packages run in their intended use, by evaluating the source."""

@@ -25,8 +25,8 @@ def main_path_of_additions(
     """Return the main path from the packages `named`.
 
     For `added`, see `add_named_packages`. `known` are facts about published targets, and
-    `published` the packages of one target. All entry points are followed if `published` is not
-    given, or if the packages are not `known`.
+    `published` the packages of one target. All entry points are followed if `published` is empty,
+    or if the packages are not `known`.
     """
     alone = is_independent(package_set, published, known)
     return main_path(package_set, add_named_packages(package_set, named, added, alone=alone))

@@ -27,7 +27,7 @@ def package_set_evaluator(package_set: ImportablePackages) -> Evaluator:
 
 
 def answer_expression(package_set: ImportablePackages, subject: str) -> bool | None:
-    """Whether "module:scope:expression" is true in this package set, or None if unknown.
+    """Return whether "module:scope:expression" is true in this package set, or None if unknown.
 
     The result is cached. `...` represents arguments that are not literals.
     """
@@ -65,7 +65,6 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
 
 
 def _place(lookup: LookupResult) -> str:
-    """Return the module and line that define a name, or "" if unknown."""
     definition, home = lookup.definition, lookup.home
     if isinstance(definition, ModuleFacts):
         return definition.module

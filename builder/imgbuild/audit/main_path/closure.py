@@ -30,7 +30,7 @@ from imgbuild.values import normalize_package
 
 
 class Level(enum.IntEnum):
-    """The certainty that a scope runs. A lower level is more certain."""
+    """How certain it is that a scope runs. A lower level is more certain."""
 
     CERTAIN = 0  # all conditions on the path hold in this package set
     LIKELY = 1  # a method of an object that is constructed
@@ -87,18 +87,18 @@ class MainPath:
     def view(self, package_set: ImportablePackages) -> PackageSetView:
         """Return the view for which the path was computed.
 
-        If that view is not of `package_set`, return a new one.
+        If it is not a view of `package_set`, return a new view.
         """
         if self._view is not None and self._view.is_of(package_set):
             return self._view
         return PackageSetView(package_set)
 
     def reached(self, module: str, runner: str) -> Reached | None:
-        """Return the path to `runner` in `module`, or None if the main path does not reach it."""
+        """Return how the main path reaches `runner` in `module`, or None if it does not."""
         return self.places.get((module, runner))
 
     def calls(self, module: str, runner: str) -> bool:
-        """Whether code or a user likely calls `runner` by name.
+        """Return whether code or a user likely calls `runner` by name.
 
         Other methods are reached only because an object of the class is constructed.
         """
@@ -110,7 +110,7 @@ class MainPath:
         return sorted(self._corners.union(module for module, _ in self.places))
 
     def module_facts(self, modules: Modules) -> Iterator[ModuleFacts]:
-        """Yield the facts of the checked modules in `modules`, if they are known."""
+        """Yield the facts about checked modules, if `modules` has them."""
         for module in self.modules():
             facts = modules.module(module)
             if isinstance(facts, ModuleFacts):
@@ -145,7 +145,7 @@ def main_path(
 def _entry_applies(
     package_set: ImportablePackages, entry: MainPathEntry, *, partial: bool = False
 ) -> bool:
-    """Whether the package set contains the entry's package in one of the entry's versions.
+    """Return whether the package set contains the entry's package in one of the entry's versions.
 
     With `partial`, packages that are missing from the package set may be installed.
     """
@@ -163,7 +163,7 @@ def _is_private(name: str) -> bool:
 
 
 class _BaseClasses:
-    """Looks up the base classes of a class. They may call methods that the class overrides."""
+    """Looks up the base classes of a class, which may call methods that the class overrides."""
 
     def __init__(self, bases: Iterable[LookupResult]) -> None:
         self._methods: set[str] = set()
@@ -178,15 +178,13 @@ class _BaseClasses:
                 self._unread = True
 
     def may_call(self, name: str) -> bool:
-        """Whether a base class, or Python itself, may call a method with this name."""
+        """Return whether a base class, or Python itself, may call a method with this name."""
         if name in self._methods or _is_private(name):
             return name in self._methods
         return self._unread or name.endswith("__") or name in self._others
 
 
 class _PathWalk:
-    """Follows the main path. Places are visited again if a more certain path is found."""
-
     def __init__(self, package_set: PackageSetView, rules: MainPathPolicy) -> None:
         self.package_set = package_set
         self.places: dict[Place, Reached] = {}
@@ -200,7 +198,6 @@ class _PathWalk:
         self._queue: list[Place] = []
 
     def follow_entry(self, entry: MainPathEntry) -> None:
-        """Follow all code that one entry point reaches."""
         for name in (entry.name, *entry.also):
             how = Reached(Level.CERTAIN, entry.name, importing=True, optional=entry.optional)
             self._follow_start(name, how)
@@ -216,7 +213,6 @@ class _PathWalk:
                 self._follow_place(place)
 
     def _prefetch_batch(self, batch: list[Place]) -> None:
-        """Read the modules of a batch and the modules that they import, together."""
         modules = sorted({module for module, _ in batch})
         self.package_set.prefetch(modules)
         targets: set[str] = set()
@@ -227,7 +223,6 @@ class _PathWalk:
         self.package_set.prefetch(sorted(filter(self._is_walked, targets)))
 
     def _follow_start(self, name: str, how: Reached) -> None:
-        """Start at a module, or at a name in a module."""
         entry_facts = self.package_set.module(name)
         if isinstance(entry_facts, ModuleFacts):
             self._follow_module(name, how)
@@ -268,13 +263,11 @@ class _PathWalk:
         return self._module_owner(module) in self._walked
 
     def _module_owner(self, module: str) -> str:
-        """Return the package that contains a module, or "" if no package does."""
         if module not in self._owners:
             self._owners[module] = normalize_package(self.package_set.owner(module) or "")
         return self._owners[module]
 
     def _follow_definition(self, lookup_result: LookupResult, how: Reached) -> None:
-        """Follow a definition that is called, constructed or referenced."""
         if lookup_result.ambiguous:
             how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
         through = msgspec.structs.replace(how, level=Level.DOUBTFUL) if lookup_result.tried else how
@@ -340,7 +333,6 @@ class _PathWalk:
         self._follow_decorators(facts, here, runner, how)
 
     def _guarded_level(self, course: Course, how: Reached, *errors: str) -> Reached:
-        """Return the level of code that is reached through a guarded step."""
         level, runner = how.level, how.via[1] if how.via is not None else ""
         if course.catches_error(*errors) or not course.is_understood(runner):
             level = Level.DOUBTFUL
@@ -368,10 +360,6 @@ class _PathWalk:
             self._follow_module(step.partition(":")[0].lstrip("*"), later)
 
     def _look_up(self, module: str, name: str) -> LookupResult:
-        """Return the cached result of `names.lookup.look_up`.
-
-        Results are cached because many modules import the same names.
-        """
         if (module, name) not in self._lookups:
             self._lookups[module, name] = look_up(self.package_set, module, name)
         return self._lookups[module, name]
@@ -388,7 +376,6 @@ class _PathWalk:
     def _follow_decorators(
         self, facts: ModuleFacts, here: Scopes, runner: str, how: Reached
     ) -> None:
-        """Follow the decorators of top-level functions and classes, which run at import."""
         if runner:
             return
         decorated: Iterable[Function | Class] = (*facts.functions, *facts.classes)

@@ -22,7 +22,7 @@ _DEPTH = 8
 
 
 class HydraProgram:
-    """A Hydra program: the folder with its configurations, and the name of its default one."""
+    """A Hydra program: the folder with its configurations, and the name of the default one."""
 
     def __init__(
         self, package_set: ImportablePackages, package: str, folder: str, name: str
@@ -48,10 +48,7 @@ class HydraProgram:
             return None  # ValueError: a number or a day that does not exist
 
     def find_text(self, text: str) -> tuple[str, int]:
-        """Return the first file and line of the configuration that contains `text`.
-
-        Return "" and 0 if there is none.
-        """
+        """Return the first configuration file and line that contain `text`, or ("", 0)."""
         for file in self.files:
             data = self._set.read(self.package, file) if file.endswith(".yaml") else None
             at = (data or b"").find(text.encode())
@@ -91,7 +88,7 @@ class HydraProgram:
 
 
 def group_options(paths: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Map each group to its options, which are the names of YAML files in a folder.
+    """Map each config group to its options, which are the names of YAML files in a folder.
 
     The group "" is the top folder.
     """
@@ -104,7 +101,7 @@ def group_options(paths: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 def find_hydra_program(package_set: ImportablePackages, module: str) -> HydraProgram | None:
-    """Return the Hydra program that a module defines, or None if there is none."""
+    """Return the Hydra program that a module defines, or None if it defines none."""
     package = package_set.owner(module)
     path = package_set.modules_of(package).get(module, "") if package is not None else ""
     try:

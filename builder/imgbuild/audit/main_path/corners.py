@@ -18,7 +18,10 @@ from imgbuild.audit.packages.package_set import PackageSet
 def main_path_with_corners(
     package_set: PackageSet, named: Collection[str] = (), added: Collection[str] = ()
 ) -> MainPath:
-    """Return the main path with corners. For `named` and `added`, see `add_named_packages`."""
+    """Return the main path with corners.
+
+    For `named` and `added`, see `add_named_packages`.
+    """
     marginal = corner_modules(package_set, policy.load_policy())
     return main_path(package_set, add_named_packages(package_set, named, added), marginal)
 

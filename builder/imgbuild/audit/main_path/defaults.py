@@ -39,15 +39,13 @@ _CATCHING_ERRORS = frozenset(
 
 
 class DefaultRun(msgspec.Struct):
-    """The import statements, by module and line, and the functions that certainly run."""
+    """The import statements (by module and line) and the functions that certainly run."""
 
     imports: set[tuple[str, int]]
     functions: set[tuple[str, str]]
 
 
 class _FollowedObject(msgspec.Struct):
-    """An object of a class that is followed, with the attributes that are assigned to it."""
-
     kind: LookupResult
     attributes: dict[str, object] = {}
 
@@ -66,7 +64,7 @@ class _ReturnSignal(Exception):
 
 
 def default_run(view: PackageSetView, name: str) -> DefaultRun:
-    """Return the code that a call of the function or class `name` runs with default arguments."""
+    """Return the code that runs when `name`, a function or class, is called with defaults."""
     run = DefaultRun(set(), set())
     module, _, rest = name.rpartition(".")
     facts = view.module(module) if module else None
@@ -77,8 +75,6 @@ def default_run(view: PackageSetView, name: str) -> DefaultRun:
 
 
 class _DefaultWalk:
-    """One traversal of the code from an entry point."""
-
     def __init__(self, view: PackageSetView, run: DefaultRun) -> None:
         self._view = view
         self._run = run
@@ -262,7 +258,6 @@ class _DefaultWalk:
                 self._skip_code(node)
 
     def _follow_optional_block(self, block: Sequence[ast.stmt] | None, node: ast.stmt) -> None:
-        """Follow a block of a statement if it certainly runs. Otherwise, skip the statement."""
         if block is None:
             self._skip_code(node)
         else:
@@ -373,7 +368,7 @@ class _DefaultWalk:
         return UNKNOWN
 
     def _condition_holds(self, node: ast.expr) -> bool | None:
-        """Whether a condition is true with the default configuration, or None if unknown."""
+        """Return whether a condition is true with the default configuration, or None if unknown."""
         if self._home is None:
             return None
         replaced = _ValueSubstituter(self).visit(copy.deepcopy(node))
@@ -387,13 +382,10 @@ class _DefaultWalk:
 
 
 class _ValueSubstituter(ast.NodeTransformer):
-    """Replaces expressions by values of the configuration."""
-
     def __init__(self, walk: _DefaultWalk) -> None:
         self._walk = walk
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """Return the node, or the constant that replaces it."""
         is_get = (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -407,7 +399,7 @@ class _ValueSubstituter(ast.NodeTransformer):
 
 
 def _is_reference(value: object) -> bool:
-    """Whether a YAML value is a reference ("${trainer.device}") or missing ("???")."""
+    """Return whether a YAML value is a reference ("${trainer.device}") or missing ("???")."""
     return isinstance(value, str) and ("${" in value or value == "???")
 
 
@@ -435,7 +427,7 @@ def _constant(node: ast.expr | None) -> object:
 
 
 def _propagates_failure(handler: ast.ExceptHandler) -> bool:
-    """Whether a failing import in a `try` ends the function in spite of this handler."""
+    """Return whether a failing import in a `try` ends the function in spite of this handler."""
     if isinstance(handler.body[-1], ast.Raise):
         return True
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]

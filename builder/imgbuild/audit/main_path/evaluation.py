@@ -83,10 +83,7 @@ class Evaluator:
     def all_outcomes(
         self, run: Callable[[Evaluation], object], *, strict: bool = False
     ) -> tuple[Outcome, ...]:
-        """Return every possible outcome of `run`.
-
-        The result is empty if it cannot be determined.
-        """
+        """Return every possible outcome of `run`, or () if not all outcomes can be determined."""
         outcomes = tuple(self.each_outcome(run, strict=strict))
         return () if None in outcomes else tuple(each for each in outcomes if each is not None)
 
@@ -127,7 +124,7 @@ class Evaluator:
         return self._sources[module]
 
     def is_generator(self, node: FunctionNode) -> bool:
-        """Whether a call of a function only creates a generator or coroutine."""
+        """Return whether a call of a function only creates a generator or coroutine."""
         if node not in self._suspended:
             self._suspended[node] = isinstance(node, ast.AsyncFunctionDef) or any(
                 isinstance(part, _SUSPENDING_NODES) for part in walk_tree(node)
@@ -171,7 +168,6 @@ class Evaluator:
         return (UNKNOWN if empty else values[0]), causes
 
     def _unbound_name(self, module: str, name: str) -> object:
-        """Return the value of a builtin, or of a name from a star import."""
         lookup_result = look_up(self.package_set, module, name)
         if (
             lookup_result.state == "defined"
@@ -186,7 +182,7 @@ class Evaluator:
         return ClassValue(name) if is_error else ModuleValue(f"builtins.{name}")
 
     def value_of(self, lookup_result: LookupResult) -> object:
-        """Return the value to which a lookup result refers."""
+        """Return the value of the definition in a lookup result."""
         definition, home = lookup_result.definition, lookup_result.home
         if isinstance(definition, ModuleFacts):
             return ModuleValue(definition.module)
@@ -210,7 +206,7 @@ class Evaluator:
 
 
 class Evaluation(Execution):
-    """Evaluates the code along one path.
+    """Evaluates code along a single path.
 
     `answers` contains the results of unknown conditions, in order. Missing results are appended.
     """
@@ -225,7 +221,7 @@ class Evaluation(Execution):
         self._asked = self._steps = self._depth = 0
 
     def choose_branch(self) -> bool:
-        """Whether an unknown condition is true in this evaluation."""
+        """Return whether the next unknown condition is true in this evaluation."""
         if self._asked == len(self._answers):
             self._answers.append(False)
         self._asked += 1
@@ -273,7 +269,7 @@ class Evaluation(Execution):
         return None if installed_version is None else VersionText(installed_version)
 
     def has_module(self, module: str) -> bool | None:
-        """Whether a module can be found, or None if unknown."""
+        """Return whether a module can be found, or None if unknown."""
         root = module.partition(".")[0]
         owner = self._package_set.owner(module) or self._package_set.owner(root)
         is_present = self._package_set.exists(module)
@@ -283,9 +279,9 @@ class Evaluation(Execution):
         return is_present
 
     def owner(self, module: str) -> str | None:
-        """Return the package that contains a module.
+        """Return the package that contains a module, or None if it is unknown.
 
-        Return "" if the module is missing, and None if the package is unknown.
+        Returns "" if the module is missing.
         """
         package = self._package_set.owner(module)
         return package or ("" if self.has_module(module) is False else None)
@@ -305,7 +301,7 @@ class Evaluation(Execution):
         return ModuleValue(module)
 
     def attribute(self, value: object, name: str) -> object:
-        """Return the attribute of a value.
+        """Return the attribute `name` of a value.
 
         Raises EvaluatedError if the value certainly has no such attribute.
         """
@@ -427,7 +423,7 @@ class Evaluation(Execution):
         return None
 
     def _is_changed(self, called: FunctionValue) -> bool:
-        """Whether decorators of a top-level function may change the result of a call."""
+        """Return whether decorators of a top-level function may change the result of a call."""
         node = called.node
         if isinstance(node, ast.Lambda) or called.frame.outer is not None or called.frame.names:
             return False  # its decorators were applied when it was defined

@@ -30,15 +30,11 @@ ASSERTION, IMPORT = "AssertionError", "ImportError"
 
 @functools.lru_cache(maxsize=4096)
 def _loop_names(node: ast.For | ast.While) -> tuple[str, ...]:
-    """Return the names that a loop binds.
-
-    The result is cached, because a function may be evaluated many times.
-    """
     return tuple(dict.fromkeys(bound_names([node])))
 
 
 class ReturnSignal(Exception):
-    """Raised by a `return` in the evaluated code."""
+    """Raised for a `return` in the evaluated code."""
 
     def __init__(self, value: object) -> None:
         super().__init__()
@@ -46,18 +42,18 @@ class ReturnSignal(Exception):
 
 
 class _BreakSignal(Exception):
-    """Raised by a `break` in the evaluated code."""
+    """Raised for a `break` in the evaluated code."""
 
 
 class _ContinueSignal(Exception):
-    """Raised by a `continue` in the evaluated code."""
+    """Raised for a `continue` in the evaluated code."""
 
 
 class Execution(ExpressionValues):
     """Executes the statements of an evaluation."""
 
     def __init__(self, *, strict: bool) -> None:
-        """Create an evaluation.
+        """Start an evaluation.
 
         With `strict`, unrecognized decorators change the effect of a function.
         """
@@ -173,7 +169,10 @@ class Execution(ExpressionValues):
         return self._is_any_of(error, names)
 
     def _is_any_of(self, error: EvaluatedError, names: Sequence[str]) -> bool:
-        """Whether an exception is one of `names`. If that is unknown, both cases are evaluated."""
+        """Return whether an exception is one of `names`.
+
+        If that is unknown, evaluate both cases.
+        """
         if {"Exception", "BaseException"} & set(names):
             return error.name != "SystemExit" or "BaseException" in names
         above = _ancestors(error.name)
@@ -201,7 +200,6 @@ class Execution(ExpressionValues):
         self._unknown_loop(node, frame)
 
     def _unknown_loop(self, node: ast.For | ast.While, frame: CallFrame) -> None:
-        """Execute a loop of unknown length. Names that are bound in the body become unknown."""
         names = _loop_names(node)
         if self.choose_branch():
             release_value(frame.visible_objects())
@@ -278,7 +276,7 @@ class Execution(ExpressionValues):
         frame.names[node.name] = value
 
     def is_transparent(self, decorator: ast.expr, frame: CallFrame) -> bool:
-        """Whether a decorator preserves the effect of the function."""
+        """Return whether a decorator preserves the effect of the function."""
         callee = decorator.func if isinstance(decorator, ast.Call) else decorator
         if not isinstance(callee, (ast.Name, ast.Attribute)):
             return False
@@ -320,10 +318,7 @@ class Execution(ExpressionValues):
 
 
 def _class_names(value: object) -> list[str] | None:
-    """Return the exceptions that an `except` names, as a class or a tuple.
-
-    Return None if one of them is unknown.
-    """
+    """Return the exceptions in an `except` clause, or None if one of them is unknown."""
     parts = list(value) if isinstance(value, tuple) else [value]
     classes = [part for part in parts if isinstance(part, (ClassValue, ModuleValue))]
     if len(classes) < len(parts):

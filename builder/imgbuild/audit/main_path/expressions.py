@@ -44,7 +44,7 @@ class ExpressionValues(Interpreter):
     """Evaluates the expressions of an evaluation."""
 
     def condition_holds(self, test: ast.expr, frame: CallFrame) -> bool:
-        """Whether a condition is true. An unknown condition is true in some evaluations."""
+        """Return whether a condition is true. An unknown condition is true in some evaluations."""
         truth_value = value_truth(self.value(test, frame))
         return self.choose_branch() if truth_value is None else truth_value
 
@@ -282,7 +282,7 @@ class ExpressionValues(Interpreter):
                 self.assign_attribute(owner, target.attr, value)
 
     def invalidate_value(self, node: ast.expr, frame: CallFrame) -> None:
-        """Make a collection that may be changed unknown, under all names that refer to it."""
+        """Mark a collection that may be changed as unknown, under all names that refer to it."""
         while isinstance(node, (ast.Starred, ast.Subscript)):
             node = node.value
         holder = frame.binding_frame(node.id) if isinstance(node, ast.Name) else None
@@ -363,7 +363,7 @@ class ExpressionValues(Interpreter):
 
 
 def _contains_identical(holder: object, value: object) -> bool:
-    """Whether a collection contains the same object as `value`."""
+    """Return whether a collection contains the same object as `value`."""
     items = tuple(holder.values()) if isinstance(holder, dict) else holder
     return isinstance(items, (tuple, list)) and any(item is value for item in items)
 

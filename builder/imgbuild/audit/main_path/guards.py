@@ -27,7 +27,7 @@ from imgbuild.audit.source.text import dotted_name
 
 
 class GuardState(enum.Enum):
-    """The state of a guard in a package set."""
+    """Whether guarded code runs in a package set, as far as a guard determines it."""
 
     RUNS = "runs"
     SKIPPED = "skipped"
@@ -37,7 +37,7 @@ class GuardState(enum.Enum):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """The result of all guards of a fact in a package set.
+    """The combined result of all guards of a fact in a package set.
 
     `certain` means that no condition is undecided. `clear` means that no condition on the package
     set is undecided, although conditions on data may be. `caught` contains the names of caught
@@ -52,7 +52,7 @@ class Course(msgspec.Struct, frozen=True):
     asked: frozenset[str] = frozenset()
 
     def is_understood(self, runner: str) -> bool:
-        """Whether no condition on the package set is undecided for the code of `runner`.
+        """Return whether no condition on the package set is undecided for the code of `runner`.
 
         While a module is imported (""), conditions cannot depend on user data. A condition that
         seems to depend on data is therefore one that was not recognized.
@@ -60,7 +60,7 @@ class Course(msgspec.Struct, frozen=True):
         return self.clear if runner else self.certain
 
     def catches_error(self, *errors: str) -> bool:
-        """Whether the exception `errors[0]` with the base classes `errors[1:]` is caught."""
+        """Return whether the exception `errors[0]` with the base classes `errors[1:]` is caught."""
         return bool(self.caught & {*errors, "Exception", "BaseException", ""})
 
 
@@ -97,7 +97,7 @@ _STATES = {
 
 
 def judge_guards(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
-    """Judge whether code runs in `package_set` under `guards`, all of which must be true."""
+    """Return whether code runs in `package_set` under `guards`, all of which must hold."""
     if guards == ():
         return _ALWAYS_RUNS
     certain = clear = True
@@ -118,7 +118,7 @@ def judge_guards(package_set: ImportablePackages, guards: Iterable[Guard]) -> Co
 
 
 def evaluate_guard(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """Return the state of a guard in `package_set`."""
+    """Return whether code under `guard` runs in `package_set`."""
     if guard.kind in _STATES:
         return _STATES[guard.kind]
     match guard.kind:
@@ -146,10 +146,6 @@ def _guard_state(answer: bool | None) -> GuardState:
 
 
 def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """Return the state of a platform guard.
-
-    Images are for Linux and NVIDIA GPUs. The state is unknown for unlisted platforms.
-    """
     subject = guard.subject.lower()
     here = {
         "linux",
@@ -166,7 +162,7 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _is_importable(package_set: ImportablePackages, guard: Guard) -> bool | None:
-    """Whether the subject can be imported, in one of the versions if any are given."""
+    """Return whether the subject can be imported, in one of the versions if any are given."""
     if "," in guard.subject:
         every = [
             _is_importable(package_set, Guard("present", subject, guard.spec))
@@ -191,7 +187,7 @@ def _is_importable(package_set: ImportablePackages, guard: Guard) -> bool | None
 
 
 def _has_parameter(package_set: ImportablePackages, guard: Guard) -> bool | None:
-    """Whether a callable has a parameter, or a dataclass a field, with this name."""
+    """Return whether a callable has a parameter, or a dataclass a field, with this name."""
     module, scope, expression = guard.subject.split(":")
     name = guard.spec.removeprefix("!")
     facts = package_set.module(module)
@@ -287,7 +283,6 @@ def _version(package_set: ImportablePackages, subject: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _is_within(version: str | None, spec: str) -> bool | None:
-    """Whether `version` matches `spec`, or None if one of them is invalid."""
     if version is None:
         return None
     try:
@@ -300,7 +295,7 @@ def _is_within(version: str | None, spec: str) -> bool | None:
 def _python(python: str, part: str, spec: str) -> bool | None:
     """Return the result of comparing `sys.version_info`.
 
-    Return None if the result depends on the micro version.
+    Returns None if the result depends on the micro version.
     """
     match, taken = _COMPARISON.fullmatch(spec), _PART.fullmatch(part)
     if match is None or (part and taken is None):
@@ -324,7 +319,7 @@ def _python(python: str, part: str, spec: str) -> bool | None:
 def _version_slice(
     version: tuple[int | str, ...], items: tuple[int | str, ...], part: re.Match[str]
 ) -> tuple[object, object]:
-    """Return a slice or an item of the version, and the value that it is compared with."""
+    """Return a slice or an item of `version`, and the value with which it is compared."""
     place = int(part[2])
     if part[1]:
         return version[:place], items

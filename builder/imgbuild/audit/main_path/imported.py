@@ -26,8 +26,6 @@ _MAXIMUM_DEPTH = 8  # tables of names that refer to one another
 
 
 class _Importer(msgspec.Struct, frozen=True):
-    """A statement that imports a module, and the exceptions that its guards catch."""
-
     module: str
     line: int
     caught: frozenset[str]
@@ -57,7 +55,7 @@ class CertainImports:
                 self._follow_module(module)
 
     def passes_exception(self, raised: str, module: str) -> bool:
-        """Whether an exception during the import of `module` ends the import of an entry point."""
+        """Return whether an exception while `module` is imported ends an entry point's import."""
         todo, seen = [module], {module}
         while todo:
             for importer in self._importers.get(todo.pop(), ()):
@@ -96,7 +94,7 @@ class CertainImports:
     def _follow_import(
         self, module: str, name: str, entry: str, how: _Importer | None, depth: int = 0
     ) -> None:
-        """Follow the import of a module or name, and of the parent packages. A name can be lazy."""
+        """Follow the import of a module or (possibly lazy) name, and of the parent packages."""
         if self._view.owner(module) not in self._packages or depth > _MAXIMUM_DEPTH:
             return
         at = ""
@@ -124,13 +122,12 @@ class CertainImports:
             self._follow_import(inner, "", entry, how, depth + 1)
 
     def _listed_strings(self, module: str) -> frozenset[str]:
-        """Return the string constants in unconditional top-level statements of a module."""
         source = package_set_evaluator(self._view).source(module)
         return frozenset(_texts(source)) if source is not None else frozenset()
 
 
 def is_caught(raised: str, caught: Iterable[str]) -> bool:
-    """Whether an `except` with the names `caught` ("" for all) may catch the exception `raised`.
+    """Return whether an `except` with the names `caught` ("" for all) may catch `raised`.
 
     The base classes of exceptions that are not builtins are unknown.
     """

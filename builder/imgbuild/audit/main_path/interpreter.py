@@ -22,7 +22,7 @@ class Interpreter(ABC):
 
     @abstractmethod
     def choose_branch(self) -> bool:
-        """Whether an unknown condition is true in this evaluation."""
+        """Return whether the next unknown condition is true in this evaluation."""
 
     @abstractmethod
     def count_steps(self, count: int = 1) -> None:
@@ -42,7 +42,7 @@ class Interpreter(ABC):
 
     @abstractmethod
     def attribute(self, value: object, name: str) -> object:
-        """Return the attribute of a value.
+        """Return the attribute `name` of a value.
 
         Raises EvaluatedError if the value certainly has no such attribute.
         """
@@ -78,13 +78,13 @@ class Interpreter(ABC):
 
     @abstractmethod
     def has_module(self, module: str) -> bool | None:
-        """Whether a module can be found, or None if unknown."""
+        """Return whether a module can be found, or None if unknown."""
 
     @abstractmethod
     def owner(self, module: str) -> str | None:
-        """Return the package that contains a module.
+        """Return the package that contains a module, or None if it is unknown.
 
-        Return "" if the module is missing, and None if the package is unknown.
+        Returns "" if the module is missing.
         """
 
     @abstractmethod

@@ -78,7 +78,7 @@ Intrinsic = Callable[[Interpreter, Arguments, Mapping[str, object]], object]
 
 
 def _wrap_pure_function(function: Callable[..., Any]) -> Intrinsic:
-    """Return a wrapper that calls a pure function if all arguments are fully known."""
+    """Return an intrinsic that calls a pure function if all arguments are fully known."""
 
     def _apply_function(
         _: Interpreter, arguments: Arguments, named: Mapping[str, object]
@@ -260,7 +260,7 @@ def apply_plain_method(
 
 
 def _is_long(text: str, name: str, arguments: Sequence[object]) -> bool:
-    """Whether a string method may return a long string, or read attributes of the arguments."""
+    """Return whether a method may return a long string, or read attributes of the arguments."""
     if name == "format":
         return "{" in _FIELD.sub("", text)
     if name == "replace" and len(arguments) > 1:

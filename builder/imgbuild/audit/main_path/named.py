@@ -19,9 +19,9 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import EXCLUDED_FOLDERS
 from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
 
-NAMED_REASON = "imported because the user names it"
-PART = "provides most lazily imported names of a package that the user names"
-INTEGRATION = "for another package that the user names"
+NAMED_REASON = "imported because the user lists it"
+PART = "provides most lazily imported names of a package that the user lists"
+INTEGRATION = "integrates another package that the user lists"
 # Not followed: it is large, and has optional parts behind values that other modules compute.
 EXCLUDED_PACKAGES = frozenset(("torch",))
 # Folders without parts for other packages: wandb.vendor.pygments is a copy of Pygments, while
@@ -40,7 +40,7 @@ def add_named_packages(
     *,
     alone: bool = False,
 ) -> MainPathPolicy:
-    """Return the default policy with the modules of `named` packages as further entry points.
+    """Return the default policy with the modules of `named` packages as additional entry points.
 
     Only top-level modules are added. Packages in `added` are also followed if another package
     imports them. `alone` omits the other entry points.
@@ -116,7 +116,6 @@ def _main_parts(package_set: PackageSet, module: str) -> list[str]:
 
 
 def _places(package_set: PackageSet, module: str) -> Counter[str]:
-    """Count the names that `module` lazily imports from each other module."""
     facts = package_set.module(module)
     if not isinstance(facts, ModuleFacts):
         return Counter()
@@ -153,7 +152,7 @@ def _is_named_as_integration(module: str, roots: Collection[str]) -> bool:
 
 
 def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
-    """Whether a module, a submodule, or a re-exported module uses the module of the same name."""
+    """Return whether a module, or one that it contains or re-exports, uses its namesake."""
     name = module.rpartition(".")[2]
     below = [
         other
@@ -180,7 +179,7 @@ def _reexported_modules(facts: ModuleFacts | OpaqueModule | None) -> Iterator[st
 
 
 def _uses(facts: ModuleFacts | OpaqueModule | None, name: str) -> bool:
-    """Whether a module imports the module `name` or a submodule, or tests for it by name."""
+    """Return whether a module imports the module `name` or a submodule, or tests for it by name."""
     if not isinstance(facts, ModuleFacts):
         return False
     if any(line.module.partition(".")[0] == name for line in facts.imports):

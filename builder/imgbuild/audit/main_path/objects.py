@@ -48,8 +48,6 @@ _TRUTH = frozenset(("__bool__", "__len__"))
 
 
 class _ClassLevel(msgspec.Struct, frozen=True):
-    """A class in a method resolution order, and its module."""
-
     home: ModuleFacts
     definition: Class
 
@@ -58,7 +56,6 @@ class _ClassLevel(msgspec.Struct, frozen=True):
         return ClassValue(self.definition.name, self.home.module, self.definition.line)
 
     def functions(self, name: str) -> Sequence[Function]:
-        """Return the methods with this name that the class itself defines."""
         every = module_scopes(self.home).functions.get(f"{self.definition.name}.{name}", ())
         return [
             function
@@ -67,7 +64,6 @@ class _ClassLevel(msgspec.Struct, frozen=True):
         ]
 
     def has(self, name: str) -> bool:
-        """Whether the body of the class binds a name."""
         definition = self.definition
         return (
             name in definition.methods
@@ -76,7 +72,7 @@ class _ClassLevel(msgspec.Struct, frozen=True):
         )
 
     def dataclass_decorator(self) -> str:
-        """Return the dataclass decorator as written, or "" if there is none."""
+        """The dataclass decorator as written, or "" if there is none."""
         for text in self.definition.decorators:
             if full_name(self.home, text.partition("(")[0]) == DATACLASS:
                 return text
@@ -84,7 +80,7 @@ class _ClassLevel(msgspec.Struct, frozen=True):
 
 
 class ObjectModel:
-    """Evaluates the classes and objects of an evaluation."""
+    """Evaluates the classes and objects in an evaluation."""
 
     def __init__(self, interpreter: Interpreter, package_set: ImportablePackages) -> None:
         self._interpreter = interpreter
@@ -94,10 +90,7 @@ class ObjectModel:
     def construct_object(
         self, kind: ClassValue, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
-        """Return the object that a call of a class constructs.
-
-        Return UNKNOWN if the class is not followed.
-        """
+        """Return the constructed object, or UNKNOWN if the class is not followed."""
         chain = self._chain(kind)
         if not chain:
             return UNKNOWN
@@ -199,10 +192,7 @@ class ObjectModel:
     # -- attributes
 
     def attribute(self, value: ObjectInstance | ClassValue | SuperValue, name: str) -> object:
-        """Return an attribute of an object, a class or `super()`.
-
-        Return UNKNOWN if it is not followed.
-        """
+        """Return an attribute of an object, a class or `super()`, or UNKNOWN."""
         owner = value.owner if isinstance(value, SuperValue) else value
         kind = owner.kind if isinstance(owner, ObjectInstance) else owner
         chain = self._chain(kind)
@@ -265,10 +255,7 @@ class ObjectModel:
         return MethodValue(value, owner)
 
     def _bound_expression(self, level: _ClassLevel, name: str) -> ast.expr | None:
-        """Return the expression that is assigned to a name in a class body.
-
-        Return None unless there is exactly one assignment.
-        """
+        """Return the only expression that is assigned to a name in a class body, or None."""
         source = self._interpreter.source(level.home.module)
         node = source.find_class(level.definition.line) if source is not None else None
         values: list[ast.expr | None] = []
@@ -282,7 +269,7 @@ class ObjectModel:
     def _constant(self, level: _ClassLevel, node: ast.expr | None) -> object:
         """Return the value of an expression in a class body.
 
-        Return UNKNOWN for lists, dicts and objects.
+        Returns UNKNOWN for lists, dicts and objects.
         """
         if node is None:
             return UNKNOWN
@@ -312,10 +299,7 @@ class ObjectModel:
     # -- classes
 
     def _chain(self, kind: ClassValue) -> tuple[_ClassLevel, ...]:
-        """Return the method resolution order of a class.
-
-        The result is empty if it is not followed.
-        """
+        """Return the method resolution order of a class, or () if the class is not followed."""
         if kind not in self._chains:
             self._chains[kind] = self._ancestors(kind)
         return self._chains[kind]

@@ -64,7 +64,7 @@ def apply_operator(sign: ast.AST, left: object, right: object) -> object:
 
 
 def is_identical(left: object, right: object) -> bool | None:
-    """Whether two values are identical, or None if unknown."""
+    """Return whether two values are identical, or None if unknown."""
     for value, other in ((left, right), (right, left)):
         if value is None or isinstance(value, bool):
             if isinstance(other, (OpaqueObject, ModuleValue)) and value_truth(other) is None:
@@ -91,7 +91,6 @@ def is_contained(item: object, holder: object) -> bool | None:
 
 
 def _is_too_large(sign: ast.AST, left: object, right: object) -> bool:
-    """Whether an operation on known values may have a large result."""
     if isinstance(sign, ast.Mod):
         return isinstance(left, str) and _WIDTH.search(left) is not None
     if not isinstance(sign, ast.Mult):
@@ -104,7 +103,7 @@ def _is_too_large(sign: ast.AST, left: object, right: object) -> bool:
 
 
 def _depends_on_local(sign: ast.AST, left: object, right: object) -> bool:
-    """Whether a comparison with an installed version depends on its local part (`+cu124`)."""
+    """Return whether a comparison depends on the local part (`+cu124`) of an installed version."""
     for value, other in ((left, right), (right, left)):
         if isinstance(value, VersionText) and isinstance(other, str):
             return isinstance(sign, (ast.Eq, ast.NotEq)) and other.partition("+")[0] == value

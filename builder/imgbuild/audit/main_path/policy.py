@@ -1,4 +1,4 @@
-"""Reads `data/audit/entry_points.yaml`: entry points of the main path and packages to follow."""
+"""Reads `data/audit/entry_points.yaml`: entry points of the main path, and packages to follow."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 @lru_cache(maxsize=1)
 def load_policy() -> MainPathPolicy:
-    """Load the bundled policy."""
+    """Load the bundled main path policy."""
     return yaml_data.load_yaml_data(files.data("audit/entry_points.yaml"), MainPathPolicy)

@@ -1,4 +1,4 @@
-"""Finds names that packages register themselves. A second registration raises an exception."""
+"""Finds names that packages register themselves, because a second registration fails."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from imgbuild.system.syntax import parse_source
 def registered_name(
     package_set: ImportablePackages, rules: MainPathPolicy, call: Call, what: Meaning
 ) -> str | None:
-    """Return the name that `call` registers although it is already registered.
-
-    Return None if `call` registers no such name.
-    """
+    """Return the name that `call` registers although it is already registered, or None."""
     home, definition = what.found.home, what.found.definition
     if not call.literals or home is None or not isinstance(definition, Function):
         return None
@@ -39,7 +36,7 @@ def registered_name(
 def has_registered_name(
     package_set: ImportablePackages, rules: MainPathPolicy, package: str, name: str
 ) -> bool:
-    """Whether `package` registers `name` in its own registry."""
+    """Return whether `package` registers `name` in its own registry."""
     sources = (
         (package_set.read(package, file), registry.table)
         for registry in rules.registries

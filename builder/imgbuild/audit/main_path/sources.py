@@ -43,7 +43,7 @@ class ModuleTree:
         self._classes: dict[int, ast.ClassDef] | None = None
 
     def may_change(self, name: str) -> bool:
-        """Whether functions of the module may rebind a name."""
+        """Return whether functions of the module may rebind a name."""
         return name in self._globals or (
             re.search(rf"\b{re.escape(name)}{_CHANGES}", self._text) is not None
         )
@@ -55,7 +55,7 @@ class ModuleTree:
         return frozenset(name for names in declared for name in names.replace(" ", "").split(","))
 
     def find_function(self, name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """Return the definition of a function with this unqualified name and line."""
+        """Return the definition of the function with this unqualified name and line, or None."""
         if self._functions is None:
             self._functions = {
                 (node.name, node.lineno): node
@@ -65,10 +65,7 @@ class ModuleTree:
         return self._functions.get((name.rpartition(".")[2], line))
 
     def bindings_in(self, definition: ast.ClassDef) -> Mapping[str, Sequence[ast.stmt]]:
-        """Map each name to the statements in a class body that bind it.
-
-        `definition` is a class of this module.
-        """
+        """Map each name to the statements that bind it in the body of a class of this module."""
         line = definition.lineno
         if line not in self._class_bindings:
             self._class_bindings[line] = _bindings(definition.body)
@@ -86,7 +83,7 @@ class ModuleTree:
         )
 
     def find_class(self, line: int) -> ast.ClassDef | None:
-        """Return the definition of a class that starts on this line."""
+        """Return the definition of the class that starts on this line, or None."""
         if self._classes is None:
             self._classes = {
                 node.lineno: node
@@ -98,7 +95,7 @@ class ModuleTree:
     def binding_statements(self, name: str) -> Sequence[ast.stmt]:
         """Return the top-level statements that may set `name`.
 
-        The first is the last unconditional one.
+        The first of them is the last unconditional statement.
         """
         statements = self.bindings.get(name, [])
         certain = [
@@ -148,7 +145,7 @@ class ModuleTree:
         return frozenset(caught - {UNKNOWN_EXCEPTIONS})
 
     def has_single_values(self, node: ast.AST) -> bool:
-        """Whether each name in an expression has one value while the module is imported."""
+        """Return whether each name in an expression has a single value during the import."""
         return all(
             sum(
                 not isinstance(statement, _BRANCHES) for statement in self.bindings.get(part.id, ())
@@ -205,10 +202,7 @@ def _suppressed_exceptions(node: ast.expr) -> str:
 
 
 def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:
-    """Return the source of a module.
-
-    Return None if the module has none or the source cannot be read.
-    """
+    """Return the source of a module, or None if there is none or it cannot be read."""
     facts = package_set.module(module)
     owner = package_set.owner(module)
     if not isinstance(facts, ModuleFacts) or facts.broken or owner is None:
@@ -229,7 +223,6 @@ def _parse_module(content: bytes, module: str, *, package: bool) -> ModuleTree |
 
 
 def _bindings(statements: Sequence[ast.stmt]) -> dict[str, list[ast.stmt]]:
-    """Map each name that `statements` bind to the binding statements."""
     bindings: dict[str, list[ast.stmt]] = {}
     for statement in statements:
         for bound in dict.fromkeys(bound_names([statement])):

@@ -1,4 +1,4 @@
-"""Defines values of expressions in a package set, as far as they are known without running code."""
+"""Defines the values of evaluated expressions, which may be known only in part."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MethodValue(msgspec.Struct, frozen=True):
 
 
 class SuperValue(msgspec.Struct, frozen=True):
-    """`super()` in a method of the class `after` that is called for `owner`."""
+    """The value of `super()` in a method of the class `after` that is called for `owner`."""
 
     after: ClassValue
     owner: ObjectInstance | ClassValue
@@ -74,7 +74,7 @@ class SuperValue(msgspec.Struct, frozen=True):
 class CallFrame:
     """The names of a running function or of module statements. `outer` is the enclosing frame.
 
-    In a method, `kind` is the class that defines the method, and `owner` its first argument.
+    In a method, `kind` is the class that defines the method, and `owner` is its first argument.
     """
 
     def __init__(self, module: str, outer: CallFrame | None = None) -> None:
@@ -124,7 +124,7 @@ class VersionText(str):
 
 
 class InstalledVersion(Version):
-    """A `VersionText` parsed as a version.
+    """A `VersionText` that was parsed as a version.
 
     The local part of the installed version may differ.
     """
@@ -171,7 +171,7 @@ _PLAIN_TYPES = (type(None), bool, int, float, str, bytes, Version, SpecifierSet,
 
 
 def is_fully_known(value: object) -> bool:
-    """Whether a value is fully known, so that operations on it can be evaluated."""
+    """Return whether a value is fully known, so that operations on it can be evaluated."""
     if isinstance(value, (OpaqueObject, ModuleValue, BoundValueMethod, ClassValue)):
         return False
     if isinstance(value, (tuple, list, frozenset)):
@@ -182,14 +182,14 @@ def is_fully_known(value: object) -> bool:
 
 
 def is_key(value: object) -> bool:
-    """Whether a value is fully known and hashable."""
+    """Return whether a value is fully known and hashable."""
     if isinstance(value, (tuple, frozenset)):
         return all(map(is_key, value))
     return is_fully_known(value) and not isinstance(value, (list, dict))
 
 
 def count_items(value: object, limit: int) -> int:
-    """Count the items in a value, including nested items. Counting stops near `limit`.
+    """Count the items in a value, including nested items, up to about `limit`.
 
     A hundred characters, or a thousand bits, count as one item.
     """
@@ -209,7 +209,7 @@ def count_items(value: object, limit: int) -> int:
 
 
 def value_truth(value: object) -> bool | None:
-    """Whether a value is true, or None if unknown."""
+    """Return whether a value is true, or None if unknown."""
     if isinstance(value, OpaqueObject):
         return value.truth
     if isinstance(value, ModuleValue):  # sys.flags.optimize has a dotted name, too

@@ -1,4 +1,4 @@
-"""Filters the facts of a package set: omits branches that do not run.
+"""Filters the facts about a package set, by omitting branches that do not run.
 
 Names that are bound only under conditions that are false are removed from modules. If a name has
 several definitions, the definition for the installed versions is kept.
@@ -43,11 +43,11 @@ class PackageSetView:
         self.sources = module_sources(package_set)
 
     def is_of(self, package_set: ImportablePackages) -> bool:
-        """Whether this is a view of `package_set`."""
+        """Return whether this is a view of `package_set`."""
         return self._package_set is package_set
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """Return the facts of module `name`, without branches that do not run."""
+        """Return the facts about the module `name`, without branches that do not run."""
         if name not in self._facts:
             facts = self._package_set.module(name)
             if isinstance(facts, ModuleFacts):
@@ -64,7 +64,7 @@ class PackageSetView:
         return self._package_set.read(package, path)
 
     def prefetch(self, modules: Iterable[str]) -> None:
-        """Read many modules together."""
+        """Read many modules at once."""
         self._package_set.prefetch(name for name in modules if name not in self._facts)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:

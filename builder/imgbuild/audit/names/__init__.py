@@ -1,1 +1,1 @@
-"""Looks up names, classes, members and signatures in the facts of modules."""
+"""Looks up names, classes, members and signatures in the facts about modules."""

@@ -114,7 +114,7 @@ def full_name(facts: ModuleFacts, expression: str) -> str:
 def resolve_expression(
     modules: Modules, facts: ModuleFacts, expression: str, *, scope: str = ""
 ) -> LookupResult:
-    """Return the definition to which a dotted expression in a scope of this module refers."""
+    """Return the definition to which a dotted expression in a scope of a module refers."""
     first, *rest = strip_subscript(expression).split(".")
     lookup_result = _first_definition(modules, facts, first, scope)
     for part in rest:
@@ -130,7 +130,7 @@ def strip_subscript(expression: str) -> str:
 
 
 def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupResult:
-    """Return an attribute of a module or class. For other results, the attribute is unknown."""
+    """Return an attribute of a module or class. The attribute of any other object is unknown."""
     definition = lookup_result.definition
     if isinstance(definition, AssignedName):
         lookup_result = follow_assignment(modules, lookup_result)
@@ -163,7 +163,7 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
 
 
 def _is_enumeration(modules: Modules, chain: Iterable[LookupResult]) -> bool:
-    """Whether all unread bases of a class are enumerations or types (user code only)."""
+    """Return whether all unread bases of a class are enumerations or types (user code only)."""
     bases = {each.trace[0] if each.trace else "" for each in chain if each.definition is None}
     is_readable = bases <= {*_ENUMERATIONS, "str", "int"} and not bases.isdisjoint(_ENUMERATIONS)
     return is_readable and module_sources(modules) is not None
@@ -189,7 +189,7 @@ def receiver_class(
 ) -> LookupResult:
     """Return the class of the `receiver` of a Call or Attribute, if known.
 
-    "X" is an instance of X or of a subclass. "X()" is the result of calling X.
+    The receiver "X" is an instance of X or of a subclass. "X()" is the result of calling X.
     """
     if not receiver.endswith("()"):
         return _instance(
@@ -225,10 +225,7 @@ def receiver_class(
 def receiver_classes(
     modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = ""
 ) -> tuple[LookupResult, ...]:
-    """Return the classes of the `receiver` "f()" if f can return several classes.
-
-    Otherwise, the result is empty.
-    """
+    """Return the classes that f can return if `receiver` is "f()", or () if there is only one."""
     lookup_result = follow_assignment(
         modules, resolve_expression(modules, facts, receiver.removesuffix("()"), scope=scope)
     )
@@ -244,17 +241,13 @@ def receiver_classes(
 
 
 def union_members(annotation: str) -> list[str]:
-    """Return the names in `Union[…]` or `A | B`.
-
-    The result is empty for another annotation.
-    """
+    """Return the names in `Union[…]` or `A | B`, or [] for another annotation."""
     match = _UNION.fullmatch(annotation.strip("\"'"))
     names = re.split(r"[,|]", match[1] or match[2]) if match is not None else []
     return [name.strip(" \"'") for name in names if name.strip()]
 
 
 def _result_class(modules: Modules, holder: LookupResult, method: str) -> LookupResult:
-    """Return the class of the object that a `method` of class `holder` returns."""
     if holder.state != "defined":
         return holder
     lookup_result = find_member(modules, holder, method)
@@ -275,7 +268,6 @@ def _returns_self(function: Function) -> bool:
 def _annotated_class(
     modules: Modules, lookup_result: LookupResult, definition: Function
 ) -> LookupResult:
-    """Return the class in a function's return annotation."""
     home = lookup_result.home
     is_manager = any("contextmanager" in text for text in definition.decorators)
     if home is None or not definition.returns or is_manager:
@@ -339,7 +331,7 @@ def _first_definition(modules: Modules, facts: ModuleFacts, name: str, scope: st
 
 
 def look_up_module(modules: Modules, name: str) -> LookupResult:
-    """Return the module with this name as a LookupResult."""
+    """Return the module with this name as a lookup result."""
     facts = modules.module(name)
     if isinstance(facts, ModuleFacts):
         return LookupResult(state="defined", definition=facts, home=facts)
@@ -347,7 +339,6 @@ def look_up_module(modules: Modules, name: str) -> LookupResult:
 
 
 def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None:
-    """Return a member that the class itself defines."""
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None:
         return None
@@ -411,10 +402,7 @@ def _ancestors(
 
 
 def find_metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
-    """Return "" for a known metaclass, or None.
-
-    None means that the metaclass may change the effect of a call.
-    """
+    """Return "" if the metaclass does not affect calls of the class, or None if it may."""
     for ancestor in class_ancestors(modules, lookup_result):
         if (
             isinstance(ancestor.definition, Class)

@@ -103,7 +103,7 @@ _indexes: dict[int, tuple[ModuleFacts, NameIndex]] = {}
 
 
 def module_index(facts: ModuleFacts) -> NameIndex:
-    """Return the index of a module. Cached."""
+    """Return the cached index of a module."""
     entry = _indexes.get(id(facts))
     if entry is None:
         if len(_indexes) >= _MOST_INDEXES:
@@ -113,12 +113,12 @@ def module_index(facts: ModuleFacts) -> NameIndex:
 
 
 def is_typing_only(guards: tuple[Guard, ...]) -> bool:
-    """Whether code with these guards runs only for type checkers."""
+    """Return whether code with these guards runs only for type checkers."""
     return any(guard.kind == "typing" for guard in guards)
 
 
 class SameFacts:
-    """Wraps facts to compare them by identity, which is faster than by content."""
+    """Wraps facts to compare them by identity, which is faster than a comparison of contents."""
 
     __slots__ = ("facts",)
 
@@ -133,7 +133,7 @@ class SameFacts:
 
 
 def _is_variant(function: Function) -> bool:
-    """Whether a function is an overload, setter or variant of another with the same name."""
+    """Return whether a function is an overload, a setter or a similar variant of another."""
     return any(
         decorator.split("(")[0].rsplit(".", 1)[-1]
         in ("overload", "setter", "deleter", "getter", "register")
@@ -162,7 +162,7 @@ def _search_module(modules: Modules, module: str, name: str, path: tuple[str, ..
 def search_module(
     modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...] = ()
 ) -> LookupResult:
-    """Return the definition of a name at the top level of this module."""
+    """Return the definition of a name at the top level of a module."""
     bound = module_index(facts).top.get(name, ())
     entries = [entry for entry in bound if not is_typing_only(entry.guards)]
     if name in facts.deleted:
@@ -187,13 +187,13 @@ def search_module(
 
 
 def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
-    """Whether the source of the module's `__getattr__` certainly rejects a name."""
+    """Return whether the module's `__getattr__` certainly rejects a name."""
     read = module_sources(modules)
     return read is not None and read.attribute_raises(facts, name)
 
 
 def may_add_names(facts: ModuleFacts) -> bool:
-    """Whether a module calls a function that adds names, such as `lazy_import(globals(), …)`."""
+    """Return whether a module calls a function that adds names: `lazy_import(globals(), …)`."""
     return any(
         not call.scope and call.positional and _ADDING_CALLS.search(call.callee)
         for call in facts.calls
@@ -201,7 +201,7 @@ def may_add_names(facts: ModuleFacts) -> bool:
 
 
 def _has_getattr_class(facts: ModuleFacts) -> bool:
-    """Whether `__getattr__` is a class instead of a function, as in matplotlib.
+    """Return whether `__getattr__` is a class instead of a function, as in matplotlib.
 
     A decorator turns the class into a function that returns the values of its properties.
     """
@@ -209,7 +209,7 @@ def _has_getattr_class(facts: ModuleFacts) -> bool:
 
 
 def _is_torch_name(module: str, name: str) -> bool:
-    """Whether torch's compiled code adds this name, as it adds `torch.cuda.FloatTensor`."""
+    """Return whether torch's compiled code adds this name, as it adds `torch.cuda.FloatTensor`."""
     return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
 
 
@@ -230,19 +230,16 @@ def _missing_module_result(modules: Modules, module: str, path: tuple[str, ...])
 
 
 def _alias(modules: Modules, module: str) -> str:
-    """Return the module that a parent of `module` registers as `module` in sys.modules.
-
-    Return "" if no parent registers it.
-    """
+    """Return the module that a parent registers as `module` in sys.modules, or ""."""
     parent = module.rpartition(".")[0]
     facts = modules.module(parent) if parent else None
     return facts.aliases.get(module, "") if isinstance(facts, ModuleFacts) else ""
 
 
 def matches_pattern(module: str, pattern: str) -> bool:
-    """Whether a registered name is this module or one of its parents.
+    """Return whether a registered name is this module or one of its parents.
 
-    In the name, "*" stands for any text.
+    In the registered name, "*" stands for any text.
     """
     if "*" not in pattern:
         return module == pattern or module.startswith(pattern + ".")
@@ -315,7 +312,7 @@ def _entry(
 
 
 def module_result(modules: Modules, module: str, path: tuple[str, ...] = ()) -> LookupResult:
-    """Return the result for a name that refers to a module."""
+    """Return the lookup result for a name that refers to a module."""
     facts = modules.module(module)
     if facts is None:
         return _missing_module_result(modules, module, (*path, module))

@@ -1,4 +1,4 @@
-"""Defines the modules in which names are looked up, and the results of lookups."""
+"""Defines how lookups access modules, and the results of lookups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from imgbuild.audit.source.facts import (
 
 
 class Modules(Protocol):
-    """Modules by name."""
+    """A collection of modules by name."""
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         """Return the module with this dotted name, or None if there is none."""
@@ -26,33 +26,30 @@ class Modules(Protocol):
 
 @runtime_checkable
 class Searchable(Protocol):
-    """Modules that support a text search, so that not every module must be read.
+    """A collection of modules that supports a text search, so that not every module must be read.
 
     Otherwise, a name that transformers lazily imports from one of its models would be looked up in
     hundreds of models.
     """
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """Return the modules below this package whose source contains the word."""
+        """Return the modules below the module `package` whose source contains `word`."""
 
     def read_ahead(self, package: str) -> None:
-        """Read the modules below this package in advance, if that is cheap."""
+        """Read the modules below the module `package` in advance, if that is cheap."""
 
 
 class ModuleSources(Protocol):
-    """Answers questions about the source of modules that the facts do not answer."""
+    """Answers questions about the source of modules for which the facts are not sufficient."""
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
-        """Whether the `__getattr__` of the module raises AttributeError for a name."""
+        """Return whether the `__getattr__` of the module raises AttributeError for a name."""
 
     def keeps_signature(self, facts: ModuleFacts, decorator: str) -> bool:
-        """Whether a decorator (as written in the module) preserves the parameters of a function."""
+        """Return whether a decorator, as written in the module, preserves the parameters."""
 
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
-        """Return the keywords that a function accepts in `**kwargs`.
-
-        Return None if it may accept any.
-        """
+        """Return the keywords that a function accepts in `**kwargs`, or None for any keyword."""
 
 
 def module_sources(modules: Modules) -> ModuleSources | None:
@@ -64,7 +61,7 @@ def module_sources(modules: Modules) -> ModuleSources | None:
 def cached_results(modules: Modules) -> dict[object, Any]:
     """Return the cached lookup results of `modules` (`View.results`).
 
-    The result is an empty dict if there is no cache.
+    Returns an empty dict if there is no cache.
     """
     results: dict[object, Any] | None = getattr(modules, "results", None)
     return {} if results is None else results
@@ -109,7 +106,7 @@ class CallSignature(msgspec.Struct, frozen=True):
     varkw: bool = False
 
     def accepts_keyword(self, keyword: str) -> bool:
-        """Whether a keyword argument of this name is accepted."""
+        """Return whether a keyword argument with this name is accepted."""
         return self.varkw or any(
             parameter.name == keyword and parameter.kind != "positional"
             for parameter in self.parameters

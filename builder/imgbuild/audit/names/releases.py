@@ -47,7 +47,7 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ]
 
     def existence(self, spec: str, instead: str = "") -> Existence:
-        """Return the versions with a name, as an `Existence` with `spec` and `instead`."""
+        """Return an `Existence` in the versions `spec`, with the replacement `instead`."""
         return Existence(
             package=self.package, spec=spec, first=self.first, last=self.last, instead=instead
         )
@@ -94,9 +94,9 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return f"{text}; {'its replacement' if self.spec else 'the nearest name'} is {self.instead}"
 
     def change(self, version: str) -> str:
-        """Return the change that explains a version without the name, such as "removed in 0.16.0".
+        """Return the change that explains the missing name, such as "removed in 0.16.0".
 
-        Return "" if the change is unknown, or if `spec` contains the version.
+        Returns "" if the change is unknown, or if `spec` contains the version.
         """
         if not self.spec or (version and self.allows_version(version)):
             return ""
@@ -113,11 +113,11 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.package}{self.spec}" if self.spec else ""
 
     def covers_version(self, version: str) -> bool:
-        """Whether a version is between `first` and `last`."""
+        """Return whether a version is between `first` and `last`."""
         return version in SpecifierSet(f">={self.first},<={self.last}", prereleases=True)
 
     def allows_version(self, version: str) -> bool:
-        """Whether a version has the name, according to `spec`."""
+        """Return whether a version has the name, according to `spec`."""
         return bool(self.spec) and version in SpecifierSet(self.spec, prereleases=True)
 
 
@@ -133,7 +133,7 @@ def load_package_names() -> dict[str, PackageNames]:
 
 
 class InventedName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name that exists in no release: its pattern, the cause and the remedy."""
+    """A name that exists in no release, as a pattern with cause and remedy."""
 
     pattern: str
     cause: str
@@ -156,14 +156,14 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @lru_cache(maxsize=1)
 def load_name_table() -> Names:
-    """Load the bundled table."""
+    """Load the bundled table of names."""
     return yaml_data.load_yaml_data(files.data("diagnose/facts/names.yaml"), Names)
 
 
 def argument_existence(callee: str, name: str) -> Existence | None:
     """Return the versions in which `callee` accepts the argument `name`.
 
-    `callee` is, for example, `SFTTrainer` or `LLM.generate`. Return None if no callable with this
+    `callee` is, for example, `SFTTrainer` or `LLM.generate`. Returns None if no callable with this
     name is known.
     """
     callee = callee.removesuffix(".__init__")
@@ -231,10 +231,7 @@ def module_existence(module: str) -> Existence | None:
 
 
 def exact_module_existence(module: str) -> Existence | None:
-    """Return the versions that have exactly this module.
-
-    Return None if all versions have it, or none.
-    """
+    """Return the versions that have exactly this module, or None if all or no versions have it."""
     package = load_package_names().get(module.partition(".")[0])
     spec = package.look_up_versions(package.modules, module) if package is not None else None
     if package is None or spec is None:
@@ -245,7 +242,7 @@ def exact_module_existence(module: str) -> Existence | None:
 def variable_existence(name: str) -> Existence | None:
     """Return the versions that read an environment variable.
 
-    Return None if the package has no table of variables.
+    Returns None if the package has no table of variables.
     """
     package = next(
         (
@@ -271,7 +268,7 @@ def variable_existence(name: str) -> Existence | None:
 def symbol_existence(name: str) -> Existence | None:
     """Return the versions of torch in which libc10 or libc10_cuda exports a symbol.
 
-    Return None if all versions export the symbol, or if another library does.
+    Returns None if all versions export the symbol, or if another library does.
     """
     package = load_package_names().get("torch")
     spec = package.look_up_versions(package.symbols, name) if package is not None else None
@@ -281,10 +278,7 @@ def symbol_existence(name: str) -> Existence | None:
 
 
 def name_owner(name: str) -> str:
-    """Return the package of an import name, or of a class that only one package defines.
-
-    Return "" for other names.
-    """
+    """Return the package with this import name, or the only package with this class, or ""."""
     for package in load_package_names().values():
         if name in package.arguments or name in package.members:
             return package.package
@@ -321,7 +315,7 @@ def _classes() -> Mapping[str, tuple[str, ...]]:
 def accepting(name: str) -> Existence | None:
     """Return the versions in which the argument `name` is accepted.
 
-    Return None unless exactly one package is known to have a class or function with this argument.
+    Returns None unless exactly one package is known to have a class or function with this argument.
     """
     found = {
         package.package: package.existence(spec)
@@ -333,26 +327,20 @@ def accepting(name: str) -> Existence | None:
 
 
 def exporting_package(name: str) -> str:
-    """Return the package that exports a function, such as peft for get_peft_model.
-
-    Return "" if the package is unknown.
-    """
+    """Return the package that exports a function, such as peft for get_peft_model, or ""."""
     functions = load_name_table().functions.items()
     return next((package for package, names in functions if name in names.split()), "")
 
 
 def distribution_of_module(module: str) -> str:
-    """Return the package to install for a module, from its import name."""
+    """Return what to install for a module: a package, possibly with installation notes."""
     names = load_name_table().import_names
     distributions = (names[path] for path in _parent_packages(module) if path in names)
     return next(distributions, normalize_package(module.partition(".")[0]))
 
 
 def package_name(module: str) -> str:
-    """Return the package that provides a module, without installation notes.
-
-    Return "" if `module` is "".
-    """
+    """Return the package that provides a module, without installation notes, or "" for ""."""
     return distribution_of_module(module).partition(" ")[0]
 
 
@@ -373,7 +361,7 @@ def _renamed_parameters() -> Mapping[str, Mapping[str, str]]:
 def renamed_parameter(package: str, callee: str, parameter: str) -> str:
     """Return the name of a parameter in newer versions of `package`.
 
-    `callee` is a class or function without its module. Return "" if no new name is known.
+    `callee` is a class or function without its module. Returns "" if no new name is known.
     """
     table = _renamed_parameters().get(package, {})
     return table.get(f"{callee}.{parameter}") or table.get(parameter, "")

@@ -1,4 +1,4 @@
-"""Groups the facts of a module by scope, and finds the definitions of expressions.
+"""Groups the facts about a module by scope, and finds the definitions of expressions.
 
 Determines which statements run when the module is imported or one of its functions is called, and
 the definitions of expressions such as "super().__init__" and "self.llm.generate".
@@ -23,7 +23,7 @@ MAKERS = ("__init__", "__new__", "__post_init__")  # methods that constructing a
 
 
 class Scopes:
-    """The facts of a module, grouped by scope."""
+    """The facts about a module, grouped by scope."""
 
     def __init__(self, facts: ModuleFacts) -> None:
         self.facts = facts
@@ -38,7 +38,7 @@ class Scopes:
         self._names = sorted({*self.imports, *self.calls, *self.attributes})
 
     def scope_runner(self, scope: str) -> str:
-        """Return the function whose call runs the statements of `scope`, or "" for import.
+        """Return the function that runs the statements of `scope`, or "" if the import does.
 
         A class body runs with the enclosing scope. Nested functions are assumed to be called.
         """
@@ -65,7 +65,7 @@ class Scopes:
         ]
 
     def is_method(self, runner: str) -> bool:
-        """Whether `runner` is a method that construction of an object does not call."""
+        """Return whether `runner` is a method that the construction of an object does not call."""
         owner, _, name = runner.rpartition(".")
         return owner in self.classes and name not in MAKERS
 
@@ -90,7 +90,7 @@ _scopes: dict[int, Scopes] = {}
 
 
 def module_scopes(facts: ModuleFacts) -> Scopes:
-    """Return the scopes of a module. Cached."""
+    """Return the cached scopes of a module."""
     found = _scopes.get(id(facts))
     if found is None:
         if len(_scopes) >= _MOST_SCOPES:
@@ -100,10 +100,10 @@ def module_scopes(facts: ModuleFacts) -> Scopes:
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """The meaning of a call or read: `found`, the member `name` of the class or module `holder`.
+    """The meaning of a call or read: the definition `found`, as member `name` of `holder`.
 
-    `path` is the path under which the reading module imports the object ("vllm.SamplingParams"), or
-    "".
+    `holder` is a class or module. `path` is the path under which the reading module imports the
+    object ("vllm.SamplingParams"), or "".
     """
 
     found: LookupResult = UNKNOWN_RESULT
@@ -136,10 +136,7 @@ def find_meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -
 def find_alternatives(
     modules: Modules, facts: ModuleFacts, fact: Call | Attribute
 ) -> list[Meaning]:
-    """Return the definitions for each possible class of a receiver.
-
-    The result is empty if only one class is possible.
-    """
+    """Return the definitions for each possible class of a receiver, or [] for a single class."""
     if not fact.receiver.endswith("()"):
         return []
     expression = fact.callee if isinstance(fact, Call) else fact.expression
@@ -154,7 +151,6 @@ _cached_meanings: WeakKeyDictionary[Modules, dict[tuple[object, ...], LookupResu
 
 
 def _first_part(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> LookupResult:
-    """Return the definition of the first component of an expression. Cached."""
     memory = _cached_meanings.setdefault(modules, {})
     key = (facts.module, name, scope)
     if key not in memory:
@@ -171,7 +167,6 @@ def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -
 
 
 def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
-    """Return a member of a class or module."""
     if holder.state != "defined" or "." in name:
         return Meaning()
     lookup_result = classes.find_member(modules, holder, name)
@@ -184,7 +179,7 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
 
 
 def import_path(lookup_result: LookupResult) -> str:
-    """Return the dotted path under which a module imports a result."""
+    """Return the dotted path under which a module imports the definition."""
     if isinstance(lookup_result.definition, ModuleFacts):
         return lookup_result.definition.module
     if lookup_result.trace:

@@ -1,6 +1,7 @@
 """Determines the parameters of functions and classes.
 
-Parameters are None if an unknown decorator, base class or metaclass may change them.
+The parameters are unknown (None) if an unrecognized decorator, base class or metaclass may change
+them.
 """
 
 from __future__ import annotations
@@ -93,10 +94,10 @@ def find_signature(
 
 
 def parameter_names(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
-    """Return the parameter names that inspect.signature returns for a definition.
+    """Return the parameter names that inspect.signature returns, or None if unknown.
 
-    Return None if they are unknown. In contrast to `find_signature`, the parameters of callees to
-    which `**kwargs` is forwarded are excluded.
+    In contrast to `find_signature`, the parameters of callees to which `**kwargs` is forwarded are
+    excluded.
     """
     definition = follow_assignment(modules, lookup_result).definition
     if isinstance(definition, Function) and any(
@@ -157,7 +158,6 @@ def _add_callee_parameters(
     call_signature: CallSignature,
     depth: int,
 ) -> CallSignature:
-    """Return `call_signature` extended with the parameters of callees that receive `**kwargs`."""
     read = module_sources(modules)
     if call_signature.varkw and not function.kwargs_callees and read is not None:
         return _restrict_keywords(call_signature, read.accepted_keywords(home, function))
@@ -175,7 +175,6 @@ def _add_callee_parameters(
 def _join_signatures(
     function: Function, call_signature: CallSignature, callees: Iterable[CallSignature | None]
 ) -> CallSignature:
-    """Return the signature of a function, extended with keywords of its callees."""
     parameters = {parameter.name: parameter for parameter in call_signature.parameters}
     for name in function.popped_keys:
         parameters.setdefault(name, Parameter(name, "keyword", default=True))
@@ -192,7 +191,6 @@ def _join_signatures(
 def _restrict_keywords(
     call_signature: CallSignature, taken: frozenset[str] | None
 ) -> CallSignature:
-    """Return `call_signature` with `**kwargs` limited to the keywords `taken`, if known."""
     if taken is None:
         return call_signature
     more = tuple(Parameter(name, "keyword", default=True) for name in sorted(taken))
@@ -214,7 +212,7 @@ def _class_signature(
 def _constructor_signature(
     modules: Modules, lookup_result: LookupResult, chain: Sequence[LookupResult], depth: int
 ) -> CallSignature | None:
-    """Return the constructor of a class.
+    """Return the parameters of a class's constructor.
 
     `chain` contains the ancestors, starting with the class that is called.
     """
@@ -261,7 +259,7 @@ def _style(definition: Class, home: ModuleFacts) -> str | None:
 
 
 def _field_signature(modules: Modules, lookup_result: LookupResult) -> CallSignature | None:
-    """Return the parameters of a dataclass. Fields of base dataclasses precede its own."""
+    """Return the parameters of a dataclass. Fields of base dataclasses come first."""
     fields: dict[str, Parameter] = {}
     for ancestor in reversed(class_ancestors(modules, lookup_result)):
         if not isinstance(ancestor.definition, Class) or ancestor.home is None:
@@ -287,7 +285,7 @@ def _add_fields(fields: dict[str, Parameter], definition: Class) -> None:
 def _base_signature(
     modules: Modules, lookup_result: LookupResult, base: str
 ) -> CallSignature | None:
-    """Return the constructor that a base class such as Struct or NamedTuple generates."""
+    """Return the generated constructor of a base class such as Struct or NamedTuple."""
     if base not in ("msgspec.Struct", "typing.NamedTuple", "typing_extensions.NamedTuple"):
         return None
     fields: dict[str, Parameter] = {}
@@ -306,7 +304,7 @@ def keyword_receiver(
     """Return the callable of another package that receives keywords from a class or function.
 
     `owner` returns the package of a module. A class passes keywords to the constructor of its base
-    class. A function passes its `**kwargs` to one callee.
+    class. A function passes its `**kwargs` to a single callee.
     """
     home = lookup_result.home
     package = owner(home.module) if home is not None else None
@@ -335,7 +333,7 @@ def _foreign_base(
 ) -> LookupResult | None:
     """Return the first base class in another package.
 
-    Return None unless all classes before it pass keywords on.
+    Returns None unless all classes before it pass keywords on.
     """
     for ancestor in class_ancestors(modules, lookup_result):
         definition, home = ancestor.definition, ancestor.home

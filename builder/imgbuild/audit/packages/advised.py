@@ -74,10 +74,7 @@ def _advised_in_source(
 
 
 def _modules(body: Sequence[ast.stmt], root: str) -> tuple[str, ...]:
-    """Return the modules that statements import.
-
-    The result is empty if one of them is below `root`.
-    """
+    """Return the modules that statements import, or () if one of them is below `root`."""
     modules: set[str] = set()
     for statement in body:
         if isinstance(statement, ast.Import):

@@ -1,4 +1,4 @@
-"""Reads the shared objects and the interpreter of an image's base from Debian packages.
+"""Reads the shared objects and the interpreter of an image's base.
 
 The facts are cached in the store under the sha256 of the Debian package.
 """
@@ -54,7 +54,7 @@ def read_standalone(
 ) -> list[ElfFacts]:
     """Return the interpreter in `archive`, its libraries and its extension modules.
 
-    Raises IntegrityError if a file is damaged, like `read_base`.
+    Raises IntegrityError if a file is damaged.
     """
     facts = read_fact(store, STANDALONE_FACT, _key(archive), tuple[ElfFacts, ...])
     if facts is None:
@@ -79,12 +79,15 @@ def libraries_loaded_first(facts: Sequence[ElfFacts], python: str) -> list[ElfFa
 
 
 def is_read(archive: PythonArchive, store: Store) -> bool:
-    """Whether the facts of `archive` are stored, so that `read_standalone` does not open it."""
+    """Return whether the facts about `archive` are stored.
+
+    If they are, `read_standalone` does not open the archive.
+    """
     return store.fact(STANDALONE_FACT, _key(archive)) is not None
 
 
 def linked_libraries(links: Mapping[str, str]) -> list[ElfFacts]:
-    """Return the entries of `links` in folders that the dynamic linker searches.
+    """Return the links that the dynamic linker can find, as libraries.
 
     `links` maps paths to targets.
     """
@@ -101,7 +104,7 @@ def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:
 
 
 def stored_libraries(deb: Deb, store: Store) -> tuple[ElfFacts, ...] | None:
-    """Return the libraries of `deb`, from the cache or from the published facts."""
+    """Return the libraries of `deb`, from the cache or from the published facts, or None."""
     libraries = read_fact(store, FACT, _key(deb), tuple[ElfFacts, ...])
     return libraries if libraries is not None else published_facts().deb_libraries(deb.sha256)
 

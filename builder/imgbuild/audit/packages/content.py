@@ -58,7 +58,7 @@ class WheelContent(Protocol):
         """Return the contents of the members `names`. Missing members are omitted."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the content of a member in pieces. The content is checked while it is read."""
+        """Yield the content of a member in pieces, while checking it."""
 
 
 class LocalContent:
@@ -95,7 +95,7 @@ class LocalContent:
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the content of a member in pieces. The content is checked while it is read."""
+        """Yield the content of a member in pieces, while checking it."""
         member = self.members()[name]
         with FileReader() as files:
 
@@ -120,7 +120,7 @@ class RemoteContent:
         self._members: dict[str, WheelMember] | None = None
 
     def members(self) -> Mapping[str, WheelMember]:
-        """Return all members by name.
+        """Return all members by name in the zip archive.
 
         Raises FetchFailed, or IntegrityError if the file is not a zip file.
         """
@@ -205,7 +205,6 @@ def _directory(file: io.BufferedReader, label: str) -> dict[str, WheelMember]:
 
 
 def _header(head: bytes, label: str, name: str) -> int:
-    """Return the length of the local header that starts with `head`."""
     if len(head) < LOCAL_STRUCT.size or head[:4] != b"PK\3\4":
         refuse_wheel(label, name, "no local header at the offset listed in the directory")
     *_, name_length, extra_length = LOCAL_STRUCT.unpack(head)

@@ -47,7 +47,7 @@ class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstalledEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of a Python.
+    """The packages of a Python installation.
 
     `python` is "3.12.4", or "3.12" if the interpreter was not run. `folders` are the site-packages
     folders in the order of `sys.path`. If several folders contain a package, the first one is used.
@@ -66,7 +66,7 @@ class _EnvironmentPlace(msgspec.Struct, frozen=True):
 
 
 def open_environment(where: str | None, *, python: str | None = None) -> InstalledEnvironment:
-    """Return the environment at `where`, which is a folder, a Python or site-packages.
+    """Return the environment at `where`: a folder, a Python or site-packages.
 
     If `where` is None, the active environment is opened. `python` is the version for a folder from
     which it cannot be determined. Raises InputError if there is no environment or it contains no
@@ -88,7 +88,7 @@ def open_environment(where: str | None, *, python: str | None = None) -> Install
 def active_environment() -> Path:
     """Return the path of the active environment.
 
-    The first of these is used: $VIRTUAL_ENV, $CONDA_PREFIX, ./.venv, python3 on PATH.
+    This is $VIRTUAL_ENV, $CONDA_PREFIX, ./.venv or python3 on PATH, whichever is found first.
     """
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if os.environ.get(name):
@@ -182,7 +182,6 @@ def _version_in_path(*folders: Path) -> str:
 def _packages(
     folders: Iterable[Path],
 ) -> tuple[tuple[InstalledPackage, ...], tuple[UncheckedPart, ...]]:
-    """Return the packages, sorted by name, and the packages that cannot be read."""
     packages: dict[str, InstalledPackage] = {}
     unread: list[UncheckedPart] = []
     for folder in folders:
@@ -235,7 +234,6 @@ def _package(info: Path) -> InstalledPackage | UncheckedPart:
 
 
 def _headers(info: Path) -> dict[str, str]:
-    """Return the name and version from the first lines of METADATA."""
     for file_name in ("METADATA", "PKG-INFO"):
         try:
             with (info / file_name).open(encoding="utf-8", errors="replace") as file:
@@ -256,7 +254,7 @@ def _unowned_modules(
 ) -> tuple[UncheckedPart, ...]:
     """Return modules and folders on `sys.path` that no package lists.
 
-    There is one entry for each folder.
+    Each folder has one entry.
     """
     by_folder: dict[Path, set[str]] = {}
     for package in packages:

@@ -1,7 +1,7 @@
 """Determines from the file name which Python versions can load an extension module.
 
 Only Python 3.12 loads `_C.cpython-312-x86_64-linux-gnu.so`, and any Python loads `_C.abi3.so` and
-`_C.so`. A wheel for several Pythons may contain builds for only some of them. Platforms and
+`_C.so`. A wheel for several Python versions may contain builds for only some of them. Platforms and
 free-threaded builds ("cpython-313t") are not distinguished, because a wheel is for one platform.
 """
 
@@ -16,10 +16,7 @@ _BUILD = re.compile(r"\.cpython-(\d)(\d+)[a-z]*(?:-[\w-]+)?\.so$")
 
 
 def python_for_extension(file: str) -> str:
-    """Return the Python version that loads an extension module, such as "3.12".
-
-    Return "" if any version loads it.
-    """
+    """Return the Python version that loads an extension module ("3.12"), or "" for any version."""
     match = _BUILD.search(file) if file.endswith(".so") else None
     return f"{match[1]}.{match[2]}" if match is not None else ""
 
@@ -30,7 +27,7 @@ def extension_modules(files: Iterable[str], python: str) -> dict[str, str]:
 
 
 def other_builds(files: Iterable[str], modules: Container[str]) -> dict[str, list[str]]:
-    """Map each extension module to the Pythons for which `files` contains a build.
+    """Map each extension module to the Python versions for which `files` contains a build.
 
     Only extension modules that `modules` lacks are included.
     """

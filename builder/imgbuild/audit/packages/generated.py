@@ -20,7 +20,7 @@ _CALL = re.compile(
 
 
 class GeneratedCode(msgspec.Struct, frozen=True, array_like=True):
-    """A file that compares the version of protobuf with `version` and `suffix` ("-rc1")."""
+    """A file that requires protobuf `version` with the `suffix` ("-rc1") when it is imported."""
 
     file: str
     line: int

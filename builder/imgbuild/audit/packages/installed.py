@@ -44,7 +44,7 @@ class InstalledContent:
     def members(self) -> Mapping[str, WheelMember]:
         """Return all files by path relative to site-packages.
 
-        Byte code and files outside site-packages, such as programs, are omitted. Raises
+        Bytecode and files outside site-packages, such as programs, are omitted. Raises
         IntegrityError if RECORD is damaged.
         """
         return {
@@ -103,7 +103,7 @@ class InstalledContent:
         return stats
 
     def _metadata(self) -> Iterator[tuple[str, Path]]:
-        """Yield METADATA or PKG-INFO, under the name used in a wheel."""
+        """Yield METADATA or PKG-INFO, under its name in a wheel."""
         for file_name in ("METADATA", "PKG-INFO"):
             place = self._info / file_name
             if place.is_file():
@@ -217,9 +217,9 @@ def _recorded_paths(record: Path, label: str) -> Iterator[str]:
 
 
 def _files_below(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
-    """Yield all files of a folder as `top/…`, without byte code.
+    """Yield all files of a folder as `top/…`, without bytecode.
 
-    If `folder` is a file, it is the only item.
+    If `folder` is a file, only this file is yielded.
     """
     if folder.is_file():
         yield top, folder

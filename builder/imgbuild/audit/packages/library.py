@@ -1,9 +1,9 @@
-"""Caches the facts of wheels in the store, so that each wheel is read once.
+"""Caches the facts about wheels in the store, so that each wheel is read once.
 
 The key consists of the sha256 of the wheel and a hash of the reading code. Modules are read on
 demand and stored in one blob for each wheel. `save` adds to the blob under a lock, so that
-processes that read the same wheel do not overwrite each other's facts. Facts of remote wheels are
-stored separately. The sha256 of a local wheel was checked, but ranges of a remote wheel were
+processes that read the same wheel do not overwrite each other's facts. Facts about remote wheels
+are stored separately. The sha256 of a local wheel was checked, but ranges of a remote wheel were
 checked only by CRC.
 """
 
@@ -93,7 +93,7 @@ class SearchText(msgspec.Struct, frozen=True):
 
 
 class LibraryWheel:
-    """The facts of a wheel in the library, read on demand. Not thread-safe."""
+    """The facts about a wheel in the library, read on demand. Not thread-safe."""
 
     def __init__(
         self, wheel: Wheel, where: Path | str, library: Library, omit: Sequence[str] = ()
@@ -153,18 +153,18 @@ class LibraryWheel:
         return self.index.metadata
 
     def modules(self, python: str) -> Mapping[str, str]:
-        """Map each module to the file that Python `python` imports: a source or "….so"."""
+        """Map each module to the file that Python `python` imports: a source file or "….so"."""
         if python not in self._modules:
             self._modules[python] = extension_modules(self.files, python)
         return self._modules[python]
 
     @cached_property
     def sources(self) -> Mapping[str, str]:
-        """The source file of each module, even if an extension module takes precedence over it."""
+        """The source file of each module, even if Python would import an extension module."""
         return _sources(self.files)
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Return the contents of small files, cached. Missing files are omitted."""
+        """Return the contents of small files, which are cached. Missing files are omitted."""
         contents: dict[str, bytes] = {}
         missing: list[str] = []
         published = (
@@ -218,7 +218,7 @@ class LibraryWheel:
 
     @cached_property
     def generated_code(self) -> tuple[GeneratedCode, ...]:
-        """The protobuf-generated modules that check the version of protobuf."""
+        """The protobuf-generated modules that check the protobuf version."""
         if not generated_files(self.files):
             return ()
         codes = self._read_once(
@@ -228,7 +228,7 @@ class LibraryWheel:
 
     @cached_property
     def advised_extras(self) -> tuple[AdvisedExtra, ...]:
-        """The extras of the package that its import errors recommend."""
+        """The extras that the package recommends in its import errors."""
         if not part_files(self.files):
             return ()
         form = tuple[AdvisedExtra, ...]
@@ -250,7 +250,7 @@ class LibraryWheel:
         return self._mentions[key]
 
     def text(self, parent: str) -> SearchText:
-        """Return the sources of all modules below `parent`."""
+        """Return the sources of all modules below `parent`, for text search."""
         if parent not in self._texts:
             text = self._stored_value(TEXT, SearchText, f"/{parent}")
             if text is None:
@@ -276,7 +276,7 @@ class LibraryWheel:
     # -- modules
 
     def module(self, name: str) -> ModuleFacts | None:
-        """Return the facts of module `name`, or None if it has no source."""
+        """Return the facts about the module `name`, or None if it has no source."""
         if name not in self._found:
             self._library.prefetch({self: [name]})
         return self._found.get(name)
@@ -303,12 +303,12 @@ class LibraryWheel:
         return missing
 
     def add_facts(self, facts: Mapping[str, ModuleFacts]) -> None:
-        """Add facts of modules. `save` stores them."""
+        """Add facts about modules. `save` stores them."""
         self._found.update(facts)
         self._new.update(facts)
 
     def save(self) -> None:
-        """Store the modules and the mentions that were read since the last call."""
+        """Store the facts and search results since the last call."""
         if self._new_mentions:
             with self._library.store.hold_lock(f"audit-{self.wheel.sha256}"):
                 mentions = self._mentions or {}
@@ -330,10 +330,7 @@ class LibraryWheel:
     # -- shared objects
 
     def elf_facts(self) -> tuple[ElfFacts, ...]:
-        """Return the shared objects and programs.
-
-        The result is empty for a remote wheel.
-        """
+        """Return the shared objects and programs, or () for a remote wheel."""
         self._library.prefetch_elf_facts([self])
         return tuple(
             facts for facts in self.stored_elf_facts() or () if not self._is_omitted(facts.file)
@@ -352,7 +349,7 @@ class LibraryWheel:
     def assemblers(self) -> tuple[ElfFacts, ...]:
         """The assemblers for GPU code.
 
-        Those of a remote wheel are fetched, unless one of them is large.
+        Assemblers in a remote wheel are fetched, unless one of them is large.
         """
         stored = self.stored_elf_facts()
         if stored is not None:
@@ -379,7 +376,7 @@ class LibraryWheel:
         )
 
     def keep_elf_facts(self, elf_facts: tuple[ElfFacts, ...]) -> None:
-        """Store the facts of the wheel's shared objects."""
+        """Store the facts about the wheel's shared objects."""
         self._elf_facts = elf_facts
         self._store_value(ELF_FACTS, elf_facts)
 
@@ -412,10 +409,7 @@ class LibraryWheel:
         )
 
     def _read_once(self, kind: str, form: type[T], read: Callable[[], T]) -> T:
-        """Return a fact from the published facts or the store, or else from `read`.
-
-        `form` is the type of the fact.
-        """
+        """Return a fact of the type `form` from the published facts, the store or `read`."""
         kinds = (kind,) if self.is_local else (kind, kind + REMOTE_SUFFIX)
         for each in kinds:
             stored = read_fact(self._library.store, each, self.wheel.sha256, form)
@@ -440,7 +434,7 @@ class LibraryWheel:
 
 
 class Library:
-    """The facts of all wheels, and the store that caches them. Closing saves the facts."""
+    """The facts about all wheels, and the store that caches them. Closing saves the facts."""
 
     def __init__(
         self,
@@ -463,7 +457,7 @@ class Library:
 
     @contextlib.contextmanager
     def progress(self, title: str, packages: int, reporter: Reporter) -> Iterator[None]:
-        """Show a progress bar for the packages read in this context. `packages` is their number."""
+        """Show a progress bar for the `packages` packages that are read in this context."""
         with reporter.progress(title, packages, unit="packages read") as bar:
             self._bar = bar
             try:
@@ -498,7 +492,7 @@ class Library:
         self.save()
 
     def wheel(self, wheel: Wheel, where: Path | str, omit: Sequence[str] = ()) -> LibraryWheel:
-        """Return the facts of `wheel`, located at `where` (a file or URL).
+        """Return the facts about `wheel`, which is at `where` (a file or URL).
 
         Paths relative to site-packages that match the patterns `omit` are treated as missing.
         """
@@ -509,7 +503,7 @@ class Library:
         return library_wheel
 
     def prefetch(self, requested: Mapping[LibraryWheel, Iterable[str]]) -> None:
-        """Read modules of several wheels together, in several processes and with few requests."""
+        """Read modules of several wheels, in several processes and with few requests."""
         requests = {
             library_wheel: library_wheel.lacking(names)
             for library_wheel, names in requested.items()
@@ -527,7 +521,7 @@ class Library:
             self._count_package(library_wheel)
 
     def prefetch_elf_facts(self, library_wheels: Sequence[LibraryWheel]) -> None:
-        """Read the shared objects of local wheels in `library_wheels` that were not read before."""
+        """Read the shared objects of the local wheels that were not read before."""
         unread = [
             library_wheel
             for library_wheel in library_wheels
@@ -562,7 +556,7 @@ class Library:
         return value
 
     def save(self) -> None:
-        """Store all modules that were read since the last call."""
+        """Store all facts that were read since the last call."""
         for library_wheel in self._library_wheels.values():
             library_wheel.save()
 
@@ -581,11 +575,10 @@ def unpack_value(data: bytes, form: type[T]) -> T | None:
 
 
 def read_fact(store: Store, kind: str, key: str, form: type[T]) -> T | None:
-    """Return the fact in the store that `pack_value` encoded. None if it is missing or invalid."""
+    """Return the fact that `pack_value` encoded, or None if it is missing or invalid."""
     data = store.fact(kind, key)
     return unpack_value(data, form) if data is not None else None
 
 
 def _sources(files: Iterable[str]) -> dict[str, str]:
-    """Map each module with source code to its file."""
     return find_modules(file for file in files if file.endswith(".py"))

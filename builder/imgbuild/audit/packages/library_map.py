@@ -90,7 +90,7 @@ class LibraryMap:
         ]
 
     def defines_symbol(self, package: str, symbol: str) -> bool:
-        """Whether a library visible to a file of `package` defines a symbol."""
+        """Return whether a library that is visible to files of `package` defines a symbol."""
         number = int.from_bytes(symbol_hash(symbol.encode()), "little") & SYMBOL_MASK
         return number in self._public_symbols or number in self._private_symbols(package)
 
@@ -130,7 +130,7 @@ class LibraryMap:
 
 
 def _symbols(facts: ElfFacts) -> Iterator[int]:
-    """Return the exported symbols of a file, as far as the published facts contain them."""
+    """Yield the exported symbols of a file, as far as the published facts contain them."""
     return map(SYMBOL_MASK.__and__, array("Q", facts.defined))
 
 
@@ -144,5 +144,5 @@ def _stem_and_number(library: str) -> tuple[str, str]:
 
 
 def is_private(file: str) -> bool:
-    """Whether a library is a private copy, which only the package that contains it uses."""
+    """Return whether a library is a private copy, which only its package uses."""
     return _PRIVATE.search(file) is not None

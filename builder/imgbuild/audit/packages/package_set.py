@@ -1,4 +1,4 @@
-"""Provides a package set: the modules and files of packages installed for one Python."""
+"""Provides a package set: the modules and files of packages installed for one Python version."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\
 
 
 class ModuleMap(msgspec.Struct, frozen=True):
-    """The packages that have modules, for one Python.
+    """The packages that contain modules, for one Python version.
 
-    `owners` maps each module to its package. If several packages have the module, the first by name
-    is used. `folders` maps each folder that contains modules but no `__init__` to its packages,
-    sorted.
+    `owners` maps each module to its package. If several packages contain the module, the
+    alphabetically first package is used. `folders` maps each folder that contains modules but no
+    `__init__` to its packages, sorted.
     """
 
     owners: dict[str, str]
@@ -102,16 +102,13 @@ class PackageSet:
         return tuple(sorted(self.wheels))
 
     def version(self, package: str) -> str | None:
-        """Return the version of `package`, or None if it is not in the package set.
-
-        The name can be in any spelling.
-        """
+        """Return the version of `package` (in any spelling), or None if it is not installed."""
         name = normalize_package(package)
         library_wheel = self.wheels.get(name)
         return library_wheel.version if library_wheel is not None else self._known.get(name)
 
     def metadata(self, package: str) -> WheelMetadata | None:
-        """Return METADATA of `package`, or None if the package set does not contain it."""
+        """Return the METADATA of `package`, or None if it is not installed."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.metadata if library_wheel is not None else None
 
@@ -122,7 +119,7 @@ class PackageSet:
     def files(self, package: str) -> Mapping[str, int]:
         """Map the paths in the wheel of `package` to sizes.
 
-        The result is empty if the package set does not contain the package.
+        Returns {} if the package is not installed.
         """
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.files if library_wheel is not None else {}
@@ -133,7 +130,7 @@ class PackageSet:
         return library_wheel.read([path]).get(path) if library_wheel is not None else None
 
     def generated_code(self, package: str) -> tuple[GeneratedCode, ...]:
-        """Return the protobuf-generated modules of `package` that check the version of protobuf."""
+        """Return the protobuf-generated modules of `package` that check the protobuf version."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.generated_code if library_wheel is not None else ()
 
@@ -151,7 +148,7 @@ class PackageSet:
                 yield package, facts
 
     def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
-        """Return the extras of `package` that its import errors recommend."""
+        """Return the extras that `package` recommends in its import errors."""
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.advised_extras if library_wheel is not None else ()
 
@@ -165,7 +162,7 @@ class PackageSet:
     def modules_of(self, package: str) -> Mapping[str, str]:
         """Map each module of `package` to its file in the wheel.
 
-        The result is empty if the package set does not contain the package.
+        Returns {} if the package is not installed.
         """
         library_wheel = self.wheels.get(normalize_package(package))
         return library_wheel.modules(self._release) if library_wheel is not None else {}
@@ -186,7 +183,7 @@ class PackageSet:
         return None
 
     def exists(self, module: str) -> bool | None:
-        """Whether `module` can be imported, or None if unknown. The module is not read."""
+        """Return whether `module` can be imported, or None if unknown. The module is not read."""
         if self._is_stdlib(module):
             return stdlib.opaque_module(module, self.python) is not None
         if module in self._owners or module in self._folders:
@@ -195,9 +192,9 @@ class PackageSet:
         return None if opaque is not None else False
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
-        """Return the facts of a module, or None if it is missing.
+        """Return the facts about a module, or None if it is missing.
 
-        Return an OpaqueModule if the names of the module are unknown.
+        Returns an OpaqueModule if the names of the module are unknown.
         """
         if self._is_stdlib(name):
             return stdlib.opaque_module(name, self.python)
@@ -230,7 +227,7 @@ class PackageSet:
 
     @cached_property
     def _module_map(self) -> ModuleMap:
-        """The owners of all modules. Cached, because the files of every wheel determine them."""
+        """The packages of all modules, cached because the files of every wheel determine them."""
         return self._library.cached_set_value(
             MODULE_MAP, self._release, list(self.wheels.values()), ModuleMap, self._read_module_map
         )
@@ -256,7 +253,7 @@ class PackageSet:
         )
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """Return the modules below the module `package` whose source contains the word."""
+        """Return the modules below the module `package` whose source contains `word`."""
         owner = self._owners.get(package)
         if owner is None:
             return ()
@@ -299,7 +296,7 @@ class PackageSet:
         return None
 
     def _is_shared(self, module: str) -> bool:
-        """Whether missing packages may have modules below `module`, as they may below `nvidia`."""
+        """Return whether missing packages may have modules below `module`, as below `nvidia`."""
         if module in self._folders:
             return True
         if module not in self._shared:
@@ -323,7 +320,7 @@ class PackageSet:
         return self._injections(module).may_create(name)
 
     def _may_serve(self, name: str, parent: str) -> bool:
-        """Whether the top-level module above `parent` creates modules with names like `name`."""
+        """Return whether the top-level module above `parent` creates modules with such names."""
         top = parent.partition(".")[0]
         facts = self.module(top) if top != parent else None
         registers = isinstance(facts, ModuleFacts) and (facts.registers or facts.aliases)
@@ -354,7 +351,7 @@ class Injections:
                 self._computed = True
 
     def has_form_of(self, name: str) -> bool:
-        """Whether the module may create `name` from its own name and the files that it globs.
+        """Return whether the module may create `name` from its own name and from globbed files.
 
         An example of such a name is f"{__name__}.models.{model}.{module}_fast".
         """
@@ -371,7 +368,6 @@ class Injections:
 
     @cached_property
     def _forms(self) -> list[tuple[re.Pattern[str], str]]:
-        """The patterns of computed module names, with their ends."""
         return list(self._read_forms())
 
     def _read_forms(self) -> Iterator[tuple[re.Pattern[str], str]]:
@@ -384,7 +380,7 @@ class Injections:
                 yield re.compile(text.decode()), ""
 
     def may_create(self, name: str) -> bool:
-        """Whether the module may create `name`."""
+        """Return whether the module may create `name`."""
         if self._any or any(name == each or name.startswith(f"{each}.") for each in self._named):
             return True
         child = name.removeprefix(f"{self._module}.").partition(".")[0].encode()

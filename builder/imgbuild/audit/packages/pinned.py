@@ -25,7 +25,7 @@ ANY_GLIBC = "2.99"
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a package, and the requested extras.
+    """A version of a package, with the requested extras.
 
     `url` is the URL in `NAME @ URL`, or "".
     """

@@ -129,14 +129,14 @@ class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     elf_facts: tuple[ElfFacts, ...] | None = None
 
     def module(self, name: str) -> ModuleFacts | None:
-        """Return the facts of a module, or None if they are unknown."""
+        """Return the facts about a module, or None if they are unknown."""
         raw = self.modules.get(name)
         return absolute_lines(raw) if raw is not None else None
 
     def installed_files(self, key: str) -> tuple[tuple[str, int, int], ...] | None:
         """Return the path, CRC and size of each file that is installed with the arguments `key`.
 
-        The path is written as in RECORD. Return None if the files are unknown.
+        The path is written as in RECORD. Returns None if the files are unknown.
         """
         difference = next((each for each in self.installed if key in each.keys), None)
         if difference is None:
@@ -151,7 +151,7 @@ class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedFacts:
-    """The facts in one file, decoded one package at a time. Not thread-safe."""
+    """The facts in a facts file, decoded one package at a time. Not thread-safe."""
 
     def __init__(self, file: FactsFile) -> None:
         self._file = file
@@ -160,10 +160,7 @@ class PublishedFacts:
         self._names: Mapping[Sha256, tuple[str, ...]] | None = None
 
     def wheel(self, package: str, sha256: Sha256) -> PublishedWheelFacts | None:
-        """Return the facts about a wheel, without its shared objects.
-
-        Return None if the wheel is not published.
-        """
+        """Return the facts about a published wheel, without its shared objects, or None."""
         known = self._package(package)
         return known.wheel(sha256, self._file) if known is not None else None
 
@@ -202,8 +199,6 @@ class PublishedFacts:
 
 
 class _PackageFacts:
-    """The facts about the wheels of a package."""
-
     def __init__(self, facts: PublishedPackageFacts) -> None:
         self._facts = facts
         self._numbers = {sha256: number for number, sha256 in enumerate(facts.wheels)}
@@ -323,7 +318,7 @@ def elf_lists(files: Sequence[tuple[ElfFacts, ...] | None]) -> ElfLists:
 
 
 def decode_elf_facts(lists: ElfLists) -> tuple[tuple[ElfFacts, ...] | None, ...]:
-    """Return the shared objects of each file. Symbols are sorted."""
+    """Return the shared objects of each file, with sorted symbols."""
     undefined: dict[int, list[str]] = {}
     defined: dict[int, list[int]] = {}
     for numbers, names in lists.undefined:
@@ -391,12 +386,11 @@ def metadata_headers(metadata: bytes) -> bytes:
 
 
 def metadata_file(files: Iterable[str]) -> str:
-    """Return the path of METADATA among the files of a wheel, or "" if there is none."""
+    """Return the path of METADATA among the files of a wheel, or "" if it is missing."""
     return next(filter(is_metadata, files), "")
 
 
 def _group_by_numbers(items: Mapping[K, Sequence[int]]) -> Iterator[tuple[WheelNumbers, list[K]]]:
-    """Group the items with the same numbers, in the order of the numbers."""
     groups: dict[WheelNumbers, list[K]] = {}
     for item, numbers in items.items():
         groups.setdefault(tuple(numbers), []).append(item)
@@ -414,7 +408,6 @@ def _planes(symbols: Sequence[int]) -> bytes:
 
 
 def _symbols(planes: bytes) -> list[int]:
-    """Decode the numbers encoded by `_planes`."""
     count = len(planes) // _OCTETS
     octets = bytearray(8 * count)
     for place in range(_OCTETS):

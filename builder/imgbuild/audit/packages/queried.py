@@ -66,9 +66,9 @@ def package_set_key(wheels: Collection[Wheel], python: str, arch: str, glibc: st
 def is_independent(
     package_set: PackageSet, published: Collection[str], known: PublishedFacts
 ) -> bool:
-    """Whether the audit of the packages `published` is independent of the rest of a package set.
+    """Return whether the audit of the packages `published` does not depend on other packages.
 
-    Return False if the files differ from a published target, or if the names that its audit looks
+    Returns False if the files differ from a published target, or if the names that its audit looks
     up are not `known`.
     """
     before = package_set.wheels.keys() & set(map(normalize_package, published))

@@ -101,7 +101,7 @@ def read_index(content: WheelContent) -> WheelIndex:
 
 
 def is_metadata(file: str) -> bool:
-    """Whether a member of a wheel is METADATA."""
+    """Return whether a member of a wheel is METADATA."""
     return file.endswith(".dist-info/METADATA") and file.count("/") == 1
 
 
@@ -123,10 +123,7 @@ def parse_metadata(text: str) -> WheelMetadata:
 
 
 def required_packages(metadata: WheelMetadata | None) -> tuple[str, ...]:
-    """Return the packages that METADATA requires, ignoring markers.
-
-    The result is empty if METADATA is None.
-    """
+    """Return the packages that METADATA requires, regardless of markers, or () for None."""
     requirements = map(valid_requirement, metadata.requires if metadata is not None else ())
     return tuple(normalize_package(each.name) for each in requirements if each is not None)
 
@@ -146,7 +143,7 @@ def _header_lines(text: str, header: str) -> tuple[int, ...]:
 
 
 def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, ModuleFacts]:
-    """Read the facts of the modules in `files`, which maps modules to files."""
+    """Read the facts about the modules in `files`, which maps modules to files."""
     from imgbuild.audit.source import module, windows
 
     sources = content.read(files.values())
@@ -188,7 +185,7 @@ def assembler_files(files: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_assemblers(content: WheelContent, files: Iterable[str]) -> tuple[ElfFacts, ...]:
-    """Return the facts of the assemblers `files` of a wheel."""
+    """Return the facts about the assemblers `files` of a wheel."""
     from imgbuild.audit.binaries.elf import read_elf
 
     read = (read_elf(partial(content.chunks, file), file) for file in sorted(files))
@@ -214,12 +211,12 @@ def _rank(file: str) -> int:
 
 
 def installed_path(file: str) -> str:
-    """Return the path of a member of a wheel, relative to site-packages."""
+    """Return the path of a wheel member relative to site-packages."""
     return _DATA.sub("", file, count=1) if ".data/" in file else file
 
 
 def module_name(file: str) -> str | None:
-    """Return the module that the member `file` of a wheel contains, or None."""
+    """Return the module that the wheel member `file` contains, or None."""
     if not file.endswith((".py", ".so")):  # most files of large wheels
         return None
     path = installed_path(file)
@@ -279,7 +276,7 @@ class ReaderProcesses:
         return results
 
     def elf_facts(self, contents: Sequence[WheelContent]) -> list[tuple[ElfFacts, ...]]:
-        """Return the shared objects of each of `contents`, in order. All must be local."""
+        """Return the shared objects of each of `contents`, all of which must be local, in order."""
         if self._processes < 2 or len(contents) < 2:
             return [read_elf_facts(content) for content in contents]
         pool = self._start_workers()

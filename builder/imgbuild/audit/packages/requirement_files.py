@@ -100,7 +100,7 @@ def read_file(path: Path, name: str = "") -> RequirementText:
 
 
 def read_pins(texts: Sequence[RequirementText], tags: WheelTags) -> PinList:
-    """Return the pins in all `texts` together, for the machine.
+    """Return the pins for the machine in all `texts` together.
 
     Hashes, comments, markers and continued lines are accepted in the formats of pip and uv. Raises
     NotPinned for a package without an exact version. Raises InputError for an invalid requirement,
@@ -124,8 +124,6 @@ def read_pins(texts: Sequence[RequirementText], tags: WheelTags) -> PinList:
 
 
 class _RequirementReader:
-    """Collects requirements, lines whose version is unknown, and errors."""
-
     def __init__(self, tags: WheelTags) -> None:
         self._tags = tags
         self._entries: dict[str, list[_PlacedRequirement]] = {}
@@ -193,7 +191,7 @@ class _RequirementReader:
         if requirement.url is not None:
             pin = _url_pin(requirement)
             if pin is None:
-                why = "the URL is not that of a wheel or an sdist, so the version is unknown"
+                why = "the version is unknown, because the URL is not that of a wheel or sdist"
                 unread = UncheckedPart(what=str(requirement), why=why, required=True)
                 self.unread.append(unread)
                 return
@@ -203,7 +201,6 @@ class _RequirementReader:
         self._entries.setdefault(normalize_package(requirement.name), []).append(entry)
 
     def pins(self) -> dict[str, Pin]:
-        """Return the pin of each package that has a requirement and an exact version."""
         pins: dict[str, Pin] = {}
         for package, entries in self._entries.items():
             pinned = [(entry, entry.pin) for entry in entries if entry.pin is not None]
@@ -229,7 +226,6 @@ class _RequirementReader:
         return pins
 
     def unpinned_requirements(self, pins: dict[str, Pin]) -> list[_PlacedRequirement]:
-        """Return the first requirement of each package without a pin."""
         first = []
         for package, entries in self._entries.items():
             named = [entry for entry in entries if not entry.line.constraint]
@@ -240,7 +236,6 @@ class _RequirementReader:
     def refuse_unpinned(
         self, names: str, unpinned: Sequence[_PlacedRequirement], paths: Sequence[Path | None]
     ) -> None:
-        """Raise NotPinned with the first requirements without pins, and a remedy."""
         packages = sum(
             any(not entry.line.constraint for entry in entries)
             for entries in self._entries.values()
@@ -281,7 +276,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _url_pin(requirement: Requirement) -> Pin | None:
-    """Return the pin of `NAME @ URL`. The version is from the file name of the wheel or sdist."""
+    """Return the pin of `NAME @ URL`, with the version in the file name of the wheel or sdist."""
     url = requirement.url or ""
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     with contextlib.suppress(InvalidWheelFilename):
@@ -305,7 +300,6 @@ def _exact_pin(requirement: Requirement) -> Pin | None:
 
 
 def _pins_agree(first: _PlacedRequirement, other: _PlacedRequirement) -> bool:
-    """Whether the pin of `first` satisfies `other`."""
     pin, second = first.pin, other.pin
     if pin is None or second is None:
         return pin is None or other.requirement.specifier.contains(
@@ -317,7 +311,6 @@ def _pins_agree(first: _PlacedRequirement, other: _PlacedRequirement) -> bool:
 
 
 def _without_marker(entry: _PlacedRequirement) -> str:
-    """Return a requirement without its marker."""
     requirement = entry.requirement
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     if requirement.url:

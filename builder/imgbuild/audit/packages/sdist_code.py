@@ -31,7 +31,7 @@ _NAME = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
 def code_wheel(
     package: str, version: str, sdist_hash: Sha256, sdist: Callable[[], Path], store: Store
 ) -> tuple[Wheel, Path]:
-    """Return a wheel with the code of an sdist with this hash. Cached.
+    """Return a cached wheel with the code of the sdist that has this hash.
 
     `sdist` returns the path of the archive, and is called only if the wheel is not cached. Raises
     IntegrityError if the archive cannot be read.
@@ -58,9 +58,10 @@ def code_wheel(
 
 
 def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> None:
-    """Write packages, the module named after the package, and metadata of a .tar file to `wheel`.
+    """Write the packages, the main module and the metadata in a .tar file to `wheel`.
 
-    Raises IntegrityError if the sdist cannot be read, is too large, or has no PKG-INFO.
+    The main module is named after the package. Raises IntegrityError if the sdist cannot be read,
+    is too large, or has no PKG-INFO.
     """
     files = _read_sdist(sdist)
     info = f"{package.replace('-', '_')}-{version}.dist-info"
@@ -71,7 +72,6 @@ def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> No
 
 
 def _read_sdist(sdist: Path) -> dict[str, bytes]:
-    """Return the Python files and metadata, by path relative to the top folder of the archive."""
     files: dict[str, bytes] = {}
     total = 0
     for number, (member, content) in enumerate(read_entries(sdist, sdist.name), start=1):

@@ -1,4 +1,4 @@
-"""Removes docstrings and comments from source, but no lines (separate: one transformation)."""
+"""Removes docstrings and comments, but no lines, from source (separate: one transformation)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def linked_runtimes(facts: ElfFacts) -> frozenset[str]:
 def cuda_family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
     """Return the CUDA family of a package set, such as "13", or "" if unknown.
 
-    The family is determined by torch.
+    torch determines the family.
     """
     majors: set[str] = set()
     for owner, facts in elf_facts:
@@ -49,7 +49,6 @@ def find_skipped_variants(elf_facts: Iterable[tuple[str, ElfFacts]]) -> frozense
 
 
 def _groups(elf_facts: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, list[ElfFacts]]]:
-    """Group the files of each package whose paths differ only in the CUDA family."""
     groups: dict[tuple[str, str], list[ElfFacts]] = {}
     for package, facts in elf_facts:
         groups.setdefault((package, _TAG.sub("", facts.file)), []).append(facts)
@@ -59,7 +58,7 @@ def _groups(elf_facts: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, li
 def _file_family(facts: ElfFacts) -> str:
     """Return the CUDA family in the path of a file, or else of its linked CUDA runtime.
 
-    Return "" if the file is for any family.
+    Returns "" if the file is for any family.
     """
     tag = _TAG.search(facts.file)
     if tag is not None:

@@ -16,7 +16,7 @@ class AssignmentReader:
     """Reads the statements that bind names."""
 
     def __init__(self, expressions: ExpressionReader, *, package: bool) -> None:
-        """Prepare to read the module of `expressions`.
+        """Create a reader for the module of `expressions`.
 
         With `package`, the module is an `__init__`.
         """
@@ -106,7 +106,7 @@ class AssignmentReader:
     # Values
 
     def read_return(self, node: ast.Return) -> None:
-        """Record `return value`. Conditions that call the function depend on the value."""
+        """Record the value in a `return` statement, for conditions that call the function."""
         if node.value is not None:
             self.expressions.read_expression(node.value)
             scope, name_value = self.expressions.scope, self.conditions.value(node.value)

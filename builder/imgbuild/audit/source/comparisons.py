@@ -70,7 +70,7 @@ def python_guard(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
 def _part(node: ast.expr) -> str | None:
     """Return the compared part of version_info: "" for all of it, "[0]" or "[:2]".
 
-    Return None for other expressions.
+    Returns None for other expressions.
     """
     if isinstance(node, ast.Call):  # tuple(sys.version_info[:2])
         whole = dotted_name(node.func) == "tuple" and len(node.args) == 1 and not node.keywords
@@ -109,10 +109,7 @@ def _items(nodes: list[ast.expr]) -> str:
 
 
 def platform_guard(left: ast.expr, sign: str | None, right: ast.expr) -> Guard | None:
-    """Return the guard of a comparison with a platform or device name.
-
-    Return None for other comparisons.
-    """
+    """Return the guard of a comparison with a platform or device name, or None for others."""
     name = dotted_name(left.func if isinstance(left, ast.Call) else left)
     text = string_value(right)
     if text is None or sign not in ("==", "!="):
@@ -135,10 +132,9 @@ class Signatures:
         self.names = names
 
     def find_callable(self, node: ast.expr) -> str:
-        """Return the callable whose parameters an expression returns.
+        """Return the callable whose parameters an expression returns, or "" for other expressions.
 
-        For the fields of a dataclass X, the result is "X.__dataclass_fields__". Return "" for other
-        expressions.
+        For the fields of a dataclass X, the result is "X.__dataclass_fields__".
         """
         if isinstance(node, ast.NamedExpr):
             return self.find_callable(node.value)

@@ -64,7 +64,6 @@ class ConditionReader:
     """Reads conditions, with the values that names have at the position of the condition."""
 
     def __init__(self, source: SourceText, module: str, names: NameValues) -> None:
-        """Create a reader for the module with this dotted name."""
         self.source = source
         self.module = module
         self.scope = ""  # the qualified name of the function that is being read
@@ -75,7 +74,7 @@ class ConditionReader:
         self.signatures = Signatures(names)
 
     def read(self, test: ast.expr) -> Branches:
-        """Return the guards of the branch for a true test, and of the branch for a false test."""
+        """Return the guards for a true test, and the guards for a false test."""
         branches = self._read_by_type(test)
         return branches if self.refine is None else self.refine(test, branches)
 
@@ -117,10 +116,7 @@ class ConditionReader:
         return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
 
     def _guards_of_result(self, test: ast.expr) -> Branches | None:
-        """Return the guards of `is_nvtx_available()` or `HAS_RAY`.
-
-        They are evaluated in a package set.
-        """
+        """Return the guards of `is_nvtx_available()` or `HAS_RAY`, to evaluate in a package set."""
         text = evaluated_text(test, self.names.is_local)
         if not text:
             return None
@@ -216,7 +212,7 @@ class ConditionReader:
         )
 
     def _one_branch(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
-        """Return the guards of a condition with only one recognized branch."""
+        """Return the guards of a condition with a single recognized branch."""
         text = self.source.short_text(test)
         if not _SURROUNDINGS.search(text):
             return yes, no
@@ -224,10 +220,9 @@ class ConditionReader:
         return yes or unknown[0], no or unknown[1]
 
     def unpacked(self, node: ast.expr, count: int) -> list[NameValue] | None:
-        """Return the values of `count` names to which an expression is unpacked.
+        """Return the values of `count` names to which an expression is unpacked, or None.
 
-        `_is_package_available("x", return_version=True)` returns a condition and a version. Return
-        None if the values are unknown.
+        `_is_package_available("x", return_version=True)` returns a condition and a version.
         """
         if isinstance(node, ast.Tuple) and len(node.elts) == count:
             starred = any(isinstance(item, ast.Starred) for item in node.elts)

@@ -1,4 +1,4 @@
-"""Reads definitions: functions with parameters, classes with members."""
+"""Reads definitions: functions with their parameters, and classes with their members."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DefinitionReader:
         self.classes: list[Class] = []
 
     def read_function(self, node: FunctionNode, block: ReadBlock) -> None:
-        """Record a function, and read its body. Its parameters have the annotated types."""
+        """Record a function, and read its body, in which parameters have the annotated types."""
         expressions, scope = self.expressions, self.expressions.scope
         name = scope.qualified_name(node.name)
         decorators = tuple(self.source.short_text(item) for item in node.decorator_list)
@@ -93,7 +93,7 @@ class DefinitionReader:
         self.names.leave_scope()
 
     def read_class(self, node: ast.ClassDef, block: ReadBlock) -> None:
-        """Read the body of a class, then record the class and its members."""
+        """Read the body of a class, and then record the class and its members."""
         expressions, outer = self.expressions, self.expressions.scope
         for item in (*node.decorator_list, *node.bases, *(item.value for item in node.keywords)):
             expressions.read_expression(item)
@@ -176,12 +176,10 @@ def _common_guards(alternatives: Sequence[Guards], unknown: Guards) -> Guards:
 
 
 def _is_complete(name_value: NameValue) -> bool:
-    """Whether the guards of the true and the false value were recognized."""
     return bool(name_value.truthy and name_value.falsy)
 
 
 def _without_caught_guards(guards: Guards) -> Guards:
-    """Return the guards without those for caught exceptions."""
     return tuple(dict.fromkeys(guard for guard in guards if guard.kind != "handled"))
 
 
@@ -193,7 +191,7 @@ def function_facts(
     guards: tuple[Guard, ...],
     forwarded: tuple[tuple[str, ...], tuple[str, ...]],
 ) -> Function:
-    """Return the facts of a function with the qualified name `name`.
+    """Return the facts about a function with the qualified name `name`.
 
     For `forwarded`, see `forwarded_keywords`.
     """
@@ -243,7 +241,7 @@ def _parameter(source: SourceText, item: ast.arg, kind: str, *, default: bool) -
 
 
 def read_field(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
-    """Return the facts of an annotated name in a class."""
+    """Return the facts about an annotated name in a class."""
     default, init = node.value is not None, True
     if isinstance(node.value, ast.Call) and dotted_name(node.value.func).endswith("ield"):
         given = {item.arg: item.value for item in node.value.keywords}
@@ -300,13 +298,11 @@ def forwarded_keywords(
 
 
 def _is_super(node: ast.expr) -> bool:
-    """Whether an expression is `super().__init__`."""
     owner = node.value if isinstance(node, ast.Attribute) and node.attr == "__init__" else None
     return isinstance(owner, ast.Call) and dotted_name(owner.func) == "super"
 
 
 def _recognized_uses(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> int:
-    """Return the number of recognized uses of the dictionary `name` in a call."""
     explained = 0
     for keyword in node.keywords:
         if keyword.arg is None and dotted_name(keyword.value) == name:

@@ -93,7 +93,7 @@ class ExpressionReader:
     def expression_type(self, node: ast.AST | None) -> str:
         """Return the type of the value of an expression.
 
-        Return "" if the type is unknown, and "None" for None.
+        Returns "" if the type is unknown, and "None" for None.
         """
         if isinstance(node, ast.Await):
             return ""
@@ -126,7 +126,7 @@ class ExpressionReader:
     def _callee_text(self, node: ast.Call) -> str:
         """Return the callee of a call, such as "a.b" or "a.b().c".
 
-        Return "" if its first name is local or unknown.
+        Returns "" if its first name is local or unknown.
         """
         name = dotted_name(node.func)
         if not name and self.chains and isinstance(node.func, ast.Attribute):
@@ -138,10 +138,7 @@ class ExpressionReader:
         return name if is_global else ""
 
     def local_types(self, name: str) -> LocalTypes | None:
-        """Return the types recorded by the function that binds a name.
-
-        Return None if the module binds it.
-        """
+        """Return the types recorded by the function that binds a name, or None."""
         scope: SourceScope | None = self.scope
         inside = True
         while scope is not None and scope.kind != "module":
@@ -163,7 +160,7 @@ class ExpressionReader:
         return False
 
     def is_self(self, name: str) -> bool:
-        """Whether a name is the first parameter of the current method."""
+        """Return whether a name is the first parameter of the current method."""
         scope: SourceScope | None = self.scope
         while scope is not None and scope.kind == "function":
             if scope.instance:
@@ -233,7 +230,7 @@ class ExpressionReader:
             self._record_reference(dotted_name(node.value), node)
 
     def self_attribute(self, name: str, kind: str) -> None:
-        """Record an attribute of this type that a method assigns to self."""
+        """Record that a method assigns an attribute of the type `kind` to self."""
         owner = self.scope.owner
         if owner is not None:
             owner.assigned.bind_type(name, kind)
@@ -353,7 +350,6 @@ class ExpressionReader:
         self.names.leave_scope()
 
     def _read_with_rebound_names(self, names: list[str], *nodes: ast.AST) -> None:
-        """Read expressions in which `names` are rebound."""
         scope = SourceScope(self.scope.name, "function", self.scope)
         scope.instance = self.scope.instance if self.scope.kind == "function" else ""
         scope.owner = self.scope.owner
@@ -390,7 +386,7 @@ class ExpressionReader:
             self.scope.locals.bind_type(node.target.id, self.expression_type(node.value))
 
     def _has_no_reference(self, node: ast.AST) -> None:
-        """Whether a node contains no call or attribute."""
+        """Ignore a node that contains no reference."""
 
     _visitors: ClassVar[dict[type[ast.AST], Callable[[ExpressionReader, Any], None]]] = {
         ast.Call: _read_call,

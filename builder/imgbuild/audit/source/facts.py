@@ -99,16 +99,14 @@ class Parameter(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A function or method: `name` is qualified within its module ("Class.method").
+    """A function or method. `name` is qualified within its module ("Class.method").
 
     `returns` is the annotation, or "Self" for a classmethod without annotation that returns the
     result of `cls(…)`. `kwargs_callees` are the callees to which `**kwargs` is passed, if it is not
-    used otherwise (`super().__init__` only in a program), and `popped_keys` the keys that are
-    removed before. `truthy` and `falsy` are the guards that hold if the result is true or false;
-    both are empty if they were not recognized. `raises` is set if the function or a nested one
+    used otherwise (`super().__init__` only in a program), and `popped_keys` are the keys that are
+    removed before. `truthy` and `falsy` are the guards that hold if the result is true or false.
+    Both are empty if they were not recognized. `raises` is set if the function or a nested one
     contains a `raise` or an `assert`.
-
-
     """
 
     name: str
@@ -141,10 +139,10 @@ class Field(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Class(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A class: bases, decorators and metaclass as written (dotted expressions), and its names.
+    """A class: its bases, decorators and metaclass as dotted expressions, and its names.
 
-    `attributes` are names that methods assign to self, `methods` the names of functions, including
-    properties. `dynamic` is set if the class defines `__getattr__` or `__getattribute__`.
+    `attributes` are names that methods assign to self. `methods` are the names of functions,
+    including properties. `dynamic` is set if the class defines `__getattr__` or `__getattribute__`.
     """
 
     name: str
@@ -198,11 +196,11 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A read of `expression` (dotted, as written) that is not the callee of a recorded Call.
+    """A read of a dotted `expression` that is not the callee of a recorded Call.
 
-    Recorded only if the first component is an imported name, or a local name of known type
-    (`receiver`, as in Call). Reads by getattr with a default, and reads under hasattr, are omitted.
-    A subscript of a class that only some versions of Python can subscript is written
+    A read is recorded only if the first component is an imported name, or a local name of known
+    type (`receiver`, as in Call). Reads by getattr with a default, and reads under hasattr, are
+    omitted. A subscript of a class that only some versions of Python can subscript is written
     "array.__class_getitem__". Reads and calls in annotations are guarded by the Python versions
     that evaluate annotations.
     """
@@ -230,21 +228,21 @@ class VersionWindow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The facts of a Python module.
+    """The facts about a Python module.
 
     `exports` is `__all__` if it is a literal (or sum of literals), else None. `lazy` maps a name to
     the module from which it is lazily imported (`_import_structure` of transformers and trl,
     MODULE_ATTRS of vLLM, PEP 562 tables): "LLM" → "vllm.entrypoints.llm". The value is the name
     itself for an exported submodule, "module:other" for a name that differs in the module, and ""
     for an unknown module. `lazy_stars` are modules whose exports are all lazily imported
-    (transformers derives the table from the `__all__` of the files in the folder); "a.b.*" stands
+    (transformers derives the table from the `__all__` of the files in the folder). "a.b.*" stands
     for every module below a.b. `registers` are names that the module assigns in `sys.modules` (with
-    "*" for computed parts), `aliases` names that it assigns for other modules. `deleted` are
-    module-level names that `del` removes. `dynamic` is set if names may be bound in unrecognized
-    ways (`__getattr__` without a readable table, `globals().update`, `sys.modules[__name__] = …`).
-    `broken` is the message of a syntax error; all other fields are then empty. `refusals` are the
-    `raise` statements outside of functions and classes. `audit.source.windows` reads `windows`, and
-    `audit.source.module` the other fields.
+    "*" for computed parts), and `aliases` are names that it assigns for other modules. `deleted`
+    are module-level names that `del` removes. `dynamic` is set if names may be bound in
+    unrecognized ways (`__getattr__` without a readable table, `globals().update`,
+    `sys.modules[__name__] = …`). `broken` is the message of a syntax error, and all other fields
+    are then empty. `refusals` are the `raise` statements outside of functions and classes.
+    `audit.source.windows` reads `windows`, and `audit.source.module` the other fields.
     """
 
     module: str
@@ -306,13 +304,13 @@ class ElfFacts(
         "ptxas_architectures": "assembles",
     },
 ):
-    """A shared object or program in a wheel; `file` is its path in the wheel.
+    """A shared object or program in a wheel. `file` is its path in the wheel.
 
     `undefined` are strong undefined dynamic symbols (loading does not fail for weak ones), written
     "name" or "name@VERSION". `defined` are hashes of exported symbols: the first 8 bytes of
     blake2b(name, digest_size=8) as little-endian integers, sorted, in one bytes object, because
     libtorch has a hundred thousand symbols. `required_versions` maps a library to the required
-    symbol versions ("libc.so.6": ("GLIBC_2.28",)); `defined_versions` are the versions that the
+    symbol versions ("libc.so.6": ("GLIBC_2.28",)). `defined_versions` are the versions that the
     file defines. `ptxas_architectures` are the architectures that a ptxas supports ("sm_90a").
     `numpy` is the C API version for which the file was compiled: 1, 2, or 0 if none was detected.
     """

@@ -41,7 +41,7 @@ class LazyNames:
     """Reads the fields `lazy`, `registers` and `dynamic` of ModuleFacts."""
 
     def __init__(self, tree: ast.Module, source: bytes, assignments: AssignmentReader) -> None:
-        """Read a module that `assignments` has already read."""
+        """Read lazily bound names in a module that `assignments` has already read."""
         self.assignments = assignments
         self.lazy: dict[str, str] = {}
         self.stars: list[str] = []
@@ -57,7 +57,6 @@ class LazyNames:
             self._read_statements(statements)
 
     def _read_statements(self, statements: list[ast.stmt]) -> None:
-        """Read the statements that run when the module is imported."""
         for statement in statements:
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 if statement.name == "__getattr__":
@@ -226,7 +225,6 @@ class LazyNames:
             self.dynamic = True
 
     def _typing_imports(self) -> list[Import]:
-        """Return the top-level imports that run only for type checkers."""
         top = [line for line in self.assignments.imports if not line.scope]
         return [line for line in top if any(guard.kind == "typing" for guard in line.guards)]
 
@@ -247,7 +245,7 @@ class LazyNames:
                     self.lazy[line.bound] = _source(line)
 
     def _returns_for_names(self, statement: ast.stmt, name: str) -> bool:
-        """Whether a statement returns values only for names that could be determined."""
+        """Return whether a statement returns values only for names that could be determined."""
         if isinstance(statement, ast.If):
             is_understood = self._read_name_test(statement, name)
             rest = all(self._returns_for_names(child, name) for child in statement.orelse)
@@ -283,7 +281,6 @@ class LazyNames:
         return self._record_names(statement, right)
 
     def _record_names(self, statement: ast.If, right: ast.expr) -> bool:
-        """Record the names with which the requested name is compared."""
         names = string_list(right)
         if names is not None:
             for item in names:
@@ -312,7 +309,7 @@ class LazyNames:
         return ""
 
     def _uses_table(self, statement: ast.stmt) -> bool:
-        """Whether a statement uses a table. Records the names in the table."""
+        """Return whether a statement uses a table, and record the names in the table."""
         for node in walk_tree(statement):
             if isinstance(node, ast.Name) and node.id in self.tables:
                 self._record_table(self.tables[node.id])
@@ -366,7 +363,6 @@ def _import_time_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """Yield the calls in a statement, except those in nested statements."""
     for name in ("value", "test", "iter"):
         part = getattr(statement, name, None)
         if isinstance(part, ast.AST):
@@ -374,7 +370,6 @@ def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 
 def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
-    """Return literal dictionaries and lists at the top level of the module, by name."""
     tables: dict[str, ast.expr] = {}
     for statement in statements:
         target: ast.expr | None = None
@@ -391,7 +386,7 @@ def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
 
 
 def _sets_computed_names(source: bytes, module: str) -> bool:
-    """Whether a function sets computed names in its own module, as in numpy.dtypes."""
+    """Return whether a function sets computed names in its own module, as in numpy.dtypes."""
     if b"setattr(" not in source:
         return False
     stem = module.rpartition(".")[2].encode()
@@ -404,7 +399,7 @@ def _source(line: Import) -> str:
 
 
 def _registers_alias(node: FunctionNode) -> bool:
-    """Whether a function with parameters for alias and target assigns to `sys.modules[alias]`."""
+    """Return whether a function with parameters for alias and target sets `sys.modules[alias]`."""
     if len(node.args.args) != 2:
         return False
     text = ast.unparse(node)
@@ -412,7 +407,7 @@ def _registers_alias(node: FunctionNode) -> bool:
 
 
 def _is_own_module(node: ast.expr) -> bool:
-    """Whether an expression is `sys.modules[__name__]`."""
+    """Return whether an expression is `sys.modules[__name__]`."""
     return isinstance(node, ast.Subscript) and dotted_name(node.slice) == "__name__"
 
 

@@ -34,7 +34,7 @@ _CHAIN = 8  # methods whose results are followed
 def read_module(
     source: bytes, module: str, file: str, *, package: bool, program: bool = False
 ) -> ModuleFacts:
-    """Return the facts of a module. If it cannot be parsed, `broken` contains the error message.
+    """Return the facts about a module. If it cannot be parsed, `broken` is the error message.
 
     `module` is the dotted name, and `file` the path in the wheel. With `package`, the module is an
     `__init__`. With `program`, the top-level statements are also read as a function `PROGRAM`, in
@@ -102,7 +102,6 @@ def _read_module(
 
 
 def _bound_names(statements: StatementReader) -> set[str]:
-    """Return the names that top-level statements of the module bind."""
     assignments, definitions = statements.assignments, statements.definitions
     names = {line.bound for line in assignments.imports if not line.scope}
     names.update(
@@ -160,7 +159,7 @@ def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
 def _result_type(types: LocalTypes, kind: str) -> str:
     """Return the type of a method's result for a local name, such as "LLM().clone()".
 
-    Other types are unchanged.
+    Other types are returned unchanged.
     """
     methods = ""
     for _ in range(_CHAIN):
@@ -173,7 +172,7 @@ def _result_type(types: LocalTypes, kind: str) -> str:
 
 
 def _requires_attribute(record: NameUse, stored: set[str], imported: set[str]) -> bool:
-    """Whether a read requires that an attribute exists, because the module does not assign it."""
+    """Return whether an attribute must exist for a read, because the module does not assign it."""
     expression = record.expression
     first, _, _ = expression.partition(".")
     if record.types is not None:
@@ -184,7 +183,6 @@ def _requires_attribute(record: NameUse, stored: set[str], imported: set[str]) -
 
 
 def _is_from_stdlib(record: NameUse, imports: list[Import]) -> bool:
-    """Whether a subscripted name is imported from the standard library."""
     first, _, rest = record.expression.removesuffix(SUBSCRIPT).partition(".")
     return any(
         ".".join(filter(None, (*import_target(line), rest))) in subscriptable_classes()

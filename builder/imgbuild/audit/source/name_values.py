@@ -77,7 +77,7 @@ GuardedValue = tuple[Guards, NameValue]
 
 
 class FlowPath(msgspec.Struct, frozen=True):
-    """A path through a statement: the values of names at its end, and its guards."""
+    """A path through a statement: its guards, and the values of names at its end."""
 
     state: ScopeState
     guards: Guards = ()
@@ -85,7 +85,7 @@ class FlowPath(msgspec.Struct, frozen=True):
 
 
 class ScopeFrame:
-    """The names of a scope that is being read."""
+    """The names of a scope while it is read."""
 
     __slots__ = (
         "_sites",
@@ -148,7 +148,7 @@ class NameValues:
     """Tracks the values of names by scope."""
 
     def __init__(self, body: Sequence[ast.AST] = (), source: bytes = b"") -> None:
-        """Prepare to read a module with these statements and this text."""
+        """Prepare to read a module with these statements and this source text."""
         self._expressions = b":=" in source or not source
         self.frame = ScopeFrame("module", None, body, expressions=self._expressions)
         # Names that some function binds for a scope around it.
@@ -177,11 +177,11 @@ class NameValues:
         self.frame = ScopeFrame(kind, self.frame, body, line, names, expressions=self._expressions)
 
     def leave_scope(self) -> None:
-        """Leave a scope, whose values are not visible outside."""
+        """Leave the current scope, whose values are not visible outside."""
         self.frame = self.frame.parent or self.frame
 
     def declare_names(self, names: Collection[str]) -> None:
-        """Record `global` or `nonlocal`, which allow several scopes to bind the names."""
+        """Record the names in a `global` or `nonlocal` statement, which several scopes may bind."""
         self.frame.declared.update(names)
         self.frame.values.update(dict.fromkeys(names, UNKNOWN_VALUE))
 
@@ -195,7 +195,7 @@ class NameValues:
             self.add_answer(name, name_value)
 
     def add_answer(self, name: str, name_value: NameValue) -> None:
-        """Record the value of an attribute, or the result of a function, by name."""
+        """Record the value of an attribute, or the result of a function, under its name."""
         if name_value.is_literal and name_value.as_condition is None:
             return
         yes, no = name_value.is_informative
@@ -238,7 +238,7 @@ class NameValues:
         return UNKNOWN_VALUE
 
     def is_local(self, name: str) -> bool:
-        """Whether a name is a parameter or local variable, which can have any meaning.
+        """Return whether a name is a parameter or local variable, which can have any meaning.
 
         Names of imports, definitions and module variables are assumed to have their usual meaning.
         """
@@ -257,7 +257,7 @@ class NameValues:
     def _is_only_binding(
         self, name: str, name_value: NameValue, frame: ScopeFrame, line: int
     ) -> bool:
-        """Whether this binding alone determines the current value of a name."""
+        """Return whether this binding alone determines the current value of a name."""
         if name in self.elsewhere and (line or name not in frame.declared):
             return False
         return not line or all(
@@ -277,7 +277,7 @@ class NameValues:
         return before
 
     def join(self, *paths: FlowPath) -> None:
-        """Continue after one of these paths. Without paths, nothing changes."""
+        """Continue after one of `paths`. Without paths, nothing changes."""
         if not paths:
             return
         state = dict(paths[0].state)
@@ -319,7 +319,7 @@ class NameValues:
         return name_value
 
     def enter_loop(self, body: Sequence[ast.AST]) -> None:
-        """Start a loop. Names can have values from the end of the loop body."""
+        """Start a loop, in which names can have values from the end of the loop body."""
         for name in self._rebound_names(body):
             self.frame.values[name] = UNKNOWN_VALUE
 
@@ -367,7 +367,6 @@ def _combine_guards(guards: Guards | None, more: Guards) -> Guards | None:
 
 
 def _common_guards(first: Guards | None, other: Guards | None) -> Guards | None:
-    """Return the guards that apply in both cases. A case that is None is ignored."""
     if first is None or other is None:
         return other if first is None else first
     return tuple(guard for guard in first if guard in other)
@@ -406,7 +405,7 @@ def _merge_values(first: NameValue, other: NameValue, *, fallback: bool = False)
 
 
 def _runs_without(package: str, guards: Guards) -> bool:
-    """Whether a path runs only if a package is missing."""
+    """Return whether a path runs only if a package is missing."""
     return any(
         guard.kind == "absent" and package == guard.subject.partition(".")[0].partition(":")[0]
         for guard in guards

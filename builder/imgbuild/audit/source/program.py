@@ -48,7 +48,6 @@ def rewrite_program(tree: ast.Module, source: bytes) -> None:
 
 
 def _parameters(scope: _Scope) -> set[str]:
-    """Return the parameters of a function."""
     if isinstance(scope, ast.Module):
         return set()
     given = scope.args
@@ -70,7 +69,6 @@ def _dictionaries(source: bytes) -> set[str]:
 
 
 def _functions(body: Sequence[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the functions among statements, including those in nested blocks."""
     for statement in body:
         if isinstance(statement, _FUNCTIONS):
             yield statement
@@ -150,7 +148,7 @@ class _NameTree:
 
 
 def _expand_keywords(tree: ast.Module, names: Collection[str]) -> None:
-    """Replace `**{…}` and `**name` of a local dictionary by keywords. Add the calls of `partial`.
+    """Replace `**{…}` and `**name` of a local dictionary by keywords, and add calls of `partial`.
 
     `names` are the names of dictionaries.
     """
@@ -166,7 +164,6 @@ def _expand_keywords(tree: ast.Module, names: Collection[str]) -> None:
 
 
 def _inline_keywords(word: ast.keyword) -> list[ast.keyword]:
-    """Return the keywords in `**{…}` or `**dict(…)`. Another keyword is unchanged."""
     names = _keys(word.value) if word.arg is None else None
     return [word] if names is None else [_keyword(name, word) for name in names]
 
@@ -177,7 +174,6 @@ def _keyword(name: str, place: ast.keyword) -> ast.keyword:
 
 
 def _keys(node: ast.expr) -> list[str] | None:
-    """Return the keys of a literal dictionary, or None for other expressions."""
     if isinstance(node, ast.Dict):
         keys = [string_value(key) for key in node.keys]
         return None if None in keys else [key for key in keys if key is not None]
@@ -211,16 +207,15 @@ def _expand_scope(scope: _Scope, nodes: _NameTree) -> None:
 
 
 def _is_starred(node: ast.AST) -> TypeGuard[ast.keyword]:
-    """Whether a node is unpacked in a call: `**value`."""
     return isinstance(node, ast.keyword) and node.arg is None
 
 
 def _set_key(
     parents: Mapping[ast.AST, ast.AST], use: ast.Name, bound: ast.AST
 ) -> tuple[str, int] | None:
-    """Return key and line of `name["key"] = …` in the block that binds the name.
+    """Return the key and line of `name["key"] = …` in the block that binds the name.
 
-    Return None for other uses.
+    Returns None for other uses.
     """
     item = parents[use]
     statement = parents[item]

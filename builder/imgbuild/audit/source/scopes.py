@@ -61,7 +61,7 @@ class LocalTypes:
         self.names: dict[str, str] = {}
 
     def bind_type(self, name: str, kind: str) -> None:
-        """Bind a name to an expression of this type, which is "" if unknown.
+        """Bind a name to an expression of the type `kind`, which is "" if unknown.
 
         None is ignored, because it is often a placeholder for a value that is assigned later.
         """
@@ -82,7 +82,7 @@ class LocalTypes:
 
 
 class ClassMembers:
-    """The members of a class being read, including attributes that methods assign to self."""
+    """The members of a class while it is read, including attributes that methods assign to self."""
 
     __slots__ = ("assigned", "dynamic", "fields", "methods")
 
@@ -94,7 +94,7 @@ class ClassMembers:
 
 
 class SourceScope:
-    """A function, class or module being read."""
+    """A function, class or module while it is read."""
 
     __slots__ = (
         "guarded", "imported", "instance", "kind", "locals", "members", "name", "owner", "parent"
@@ -183,7 +183,6 @@ def _imported_names(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, Bi
 
 
 def _name(node: ast.AST) -> str:
-    """Return the name that a definition, an exception handler or a pattern binds."""
     if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
         return node.name or ""
     return (node.rest or "") if isinstance(node, ast.MatchMapping) else ""
@@ -202,7 +201,6 @@ def _binding(node: ast.AST) -> Iterable[ast.AST]:
 
 
 def _scope_parts(node: ast.AST) -> Iterable[ast.AST]:
-    """Return the parts of a node that belong to the same scope."""
     if isinstance(node, _FUNCTIONS):
         return [*node.decorator_list, node.args]
     if isinstance(node, ast.Lambda):

@@ -31,7 +31,7 @@ class StatementReader:
     """Reads the statements of a module in order."""
 
     def __init__(self, conditions: ConditionReader, *, package: bool) -> None:
-        """Prepare to read the module of `conditions`.
+        """Create a reader for the module of `conditions`.
 
         With `package`, the module is an `__init__`.
         """
@@ -117,7 +117,6 @@ class StatementReader:
     def _read_handlers(
         self, node: TryStatement, tried: TryGuards, failed: ScopeState
     ) -> list[FlowPath]:
-        """Read the handlers of a `try`, and return the paths that continue after them."""
         paths = []
         scope = self.expressions.scope
         for handler, guards in zip(node.handlers, tried.handlers, strict=True):
@@ -247,7 +246,7 @@ class StatementReader:
 
 
 def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
-    """Return the expressions in a part of a pattern that the subject is compared with."""
+    """Return the expressions in a pattern with which the subject is compared."""
     if isinstance(part, ast.MatchValue):
         return (part.value,)
     if isinstance(part, ast.MatchClass):
@@ -256,5 +255,5 @@ def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
 
 
 def is_typing_only(guards: Guards) -> bool:
-    """Whether a condition tests TYPE_CHECKING, so that one branch runs only for type checkers."""
+    """Return whether a condition tests TYPE_CHECKING, so a branch runs only for type checkers."""
     return any(guard.kind == "typing" for guard in guards)

@@ -24,7 +24,7 @@ _Names = dict[str, str]  # specifier of Python's version → names, separated by
 
 
 class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Names in the standard library, by specifier of Python versions.
+    """Names that only some Python versions have in the standard library, by specifier.
 
     `names` and `subscripts` map modules to such names.
     """
@@ -36,7 +36,7 @@ class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 @lru_cache(maxsize=1)
 def load_standard_library() -> StandardLibrary:
-    """Load the bundled table."""
+    """Load the bundled table of the standard library."""
     return yaml_data.load_yaml_data(files.data("audit/stdlib.yaml"), StandardLibrary)
 
 
@@ -62,7 +62,7 @@ def stdlib_modules(python: str) -> frozenset[str]:
 def pythons_with_module(module: str) -> str:
     """Return the Python versions with a top-level module, such as "Python 3.11 or newer".
 
-    Return "" if all versions have the module, or none.
+    Returns "" if all or no versions have the module.
     """
     pythons = [python for python in STANDALONE_RELEASES if module in stdlib_modules(python)]
     if len(pythons) in (0, len(STANDALONE_RELEASES)):
@@ -98,10 +98,7 @@ def subscriptable_classes() -> frozenset[str]:
 
 
 def unread_parts(python: str) -> tuple[UncheckedPart, ...]:
-    """Return the standard library as an unchecked part if no base has this Python.
-
-    Otherwise, the result is empty.
-    """
+    """Return the standard library as an unchecked part if no base has this Python, else ()."""
     minor = ".".join(python.split(".")[:2])
     if minor in SUPPORTED_PYTHONS:
         return ()

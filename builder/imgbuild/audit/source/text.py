@@ -58,10 +58,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dotted_name(node: ast.AST) -> str:
-    """Return the dotted text of a name or attribute, such as "a.b.c".
-
-    Return "" for other expressions.
-    """
+    """Return the dotted text of a name or attribute ("a.b.c"), or "" for other expressions."""
     parts = []
     while type(node) is ast.Attribute:
         parts.append(node.attr)
@@ -77,7 +74,7 @@ def dotted_name(node: ast.AST) -> str:
 def string_value(node: ast.AST | None) -> str | None:
     """Return the value of a string literal.
 
-    Return None for other nodes and for strings with surrogates.
+    Returns None for other nodes and for strings with surrogates.
     """
     if type(node) is ast.Constant and type(node.value) is str and not SURROGATE.search(node.value):
         return node.value
@@ -87,7 +84,7 @@ def string_value(node: ast.AST | None) -> str | None:
 def string_values(node: ast.AST | None) -> list[str] | None:
     """Return the strings in a literal list, tuple or set, or in a sum of these.
 
-    Return None for other nodes.
+    Returns None for other nodes.
     """
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         values = [string_value(item) for item in node.elts]
@@ -107,7 +104,7 @@ def string_list(node: ast.AST) -> list[str] | None:
 def type_name(node: ast.AST | None) -> str:
     """Return the class in an annotation: X for `Optional[X]`.
 
-    Return "" if there is no class or more than one.
+    Returns "" if there is no class or more than one.
     """
     if node is None:
         return ""
@@ -146,7 +143,7 @@ class SourceText:
         self.lines = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
     def text(self, node: ast.expr) -> str:
-        """Return the source of a node on one line, without whitespace at line ends."""
+        """Return the source of a node on a single line, without whitespace at line ends."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         if first == last:
             cut = self.lines[first][node.col_offset : node.end_col_offset]
@@ -170,10 +167,10 @@ class SourceText:
 
 
 def evaluated_text(node: ast.expr, is_local: Callable[[str], bool]) -> str:
-    """Return the text of a name, call or comparison, in the form that `main_path.answers` reads.
+    """Return the text of a name, call or comparison, in the format that `main_path.answers` reads.
 
     Literal arguments of calls are included, and `...` stands for other arguments: "f(1, x=...)".
-    Return "" for other expressions, and if the expression contains a local name of a function.
+    Returns "" for other expressions, and if the expression contains a local name of a function.
     """
     if isinstance(node, ast.Compare):
         operands = [evaluated_text(item, is_local) for item in (node.left, *node.comparators)]
@@ -207,7 +204,7 @@ def _argument(node: ast.expr) -> str:
 
 
 def empty_collection(node: ast.expr) -> bool:
-    """Whether an expression is an empty collection: `[]`, `dict()`."""
+    """Return whether an expression is an empty collection: `[]`, `dict()`."""
     if isinstance(node, ast.Call):
         last = dotted_name(node.func) in ("dict", "frozenset", "list", "set", "tuple")
         return last and not node.args and not node.keywords
@@ -217,7 +214,7 @@ def empty_collection(node: ast.expr) -> bool:
 
 
 def never_continues(block: Sequence[ast.stmt]) -> bool:
-    """Whether code after a block is never reached from the block."""
+    """Return whether the end of a block is never reached."""
     if not block:
         return False
     last = block[-1]

@@ -86,7 +86,7 @@ def _caught_names(handler: ast.ExceptHandler) -> list[str]:
 
 
 def _handles_absence(names: list[str], *, more: bool) -> bool:
-    """Whether handlers of these exceptions run only if a package or a name is missing.
+    """Return whether handlers of these exceptions run only if a package or a name is missing.
 
     `more` is set if the body contains other code than imports and reads of versions.
     """
@@ -95,7 +95,7 @@ def _handles_absence(names: list[str], *, more: bool) -> bool:
 
 
 def _queries_only(body: list[ast.stmt], conditions: ConditionReader) -> bool:
-    """Whether statements only import modules, read versions, or cannot fail."""
+    """Return whether statements only import modules, read versions, or cannot fail."""
     before = conditions.names.state()
     asks = all(_is_query(statement, conditions) for statement in body)
     conditions.names.restore(before)
@@ -123,7 +123,7 @@ def _always_raises(block: list[ast.stmt]) -> bool:
 
 
 def _raises_later(handler: ast.ExceptHandler, after: Sequence[ast.stmt]) -> bool:
-    """Whether `except E as error: kept = error` is followed by `if kept: raise kept`."""
+    """Return whether `except E as error: kept = error` is followed by `if kept: raise kept`."""
     names = {
         target.id
         for statement in handler.body
@@ -155,7 +155,6 @@ def _guards_of_raise(node: TryStatement, conditions: ConditionReader) -> Branche
 def _subjects(
     body: list[ast.stmt], conditions: ConditionReader, absolute: AbsoluteFunction
 ) -> list[str]:
-    """Return the modules, and names as "module:name", that the body requires."""
     subjects: list[str] = []
     for statement in body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -200,7 +199,7 @@ def _flags(node: TryStatement, present: Guards, missing: Guards) -> dict[str, Br
 
 
 def _is_flag(node: TryStatement, name: str) -> bool:
-    """Whether a `try` changes a name with a constant value, such as a flag that was False."""
+    """Return whether a `try` changes a name with a constant value, such as a False flag."""
     return any(
         isinstance(statement, ast.Assign)
         and isinstance(statement.value, ast.Constant)
@@ -210,7 +209,6 @@ def _is_flag(node: TryStatement, name: str) -> bool:
 
 
 def _constants(block: list[ast.stmt]) -> list[tuple[str, bool]]:
-    """Return the names that a block sets to True, False or None."""
     constants: list[tuple[str, bool]] = []
     for statement in block:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):

@@ -104,7 +104,7 @@ class VersionReader:
         return self.package(node.args[0]) if last in _PARSERS else ""
 
     def depends_on_version(self, node: ast.AST) -> bool:
-        """Whether a value was computed from a version, or from a condition on a version."""
+        """Return whether a value was computed from a version, or from a condition on a version."""
         if not self.names.versioned:
             return False
         if isinstance(node, ast.Name):
@@ -122,7 +122,7 @@ class VersionReader:
         return any(map(self.depends_on_version, _operands(node)))
 
     def version_conditions(self, node: ast.AST) -> tuple[bool, bool]:
-        """Whether a true result depends on packages, and whether a false one does.
+        """Return whether a true result depends on packages, and whether a false result does.
 
         The expression is an attribute or a call of a function.
         """
@@ -142,7 +142,6 @@ class VersionReader:
         return isinstance(node.func, ast.Attribute) and self.depends_on_version(node.func.value)
 
     def _version(self, node: ast.expr) -> bool:
-        """Whether an operand is the version of a package or a version literal."""
         if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in _MAKERS:
             return bool(self.literal_version(node)) or self.depends_on_version(node)
         return self.depends_on_version(node)
@@ -163,7 +162,6 @@ class VersionReader:
 
 
 def _operands(node: ast.AST) -> Sequence[ast.expr]:
-    """Return the operands that can be the value of an expression."""
     if isinstance(node, ast.BoolOp):
         return node.values
     if isinstance(node, ast.IfExp):
@@ -178,7 +176,7 @@ def _operands(node: ast.AST) -> Sequence[ast.expr]:
 def number_tuple_version(node: ast.AST) -> str:
     """Return the version in a tuple of numbers, such as 3.11 for (3, 11).
 
-    Return "" for other expressions.
+    Returns "" for other expressions.
     """
     if not isinstance(node, ast.Tuple) or not node.elts:
         return ""
@@ -201,9 +199,9 @@ class VersionPart(msgspec.Struct, frozen=True):
 def part_comparison(
     versions: VersionReader, left: ast.expr, sign: str, right: ast.expr
 ) -> tuple[str, str] | None:
-    """Return the package and specifier of a comparison.
+    """Return the package and specifier of a comparison with a part of a version.
 
-    Return None if neither side is part of a version.
+    Returns None if neither side is a part of a version.
     """
     part = _part(versions, left)
     if part is None:
@@ -300,10 +298,7 @@ def _integer_iterable(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
 
 
 def _items(part: VersionPart, node: ast.expr) -> list[int]:
-    """Return the numbers with which a part is compared.
-
-    The result is empty unless they are suitable literals.
-    """
+    """Return the numbers with which a part is compared, or [] if they are not suitable literals."""
     if part.form in _SINGLE_KINDS:
         nodes = [node]
     else:

@@ -32,10 +32,7 @@ Outcome = Literal["raise", "warn"]
 
 
 def read_windows(source: bytes, module: str, *, package: bool) -> tuple[VersionWindow, ...]:
-    """Return the windows declared in `source`.
-
-    The result is empty if it cannot be parsed.
-    """
+    """Return the windows declared in `source`, or () if it cannot be parsed."""
     if _COMPARISON.search(source) is None or _REFUSAL.search(source) is None:
         return ()
     try:

@@ -21,7 +21,6 @@ FACTS = read_elf(lambda: iter([DATA]), "a.so")
 
 
 def places() -> dict[str, tuple[int, Section]]:
-    """The header of each section with its offset."""
     headers = {}
     with SMALL.open("rb") as file:
         elf = ELFFile(file)
@@ -44,13 +43,11 @@ def read(data: bytes, end_size: int = 1 << 20, step: int = 1 << 16) -> ElfFacts 
 
 
 def changed(offset: int, form: str, *values: int, data: bytes = DATA) -> bytes:
-    """The library in which numbers at an offset are replaced."""
     patch = struct.pack(form, *values)
     return data[:offset] + patch + data[offset + len(patch) :]
 
 
 def filled(name: str, byte: bytes, *, keep: int = 0) -> bytes:
-    """The library with one section overwritten after its first bytes."""
     offset, size = PLACES[name][1].place
     return DATA[: offset + keep] + byte * (size - keep) + DATA[offset + size :]
 

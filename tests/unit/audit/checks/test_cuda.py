@@ -16,7 +16,6 @@ from tests.support.shared_objects import SharedObjects, extension_module, shared
 
 
 def subjects(findings: Sequence[Finding]) -> list[tuple[str, str]]:
-    """The package and subject of each finding."""
     assert all(
         finding.evidence and finding.evidence.relation is ConflictRelation.CUDA
         for finding in findings

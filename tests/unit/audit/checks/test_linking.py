@@ -28,7 +28,6 @@ def only(package_set: SharedObjects, *, base: bool = True) -> Finding:
 
 
 def relation(finding: Finding) -> tuple[ConflictRelation, str, str, str]:
-    """The evidence of a finding as relation, other package, subject and file."""
     assert finding.evidence is not None
     evidence = finding.evidence
     return evidence.relation, evidence.other, evidence.subject, evidence.file
@@ -95,7 +94,7 @@ def test_many_undefined_symbols_are_summarized() -> None:
 
 
 def linked(name: str, **facts: object) -> SharedObjects:
-    """A package set of one file that is linked to the library `name`."""
+    """Return a package set of one file that is linked to the library `name`."""
     return SharedObjects(
         {"vllm 0.20.2": [extension_module("vllm/_C.abi3.so", needed=(name,), **facts)]}
     )

@@ -20,7 +20,10 @@ GUARDED = "try:\n    from user.part import run\nexcept ImportError:\n    run = N
 
 
 def package(**sources: str) -> dict[str, audited.Files]:
-    """The package `user` with `user.part._C` for Python 3.12. "__" in a keyword is a slash."""
+    """Return the package `user` with `user.part._C` for Python 3.12.
+
+    In a keyword, "__" is a slash.
+    """
     files: dict[str, str | bytes] = {f"user/part/_C.{BUILD}": b"\0"}
     files |= {"user/__init__.py": "", "user/part/__init__.py": "def run(): ...\n"}
     files |= {f"user/{name.replace('__', '/')}.py": text for name, text in sources.items()}
@@ -34,13 +37,11 @@ def check(package_set: PackageSet, *entries: str):
 
 
 def severities(tmp_path, source, *entries, **more):
-    """The severities of the findings for `source` in the unused module user/use.py."""
     findings = check(audited.package_set(tmp_path, package(use=source), **more), *entries)
     return [finding.severity for finding in findings]
 
 
 def parts(init, part):
-    """A package with the given user/__init__.py and user/part/__init__.py."""
     files = dict(package()["user==1.0"])
     return {"user==1.0": {**files, "user/__init__.py": init, "user/part/__init__.py": part}}
 

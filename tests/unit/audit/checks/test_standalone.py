@@ -24,7 +24,6 @@ SQLITE = extension_module(
 
 
 def findings(*modules: ElfFacts, base: tuple[ElfFacts, ...] = BASE) -> list[Finding]:
-    """The findings for an archive with an interpreter, libpython and `modules`."""
     interpreter = [PROGRAM, LIBPYTHON, *modules]
     package_set = SharedObjects({}, python="3.12")
     return standalone.check_standalone_python(
@@ -37,7 +36,7 @@ def test_missing_library_of_a_standalone_python_module_is_an_error() -> None:
     assert finding.severity is Severity.ERROR
     assert finding.message == (
         f"CPython 3.12: {SQLITE.file} is linked to libsqlite3.so.0, which neither its archive nor"
-        " the base has"
+        " the base provides"
     )
     assert finding.remedy == (
         "add the Debian package libsqlite3-0, which has libsqlite3.so.0, to the base"

@@ -232,7 +232,7 @@ def test_evaluation_of_hostile_code_terminates(name: str) -> None:
 
 
 def _audit_answer(source: str) -> bool | None:
-    """The evaluated result of f(), with a package `other` of version 1."""
+    """Return the evaluated result of f(), with a package `other` of version 1."""
     files = {"lib/__init__.py": "", "lib/t.py": source}
     packaging = {"packaging/__init__.py": "", "packaging/version.py": ""}
     others = {"other 1": {"other/__init__.py": "__version__ = '1'"}, "packaging 26.4": packaging}

@@ -153,7 +153,6 @@ class Version(NamedTuple):
 
 
 def guard_verdict(test: str, python: str) -> bool | None:
-    """The value of a condition in a package set with a Python version, or None if unknown."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     package_set = SourceModules({"m 1": {"m.py": source}}, python=python)
@@ -164,7 +163,6 @@ def guard_verdict(test: str, python: str) -> bool | None:
 
 
 def answer(test: str, micro: int) -> bool:
-    """The result of a condition in CPython 3.11 with the given micro version."""
     return bool(eval(test, {"sys": SimpleNamespace(version_info=Version(3, 11, micro))}))
 
 

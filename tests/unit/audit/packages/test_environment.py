@@ -34,7 +34,6 @@ class Site:
         kind: str = "dist-info",
         record: bool = True,
     ) -> Path:
-        """Write a package and its metadata, and return the metadata folder."""
         info = self.folder / (f"{name}-{version}.{kind}")
         info.mkdir()
         metadata_name = "METADATA" if kind == "dist-info" else "PKG-INFO"

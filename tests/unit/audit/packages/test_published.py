@@ -66,7 +66,6 @@ def raw(facts):
 
 
 def read_wheel(folder, version, files):
-    """A wheel of demo, and the facts about it that are published."""
     wheel, path = audited.wheel(folder, "demo", version, files)
     store = Store.open(folder / f"cache-{version}")
     with Library(store) as library:  # modules and mentions are kept when it is closed
@@ -108,7 +107,6 @@ def archive(tmp_path, published):
 
 
 def opened(tmp_path, archive):
-    """A library with an empty cache and the facts of `archive`."""
     published = PublishedFacts(FactsFile.open(archive))
     return Library(Store.open(tmp_path / "empty"), published=published)
 

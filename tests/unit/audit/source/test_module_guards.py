@@ -28,7 +28,6 @@ needs = Version("4.1") <= Version(transformers.__version__) < Version("4.5")
 
 
 def guards_of(source: str) -> dict[str, tuple[Guard, ...]]:
-    """The guards of each `import NAME` in these lines."""
     facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
     return {import_fact.module: import_fact.guards for import_fact in facts.imports[7:]}
 

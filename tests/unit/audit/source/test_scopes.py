@@ -78,7 +78,6 @@ OWN = [path.read_text(encoding="utf-8") for path in sorted(SOURCE.glob("audit/**
 
 
 def lines(places: object) -> object:
-    """The sorted lines that bind each name."""
     assert isinstance(places, dict)
     return {name: sorted((s.line, s.module, s.definition) for s in places[name]) for name in places}
 

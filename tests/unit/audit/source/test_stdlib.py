@@ -21,7 +21,6 @@ WITH_TK = ("idlelib", "tkinter", "turtle", "turtledemo")  # Debian has them in p
 
 
 def name_availability(names: dict[str, str]) -> list[tuple[str, bool]]:
-    """Whether this Python has each name of the table."""
     return [
         (name, SpecifierSet(spec).contains(HERE))
         for spec, listed in names.items()
