@@ -15,7 +15,14 @@ from typing import TypeGuard
 
 from imgbuild.audit.source.scopes import binding_sites
 from imgbuild.audit.source.text import dotted_name, string_value
-from imgbuild.audit.source.tree import BLOCKS, child_nodes, walk_tree
+from imgbuild.audit.source.tree import (
+    BLOCKS,
+    Lines,
+    child_nodes,
+    children_on_lines,
+    matching_lines,
+    walk_tree,
+)
 
 # The function that holds the statements of a program: see `module.read_module`.
 PROGRAM = "__main__"
@@ -38,7 +45,9 @@ def rewrite_program(tree: ast.Module, source: bytes) -> None:
     """Rewrite the statements of a program. The top-level ones also become the function PROGRAM."""
     names = _dictionaries(source)
     if names or b"partial(" in source or _INLINE_KEYWORDS.search(source) is not None:
-        _expand_keywords(tree, names)
+        words = sorted(name.encode() for name in names)
+        pattern = re.compile(b"|".join((rb"\*\*", b"partial", *map(re.escape, words))))
+        _expand_keywords(_NameTree(tree, names, matching_lines(source, pattern)))
     if b".options(" in source:
         _set_options(tree)
     functions = list(_functions(tree.body))
@@ -125,15 +134,18 @@ def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
 
 
 class _NameTree:
-    """The parent nodes, the calls and the uses of `names`, in the module and in each function."""
+    """The parent nodes, the calls and the uses of `names`, in the module and in each function.
 
-    def __init__(self, tree: ast.Module, names: Collection[str]) -> None:
+    Only nodes that extend over `lines` are visited.
+    """
+
+    def __init__(self, tree: ast.Module, names: Collection[str], lines: Lines) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.calls: list[ast.Call] = []
         self.uses: dict[_Scope, list[ast.Name]] = {tree: []}
-        left: list[tuple[ast.AST, tuple[_Scope, ...]]] = [(tree, (tree,))]
+        left: list[tuple[ast.AST, Lines, tuple[_Scope, ...]]] = [(tree, lines, (tree,))]
         while left:
-            node, around = left.pop()
+            node, lines, around = left.pop()
             if isinstance(node, _FUNCTIONS):
                 around = (*around, node)
                 self.uses[node] = []
@@ -144,17 +156,16 @@ class _NameTree:
                         break
             elif isinstance(node, ast.Call):
                 self.calls.append(node)
-            for child in child_nodes(node):
+            for child, below in children_on_lines(node, lines):
                 self.parents[child] = node
-                left.append((child, around))
+                left.append((child, below, around))
 
 
-def _expand_keywords(tree: ast.Module, names: Collection[str]) -> None:
+def _expand_keywords(nodes: _NameTree) -> None:
     """Replace `**{…}` and `**name` of a local dictionary by keywords. Add the calls of `partial`.
 
-    `names` are the names of dictionaries.
+    The names of `nodes` are the names of dictionaries.
     """
-    nodes = _NameTree(tree, names)
     for call in nodes.calls:
         if any(word.arg is None for word in call.keywords):
             call.keywords = [each for word in call.keywords for each in _inline_keywords(word)]
@@ -290,17 +301,20 @@ def _rename_values(body: list[ast.stmt], bound: set[str], *, shared: bool = Fals
     if not several:
         return
     sites = binding_sites(body)
-    closed = {node.id for each in body for node, inner in _names(each) if inner}
-    for name, places in plain.items():
-        if name in closed or len(sites.get(name, ())) != len(places):
-            several.pop(name, None)
-    for at, statement in enumerate(body):
+    several = {
+        name: places for name, places in several.items() if len(sites.get(name, ())) == len(places)
+    }
+    names = [list(_names(each)) for each in body] if several else []
+    closed = {node.id for each in names for node, inner in each if inner}
+    several = {name: places for name, places in several.items() if name not in closed}
+    for at, statement in enumerate(body) if several else ():
         numbers = {name: sum(place < at for place in places) for name, places in several.items()}
-        used = {node.id for node, _ in _names(statement)} & several.keys() if several else set()
+        used = {node.id for node, _ in names[at]} & several.keys()
         if any(numbers[name] > 1 or at in several[name] for name in used):
             if shared:
                 body[at] = copy.deepcopy(statement)
-            for node, _ in _names(body[at]):
+                names[at] = list(_names(body[at]))
+            for node, _ in names[at]:
                 stored = not isinstance(node.ctx, ast.Load)
                 number = numbers.get(node.id, 0) + stored
                 if number > 1 and node.id in several:
