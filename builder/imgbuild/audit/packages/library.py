@@ -63,6 +63,7 @@ Mentions = dict[str, tuple[str, ...]]  # "PARENT WORD" → the modules below PAR
 INDEX, MODULES, ELF_FACTS, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
 TEXT, IMPORTS, MENTIONS = "audit-sources", "audit-imports", "audit-mentions"
 REMOTE_SUFFIX = "-remote"
+PUBLISHED = "published-1"
 CAPITALS = "capitals-1"
 ASSEMBLERS = "assemblers-1"
 _CAPITALS = re.compile(rb"\b[A-Z][A-Z0-9_]+")
@@ -125,8 +126,18 @@ class LibraryWheel:
 
     @cached_property
     def published_wheel_facts(self) -> PublishedWheelFacts | None:
-        """The published facts about the wheel, or None if there are none."""
-        return self._library.published.wheel(self.package, self.wheel.sha256)
+        """The published facts about the wheel, or None if there are none.
+
+        They are stored, because the facts about all wheels of a package are slow to decompress.
+        """
+        published, store = self._library.published, self._library.store
+        key = f"{published.version(self.package)} {self.wheel.sha256}"
+        facts = read_fact(store, PUBLISHED, key, PublishedWheelFacts)
+        if facts is None:
+            facts = published.wheel(self.package, self.wheel.sha256)
+            if facts is not None:
+                store.put_fact(PUBLISHED, key, pack_value(facts))
+        return facts
 
     @cached_property
     def index(self) -> WheelIndex:

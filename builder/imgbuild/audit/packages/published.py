@@ -167,6 +167,10 @@ class PublishedFacts:
         known = self._package(package)
         return known.wheel(sha256, self._file) if known is not None else None
 
+    def version(self, package: str) -> str:
+        """Return a text that changes with the facts of a package, or "" if there are none."""
+        return self._file.version(f"wheels/{package}")
+
     def elf_facts(self, package: str, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
         """Return the shared objects of a wheel, or None if unknown."""
         known = self._package(package)
