@@ -43,17 +43,19 @@ _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
 def rewrite_program(tree: ast.Module, source: bytes) -> None:
     """Rewrite the statements of a program. The top-level ones also become the function PROGRAM."""
+    expressions = b":=" in source  # which bind names
     names = _dictionaries(source)
     if names or b"partial(" in source or _INLINE_KEYWORDS.search(source) is not None:
         words = sorted(name.encode() for name in names)
         pattern = re.compile(b"|".join((rb"\*\*", b"partial", *map(re.escape, words))))
-        _expand_keywords(_NameTree(tree, names, matching_lines(source, pattern)))
+        nodes = _NameTree(tree, names, matching_lines(source, pattern))
+        _expand_keywords(nodes, expressions=expressions)
     if b".options(" in source:
         _set_options(tree)
     functions = list(_functions(tree.body))
-    tree.body.append(_program(tree, source))
+    tree.body.append(_program(tree, source, expressions=expressions))
     for function in functions:
-        _rename_values(function.body, _parameters(function))
+        _rename_values(function.body, _parameters(function), expressions=expressions)
 
 
 def _parameters(scope: _Scope) -> set[str]:
@@ -106,7 +108,7 @@ def _set_options(tree: ast.Module) -> None:
                 node.func = decorator
 
 
-def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
+def _program(tree: ast.Module, source: bytes, *, expressions: bool) -> ast.FunctionDef:
     """Return the statements of a program as a function.
 
     Statements under `if __name__ == …` are included.
@@ -121,7 +123,7 @@ def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
             body += node.body
         elif not isinstance(node, (ast.Import, ast.ImportFrom, *_FUNCTIONS, ast.ClassDef)):
             body.append(node)
-    _rename_values(body, names, shared=True)
+    _rename_values(body, names, expressions=expressions, shared=True)
     if names:
         body.insert(0, ast.Global(sorted(names), lineno=1, col_offset=0))
     nothing = ast.arguments([], [], None, [], [], None, [])
@@ -161,16 +163,16 @@ class _NameTree:
                 left.append((child, below, around))
 
 
-def _expand_keywords(nodes: _NameTree) -> None:
+def _expand_keywords(nodes: _NameTree, *, expressions: bool) -> None:
     """Replace `**{…}` and `**name` of a local dictionary by keywords. Add the calls of `partial`.
 
-    The names of `nodes` are the names of dictionaries.
+    The names of `nodes` are the names of dictionaries. For `expressions`, see `binding_sites`.
     """
     for call in nodes.calls:
         if any(word.arg is None for word in call.keywords):
             call.keywords = [each for word in call.keywords for each in _inline_keywords(word)]
     for scope in nodes.uses:
-        _expand_scope(scope, nodes)
+        _expand_scope(scope, nodes, expressions=expressions)
     for call in nodes.calls:
         if dotted_name(call.func).rpartition(".")[2] == "partial" and call.args:
             _add_call(call)
@@ -198,7 +200,7 @@ def _keys(node: ast.expr) -> list[str] | None:
     return None
 
 
-def _expand_scope(scope: _Scope, nodes: _NameTree) -> None:
+def _expand_scope(scope: _Scope, nodes: _NameTree, *, expressions: bool) -> None:
     """Expand `**name` if the scope binds `name` once, to a dictionary with constant keys."""
     by_name: dict[str, list[ast.Name]] = {}
     for use in nodes.uses[scope]:
@@ -211,7 +213,8 @@ def _expand_scope(scope: _Scope, nodes: _NameTree) -> None:
             continue
         bound = nodes.parents[stores[0]]
         keys = _keys(bound.value) if isinstance(bound, ast.Assign) else None
-        sites = binding_sites(scope.body) if sites is None else sites
+        if sites is None:
+            sites = binding_sites(scope.body, expressions=expressions)
         others = {_classify_use(nodes.parents, use) for use in uses if use is not stores[0]}
         if keys is None or "other" in others or len(sites.get(name, ())) != 1:
             continue
@@ -281,11 +284,13 @@ def _add_call(node: ast.Call) -> None:
 # -- names
 
 
-def _rename_values(body: list[ast.stmt], bound: set[str], *, shared: bool = False) -> None:
+def _rename_values(
+    body: list[ast.stmt], bound: set[str], *, expressions: bool, shared: bool = False
+) -> None:
     """Rename a name that consecutive statements rebind, so that each value has its own name.
 
     `bound` contains the names with earlier values. Statements that are `shared` with other code are
-    copied.
+    copied. For `expressions`, see `binding_sites`.
     """
     plain: dict[str, list[int]] = {}
     for at, statement in enumerate(body):
@@ -300,7 +305,7 @@ def _rename_values(body: list[ast.stmt], bound: set[str], *, shared: bool = Fals
     }
     if not several:
         return
-    sites = binding_sites(body)
+    sites = binding_sites(body, expressions=expressions)
     several = {
         name: places for name, places in several.items() if len(sites.get(name, ())) == len(places)
     }
