@@ -1,4 +1,4 @@
-"""Finds the commands in Python, YAML and Dockerfiles (separate: their formats).
+"""Finds the commands in Python, YAML and Dockerfiles.
 
 In Python these are the lists and strings that `subprocess` and `os.system` run. In YAML they are
 the values of `command`, `args`, `entrypoint` and `run` in files of Compose, Kubernetes and

@@ -1,4 +1,4 @@
-"""Summarizes the parts of a module on which other files depend (separate: runs in workers).
+"""Summarizes the parts of a module on which other files depend.
 
 A summary consists of the names that the module binds, with signatures, types and conditions, but
 without the bodies of functions. Bodies are included if conditions call functions (guards of kind

@@ -131,6 +131,8 @@ class LibraryWheel:
         They are stored, because the facts about all wheels of a package are slow to decompress.
         """
         published, store = self._library.published, self._library.store
+        if not published.has_wheel(self.wheel.sha256):
+            return None
         key = f"{published.version(self.package)} {self.wheel.sha256}"
         facts = read_fact(store, PUBLISHED, key, PublishedWheelFacts)
         if facts is None:
@@ -149,6 +151,12 @@ class LibraryWheel:
             wheel_index = read_index(self.content)
             self._store_value(INDEX, wheel_index)
         return wheel_index
+
+    @property
+    def has_cached_index(self) -> bool:
+        """Whether `index` is published or stored."""
+        is_published = self._library.published.has_wheel(self.wheel.sha256)
+        return is_published or self._stored_value(INDEX, WheelIndex) is not None
 
     @cached_property
     def files(self) -> Mapping[str, int]:

@@ -164,8 +164,13 @@ class PublishedFacts:
 
         Return None if the wheel is not published.
         """
-        known = self._package(package)
-        return known.wheel(sha256, self._file) if known is not None else None
+        headers = self._file.fact(METADATA, sha256)
+        known = self._package(package) if headers is not None else None
+        return known.wheel(sha256, headers) if known is not None and headers is not None else None
+
+    def has_wheel(self, sha256: Sha256) -> bool:
+        """Whether a wheel is published. The facts of its package are not decompressed."""
+        return self._file.fact(METADATA, sha256) is not None
 
     def version(self, package: str) -> str:
         """Return a text that changes with the facts of a package, or "" if there are none."""
@@ -213,10 +218,9 @@ class _PackageFacts:
         self._numbers = {sha256: number for number, sha256 in enumerate(facts.wheels)}
         self._elf_facts: tuple[tuple[ElfFacts, ...] | None, ...] | None = None
 
-    def wheel(self, sha256: Sha256, file: FactsFile) -> PublishedWheelFacts | None:
+    def wheel(self, sha256: Sha256, headers: bytes) -> PublishedWheelFacts | None:
         number = self._numbers.get(sha256)
-        headers = file.fact(METADATA, sha256)
-        if number is None or headers is None:
+        if number is None:
             return None
         facts = self._facts
         files: dict[str, tuple[int, int]] = {}
