@@ -45,6 +45,8 @@ def find_commands(
         return
     if text.commands:
         yield from shell.shell_commands(text.commands.decode(errors="replace"))
+    if summary is not None and not summary.commands:
+        return
     if names.search(text.source) is None:
         return
     if summary is not None:
