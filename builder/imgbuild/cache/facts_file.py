@@ -78,6 +78,11 @@ class FactsFile:
         except _READ_ERRORS:
             return None
 
+    def version(self, name: str) -> str:
+        """Return a text that changes with an entry, or "" if the entry is missing."""
+        info = self._archive.NameToInfo.get(name) if self._archive is not None else None
+        return f"{info.CRC:08x} {info.file_size}" if info is not None else ""
+
     def fact(self, kind: str, key: str) -> bytes | None:
         """Return a fact in the format of the cache, or None. `kind` must be in `KINDS`."""
         if kind not in KINDS:

@@ -22,7 +22,7 @@ from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import texts_key
 from imgbuild.audit.main_path import policy
-from imgbuild.audit.packages.library import Library, LibraryWheel, pack_value, read_fact
+from imgbuild.audit.packages.library import Library, pack_value, read_fact
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
 from imgbuild.cache.context import Context
@@ -437,8 +437,4 @@ def _other_set(lock: Lock, library: Library) -> OtherSet:
 
 
 def _is_cached(library: Library, wheel: Wheel) -> bool:
-    library_wheel: LibraryWheel = library.wheel(wheel, _address(wheel))
-    try:
-        return bool(library_wheel.index.files)
-    except FetchFailed:
-        return False
+    return library.wheel(wheel, _address(wheel)).has_cached_index

@@ -1,12 +1,16 @@
-"""Runs a function in a fork of this process, which has a copy of all objects."""
+"""Runs a function in forked copies of this process, which contain all objects."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def processor_count() -> int:
@@ -50,6 +54,56 @@ class ForkedCall:
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
             self._process = 0
+
+
+def split_shares(
+    items: Sequence[T], size: Callable[[T], int], processes: int, least: int
+) -> list[list[T]]:
+    """Divide `items` into shares of neighbours for `compute_shares`.
+
+    The shares become smaller, down to the size `least`, so that all processes end at the same time.
+    """
+    left = sum(map(size, items))
+    shares: list[list[T]] = []
+    room = 0
+    for item in items:
+        if room <= 0:
+            shares.append([])
+            room = max(left // (2 * processes), least) if processes > 1 else left + 1
+        shares[-1].append(item)
+        room -= size(item)
+        left -= size(item)
+    return shares
+
+
+def compute_shares(
+    shares: Sequence[T],
+    here: Callable[[Iterable[T]], R],
+    copied: Callable[[Iterable[T]], bytes],
+    processes: int,
+) -> tuple[R, list[bytes | None]]:
+    """Compute up to a thousand shares in this process and in copies of it.
+
+    Each process takes the next share when it is ready. Returns the result of `here` for the shares
+    of this process, and the result of `copied` from each copy (see `ForkedCall.result`).
+    """
+    reading, writing = os.pipe()
+    os.write(writing, b"".join(number.to_bytes(2) for number in range(len(shares))))
+    os.close(writing)
+
+    def _next_shares() -> Iterator[T]:
+        while number := os.read(reading, 2):
+            yield shares[int.from_bytes(number)]
+
+    copies: list[ForkedCall] = []
+    try:
+        for _ in range(min(processes, len(shares)) - 1):
+            copies.append(ForkedCall(lambda: copied(_next_shares())))  # noqa: PERF401 (to stop them)
+        return here(_next_shares()), [copy.result() for copy in copies]
+    finally:
+        os.close(reading)
+        for copy in copies:
+            copy.stop()
 
 
 def _compute_and_exit(function: Callable[[], bytes], writing: int) -> None:

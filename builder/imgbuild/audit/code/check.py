@@ -94,12 +94,12 @@ def _run_all_checks(
             (lambda code: FindingCache(store, key, code, facts)) if key else None,
             package_set.use_in_copied_process,
         ),
-        *variables.check_variables(sources, texts, facts.variables()),
-        *command_lines.check_command_lines(sources, texts),
+        *variables.check_variables(sources, texts, facts.summaries),
+        *command_lines.check_command_lines(sources, texts, facts.summaries),
         *configurations.check_configurations(sources, texts),
         *hydra_files.check_hydra_files(sources, texts),
         *launches.check_launches(sources, texts),
-        *option_packages.check_option_packages(sources, texts),
+        *option_packages.check_option_packages(sources, texts, facts.summaries),
     ]
     lines = {text.file: text for text in (*texts, *(text for fork in forks for text in fork.texts))}
     shown = [each for each in findings if not _is_accepted(each, lines[each.file])]

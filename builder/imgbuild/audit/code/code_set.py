@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.wheel_sources import WheelSources
 from imgbuild.audit.main_path.closure import Level, MainPath, Place, Reached
+from imgbuild.audit.main_path.view import PackageSetView
 from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Guard, Import, ModuleFacts, OpaqueModule
@@ -121,7 +123,11 @@ class CodeSet:
                     }
                 )
                 places[(name, "")] = _CERTAINLY_REACHED
-        return MainPath(places)
+        return MainPath(places, view=self._view)
+
+    @cached_property
+    def _view(self) -> PackageSetView:
+        return PackageSetView(self)
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
         """Return the facts of a module of the user or, if there is none, of a package."""

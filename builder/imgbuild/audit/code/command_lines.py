@@ -15,6 +15,7 @@ from imgbuild.audit.code.commands import find_commands, names_pattern
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.code.summaries import Summary
 from imgbuild.audit.names import releases
 from imgbuild.audit.source.text import dotted_name, string_list, string_value
 from imgbuild.audit.source.tree import walk_tree
@@ -77,13 +78,13 @@ def load_programs() -> tuple[PackageProgram, ...]:
 
 
 def check_command_lines(
-    sources: PackageSources, texts: Sequence[CodeText]
+    sources: PackageSources, texts: Sequence[CodeText], summaries: Mapping[str, Summary]
 ) -> Iterator[CodeFinding]:
     """Yield findings for options, subcommands and values that the programs do not accept."""
     lines = _CommandLines(sources, texts)
     names = names_pattern([*_programs_by_name(), "verl"])
     for text in texts:
-        for command in find_commands(text, names):
+        for command in find_commands(text, names, summaries.get(text.file)):
             for word, code, message, instead, severity in lines.find_problems(command):
                 yield text.finding(
                     word.line,

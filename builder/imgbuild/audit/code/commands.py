@@ -1,4 +1,4 @@
-"""Finds the commands in Python, YAML and Dockerfiles (separate: their formats).
+"""Finds the commands in Python, YAML and Dockerfiles.
 
 In Python these are the lists and strings that `subprocess` and `os.system` run. In YAML they are
 the values of `command`, `args`, `entrypoint` and `run` in files of Compose, Kubernetes and
@@ -18,9 +18,9 @@ import yaml
 from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.shell import Command, Word
+from imgbuild.audit.code.summaries import Summary
 from imgbuild.audit.source.text import dotted_name, string_value
 from imgbuild.audit.source.tree import walk_tree
-from imgbuild.system.syntax import valid_source
 
 _RUNNERS = frozenset(("run", "Popen", "call", "check_call", "check_output", "getoutput"))
 _SPAWNERS = frozenset(("create_subprocess_exec", "create_subprocess_shell", "system", "popen"))
@@ -33,17 +33,24 @@ _MOUNT = re.compile(r"(?:--\w+=\S+\s+)*")
 _UNKNOWN_WORD = "$unknown"
 
 
-def find_commands(text: CodeText, names: re.Pattern[bytes]) -> Iterator[Command]:
-    """Yield the commands in a file that contains one of the `names`, with their positions."""
+def find_commands(
+    text: CodeText, names: re.Pattern[bytes], summary: Summary | None
+) -> Iterator[Command]:
+    """Yield the commands in a file that contains one of the `names`, with their positions.
+
+    `summary` is that of a Python file.
+    """
     if text.kind == "shell":
         yield from shell.shell_commands(text.source.decode(errors="replace"))
         return
     if text.commands:
         yield from shell.shell_commands(text.commands.decode(errors="replace"))
+    if summary is not None and not summary.commands:
+        return
     if names.search(text.source) is None:
         return
-    if text.kind == "python" and _RUN_PATTERN.search(text.source):
-        yield from _python_commands(text.source)
+    if summary is not None:
+        yield from summary.commands
     elif text.kind == "yaml" and _SETTINGS.search(text.source):
         yield from _yaml_commands(text.source)
     elif text.kind == "dockerfile":
@@ -59,9 +66,9 @@ def _add_nested_commands(command: Command) -> Iterator[Command]:
 # -- Python
 
 
-def _python_commands(source: bytes) -> Iterator[Command]:
-    tree = valid_source(source)
-    if tree is None:
+def python_commands(source: bytes, tree: ast.Module) -> Iterator[Command]:
+    """Yield the commands that a Python file runs."""
+    if not _RUN_PATTERN.search(source):
         return
     lists: dict[str, list[ast.List]] = {}
     run: list[ast.expr] = []

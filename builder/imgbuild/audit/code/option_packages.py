@@ -1,70 +1,28 @@
 """Checks values of options that require a package, such as flash_attention_2 (separate: one check).
 
-Reads keywords, dictionary keys and assigned names in Python, flags, keys of YAML and JSON, and
-Hydra overrides. Conditions are not evaluated, so each finding is a warning.
+Conditions are not evaluated, so each finding is a warning.
 """
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
-
-from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.option_settings import (
+    OptionPackages,
+    OptionUse,
+    file_options,
+    load_options,
+)
 from imgbuild.audit.code.sources import PackageSources
-from imgbuild.audit.source.text import dotted_name, string_value
-from imgbuild.audit.source.tree import walk_tree
+from imgbuild.audit.code.summaries import Summary
 from imgbuild.report import Severity
-from imgbuild.system import files, yaml_data
-from imgbuild.system.syntax import valid_source
 
 CODE = "IMG110"
-_TRUE = "true"
-_LINE = re.compile(r"^[\s-]*[\"']?([A-Za-z_]\w*)[\"']?\s*:\s*[\"']?([\w.-]+)")
-_FLAG = re.compile(r"(?:--|(?:\+{1,2})?(?:[\w-]+\.)+)([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
-
-
-class OptionPackages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The values of an option that require one of `packages`.
-
-    `instead` is a value that requires none of them.
-    """
-
-    name: str
-    values: tuple[str, ...]
-    packages: tuple[str, ...]
-    instead: str = ""
-
-
-class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `data/audit/code_option_packages.yaml`."""
-
-    options: tuple[OptionPackages, ...]
-
-
-class OptionUse(NamedTuple):
-    """An option with a literal value in a file. `line` and `column` count from 1."""
-
-    name: str
-    value: str
-    line: int
-    column: int
-
-
-@lru_cache(maxsize=1)
-def load_options() -> Mapping[tuple[str, str], OptionPackages]:
-    """Map each name and value of an option to the packages that the value requires."""
-    table = yaml_data.load_yaml_data(files.data("audit/code_option_packages.yaml"), OptionTable)
-    return {(each.name, value): each for each in table.options for value in each.values}
 
 
 def check_option_packages(
-    sources: PackageSources, texts: Sequence[CodeText]
+    sources: PackageSources, texts: Sequence[CodeText], summaries: Mapping[str, Summary]
 ) -> Iterator[CodeFinding]:
     """Yield findings for values that require packages missing from the package set."""
     lacking = {
@@ -73,25 +31,11 @@ def check_option_packages(
         if all(sources.lacks_package(package) for package in option.packages)
     }
     for text in texts:
-        for use in _option_uses(text) if _may_use(text, lacking) else ():
+        summary = summaries.get(text.file)
+        for use in summary.options if summary is not None else file_options(text):
             option = lacking.get((use.name, use.value))
             if option is not None:
                 yield _finding(text, use, option)
-
-
-def _may_use(text: CodeText, options: Iterable[tuple[str, str]]) -> bool:
-    """Whether a file contains the words of an option. Most files do not, and are not parsed."""
-    for name, value in options:
-        words = [name.encode(), *([value.encode()] if value != _TRUE else [])]
-        if all(_contains(text, word) for word in words):
-            return True
-    return False
-
-
-def _contains(text: CodeText, word: bytes) -> bool:
-    """Whether a file contains `word`, or the word as a flag, with hyphens."""
-    forms = {word, word.replace(b"_", b"-")}
-    return any(form in text.source or form in text.commands for form in forms)
 
 
 def _finding(text: CodeText, use: OptionUse, option: OptionPackages) -> CodeFinding:
@@ -105,61 +49,3 @@ def _finding(text: CodeText, use: OptionUse, option: OptionPackages) -> CodeFind
         message=f"{use.name}={use.value} requires {package}, which is not in this package set",
         remedy=f"use {use.name}={option.instead}, or {add}" if option.instead else add,
     )
-
-
-def _option_uses(text: CodeText) -> Iterator[OptionUse]:
-    if text.kind == "python":
-        tree = valid_source(text.source)
-        yield from _python_uses(tree) if tree is not None else ()
-        yield from _shell_uses(text.commands.decode(errors="replace"))
-    elif text.kind == "shell":
-        yield from _shell_uses(text.source.decode(errors="replace"))
-    elif text.kind in ("yaml", "json"):
-        for number, line in enumerate(text.source.decode(errors="replace").splitlines(), 1):
-            match = _LINE.match(line)
-            if match is not None:
-                yield OptionUse(match[1], _normalize(match[2]), number, match.start(1) + 1)
-
-
-def _python_uses(tree: ast.Module) -> Iterator[OptionUse]:
-    for node in walk_tree(tree):
-        pairs: list[tuple[str, ast.expr | None]] = []
-        if isinstance(node, ast.keyword):
-            pairs = [(node.arg or "", node.value)]
-        elif isinstance(node, ast.Dict):
-            names = (string_value(key) or "" if key else "" for key in node.keys)
-            pairs = list(zip(names, node.values, strict=True))
-        elif isinstance(node, ast.Assign):
-            pairs = [(_last_name(target), node.value) for target in node.targets]
-        elif isinstance(node, ast.AnnAssign):
-            pairs = [(_last_name(node.target), node.value)]
-        for name, value in pairs:
-            if isinstance(value, ast.Constant) and isinstance(value.value, (str, bool)):
-                yield OptionUse(
-                    name, _normalize(str(value.value)), value.lineno, value.col_offset + 1
-                )
-
-
-def _last_name(node: ast.expr) -> str:
-    return dotted_name(node).rpartition(".")[2]
-
-
-def _shell_uses(source: str) -> Iterator[OptionUse]:
-    for command in shell.shell_commands(source):
-        for at, word in enumerate(command):
-            match = _FLAG.fullmatch(word.text) if word.literal else None
-            if match is None:
-                continue
-            after = command[at + 1] if at + 1 < len(command) else None
-            value = match[2]
-            if value is None and word.text.startswith("--"):
-                is_value = after is not None and after.literal and not after.text.startswith("-")
-                value = after.text if after is not None and is_value else _TRUE
-            if value is not None:
-                name = match[1].replace("-", "_")
-                yield OptionUse(name, _normalize(value), word.line, word.column)
-
-
-def _normalize(value: str) -> str:
-    """Return a value in the form of the table. True, true and 1 are equal."""
-    return _TRUE if value in ("True", _TRUE, "1") else value.strip("\"'")

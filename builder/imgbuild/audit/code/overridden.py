@@ -19,7 +19,9 @@ from imgbuild.audit.source.facts import Call, Class, Function, ModuleFacts
 from imgbuild.report import Severity
 
 GONE, CALLED = "IMG108", "IMG109"
-# `Class.method = function`, and the same with setattr: owner, name, function.
+# `Class.method = function`, and the same with setattr: owner, name, function. A search for the end
+# of such a line is faster.
+_END = re.compile(rb"\.\w+[ \t]*=[ \t]*[A-Za-z_]\w*[ \t]*(?:#.*)?$", re.MULTILINE)
 _ASSIGNMENT = re.compile(
     rb"^[ \t]*([A-Za-z_]\w*(?:\.\w+)*)\.(\w+)[ \t]*=[ \t]*([A-Za-z_]\w*)[ \t]*(?:#.*)?$",
     re.MULTILINE,
@@ -196,7 +198,9 @@ def _assigned_function_findings(
     """Yield findings for functions that are assigned to names which the package removed."""
     defined = {each.name for each in facts.functions} | {each.name for each in facts.classes}
     imported = {line.bound for line in facts.imports}
-    for match in (*_ASSIGNMENT.finditer(text.source), *_SET.finditer(text.source)):
+    starts = [text.source.rfind(b"\n", 0, end.start()) + 1 for end in _END.finditer(text.source)]
+    assigned = filter(None, (_ASSIGNMENT.match(text.source, start) for start in starts))
+    for match in (*assigned, *_SET.finditer(text.source)):
         owner, name, value = (group.decode() for group in match.groups())
         is_function_of_file = value in defined and owner.partition(".")[0] in imported
         path = classes.full_name(facts, owner) if is_function_of_file else ""

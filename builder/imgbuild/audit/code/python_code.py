@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -48,7 +47,7 @@ _DEVELOPMENT = re.compile(
 )
 _NOQA_LINES = 4  # folders above a script that may contain a project's packages
 _PREFIX = f"{CODE} 0 "
-SHARE = 1 << 20  # bytes of source that are worth a process
+SHARE = 512 << 10  # bytes of source that are worth a share of a process
 
 
 def check_python_code(
@@ -101,47 +100,39 @@ def _check_modules(
 
     Forked copies of this process check shares of the modules.
     """
-    size = sum(len(text.source) for text in new.values())
-    processes = max(1, min(forked.copy_limit(), size // SHARE)) if copied is not None else 1
-    first, *rest = _shares(new, processes)
+    look = _ReplacementCache(code, others)
+    processes = forked.copy_limit() if copied is not None else 1
+    # Neighbouring files use the same packages.
+    shares = forked.split_shares(
+        sorted(new.items()), lambda item: len(item[1].source), processes, SHARE
+    )
 
-    def _check_share(share: Mapping[str, CodeText]) -> bytes:
+    def _check_shares(shares: Iterable[Iterable[tuple[str, CodeText]]]) -> dict[str, FileFindings]:
+        findings: dict[str, FileFindings] = {}
+        for share in shares:
+            findings |= _module_findings(look, dict(share), rules, others)
+        return findings
+
+    def _check_copied(shares: Iterable[Iterable[tuple[str, CodeText]]]) -> bytes:
         with copied() if copied is not None else nullcontext():
-            return msgspec.msgpack.encode(_module_findings(code, share, rules, others))
+            return msgspec.msgpack.encode(_check_shares(shares))
 
-    copies = [(share, forked.ForkedCall(partial(_check_share, share))) for share in rest]
-    try:
-        findings = _module_findings(code, first, rules, others)
-        for share, copy in copies:
-            data = copy.result()
-            findings |= (
-                msgspec.msgpack.decode(data, type=dict[str, FileFindings])
-                if data is not None  # or a file would have had to be fetched
-                else _module_findings(code, share, rules, others)
-            )
-    finally:
-        for _, copy in copies:
-            copy.stop()
-    return findings
-
-
-def _shares(new: Mapping[str, CodeText], count: int) -> list[dict[str, CodeText]]:
-    """Divide `new` into at most `count` shares. Neighbouring files use the same packages."""
-    size = sum(len(text.source) for text in new.values()) / count
-    shares: list[dict[str, CodeText]] = [{}]
-    total = 0
-    for name, text in sorted(new.items()):
-        if total >= size * len(shares) and len(shares) < count:
-            shares.append({})
-        shares[-1][name] = text
-        total += len(text.source)
-    return shares
+    findings, copies = forked.compute_shares(shares, _check_shares, _check_copied, processes)
+    for data in copies:
+        findings |= msgspec.msgpack.decode(data or b"\x80", type=dict[str, FileFindings])
+    # A copy fails if a file would have to be fetched.
+    left = [(name, text) for name, text in new.items() if text.file not in findings]
+    return findings | _check_shares([left] if left else [])
 
 
 def _module_findings(
-    code: CodeSet, new: Mapping[str, CodeText], rules: MainPathPolicy, others: Sequence[OtherSet]
+    look: _ReplacementCache,
+    new: Mapping[str, CodeText],
+    rules: MainPathPolicy,
+    others: Sequence[OtherSet],
 ) -> dict[str, FileFindings]:
     """Return the findings in these modules by file."""
+    code = look.code
     path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
     local: dict[str, list[Evidence]] = {}
@@ -151,7 +142,6 @@ def _module_findings(
             local.setdefault(evidence.file, []).append(evidence)
         elif evidence is not None:
             by_file.setdefault(evidence.file, []).append((finding, evidence))
-    look = _ReplacementCache(code, others)
     texts = {text.file: text for text in new.values()}
     findings: dict[str, list[CodeFinding]] = {file: [] for file in texts}
     for file, group in by_file.items():

@@ -1,28 +1,32 @@
-"""Reads and caches the facts of a user's Python files."""
+"""Reads and caches the facts of a user's Python files. Each file is parsed once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from imgbuild.audit.code.commands import python_commands
 from imgbuild.audit.code.file_cache import FileCache, decode_value
 from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.code.option_settings import OptionUse, file_options
+from imgbuild.audit.code.shell import Command
 from imgbuild.audit.code.summaries import Summary, summarize_module
 from imgbuild.audit.code.variable_settings import FileVariables, file_variables
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.audit.source.module import read_module
 from imgbuild.cache.store import Store
+from imgbuild.system import forked
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.collector import pause_collector
-from imgbuild.system.forked import processor_count
-from imgbuild.system.workers import WorkerPool
 from imgbuild.values import sha256
 
 MODULES_FACT = "code-modules"
 SUMMARIES = "code-summaries"
-PARALLEL_MINIMUM = 2 << 20  # bytes of source from which on processes are started
-SHARE = 40  # files in one task
+SHARE = 256 << 10  # bytes of source that are worth a share of a process
+Uses = tuple[FileVariables, tuple[OptionUse, ...], tuple[Command, ...]]
+ReadFile = tuple[bytes, Summary]  # the facts of a file as MessagePack, and its summary
 
 
 class CodeFacts(Mapping[str, ModuleFacts]):
@@ -48,17 +52,11 @@ class CodeFacts(Mapping[str, ModuleFacts]):
                 self.summaries[file] = cached
         self._store_facts(_read_all([t for f, t in self._texts.items() if f not in self.summaries]))
 
-    def variables(self) -> Mapping[str, FileVariables]:
-        """Map each file to the environment variables that it sets and reads."""
-        return {file: each.variables for file, each in self.summaries.items()}
-
-    def _store_facts(self, read: Mapping[str, tuple[bytes, Summary]]) -> None:
-        for file, (encoded, file_summary) in read.items():
-            self._facts[file] = msgspec.msgpack.decode(encoded, type=ModuleFacts)
-            self.summaries[file] = file_summary
+    def _store_facts(self, read: Mapping[str, ReadFile]) -> None:
+        for file, (encoded, summary) in read.items():
+            self.summaries[file] = summary
             self._modules.write(file, self.digests[file], encoded)
-            summarized = msgspec.msgpack.encode(file_summary)
-            self._summaries.write(file, self.digests[file], summarized)
+            self._summaries.write(file, self.digests[file], msgspec.msgpack.encode(summary))
         self._modules.save()
         self._summaries.save()
 
@@ -66,11 +64,12 @@ class CodeFacts(Mapping[str, ModuleFacts]):
         """Return the facts of a file, from the cache if possible."""
         if file not in self._facts:
             data = self._modules.read(file, self.digests[file])
-            cached = decode_value(data, ModuleFacts) if data is not None else None
-            if cached is not None:
-                self._facts[file] = cached
-            else:
-                self._store_facts(read_texts([self._texts[file]]))
+            facts = decode_value(data, ModuleFacts) if data is not None else None
+            if facts is None:
+                read = _read_texts([self._texts[file]])
+                self._store_facts(read)
+                facts = msgspec.msgpack.decode(read[file][0], type=ModuleFacts)
+            self._facts[file] = facts
         return self._facts[file]
 
     def __iter__(self) -> Iterator[str]:
@@ -86,35 +85,44 @@ def text_digest(text: CodeText) -> str:
     return sha256(b"\0".join(content))
 
 
-def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
-    """Map each file to its facts (as MessagePack) and its summary."""
-    processes = processor_count()
-    if processes < 2 or sum(len(text.source) for text in texts) < PARALLEL_MINIMUM:
-        return read_texts(texts)
-    workers = WorkerPool(processes)
-    facts: dict[str, tuple[bytes, Summary]] = {}
-    try:
-        shares = [texts[start : start + SHARE] for start in range(0, len(texts), SHARE)]
-        for result in [workers.submit_call(read_texts, share) for share in shares]:
-            facts.update(result.result())
-    finally:
-        workers.close()
-    return facts
+def _read_all(texts: Sequence[CodeText]) -> dict[str, ReadFile]:
+    """Read files in several processes. Maps each file to its facts and summary."""
+    processes = forked.copy_limit()
+    shares = forked.split_shares(texts, lambda text: len(text.source), processes, SHARE)
+
+    def _read_shares(shares: Iterable[Sequence[CodeText]]) -> dict[str, ReadFile]:
+        return _read_texts(text for share in shares for text in share)
+
+    read, copies = forked.compute_shares(
+        shares, _read_shares, lambda each: msgspec.msgpack.encode(_read_shares(each)), processes
+    )
+    for data in copies:
+        read |= msgspec.msgpack.decode(data or b"\x80", type=dict[str, ReadFile])
+    return read | _read_texts(text for text in texts if text.file not in read)
 
 
-def read_texts(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
-    """Map each file to its facts (as MessagePack) and its summary, read in this process."""
-    read: dict[str, tuple[bytes, Summary]] = {}
+def _read_texts(texts: Iterable[CodeText]) -> dict[str, ReadFile]:
     with pause_collector():
-        for text in texts:
-            facts = read_module(
-                text.source, text.module, text.file, package=text.package, program=True
-            )
-            read[text.file] = (
-                msgspec.msgpack.encode(facts),
-                summarize_module(facts, file_variables(text)),
-            )
-    return read
+        return {text.file: _read_text(text) for text in texts}
+
+
+def _read_text(text: CodeText) -> ReadFile:
+    uses: Uses | None = None
+
+    def _look(tree: ast.Module) -> None:
+        nonlocal uses
+        uses = _read_uses(text, tree)
+
+    facts = read_module(
+        text.source, text.module, text.file, package=text.package, program=True, look=_look
+    )
+    summary = summarize_module(facts, *(uses or _read_uses(text, None)))
+    return msgspec.msgpack.encode(facts), summary
+
+
+def _read_uses(text: CodeText, tree: ast.Module | None) -> Uses:
+    commands = tuple(python_commands(text.source, tree)) if tree is not None else ()
+    return file_variables(text, tree), file_options(text, tree), commands
 
 
 def texts_key(texts: Sequence[CodeText]) -> Mapping[str, str]:

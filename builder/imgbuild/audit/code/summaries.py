@@ -1,4 +1,4 @@
-"""Summarizes the parts of a module on which other files depend (separate: runs in workers).
+"""Summarizes the parts of a module on which other files depend.
 
 A summary consists of the names that the module binds, with signatures, types and conditions, but
 without the bodies of functions. Bodies are included if conditions call functions (guards of kind
@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from imgbuild.audit.code.option_settings import OptionUse
+from imgbuild.audit.code.shell import Command
 from imgbuild.audit.code.variable_settings import FileVariables
 from imgbuild.audit.names.lookup import may_add_names
 from imgbuild.audit.source.facts import AssignedName, Class, Function, Guard, Import, ModuleFacts
@@ -30,7 +32,8 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     and names to which the module refers. `evaluated` are the modules with functions that its
     conditions call. The bodies of these functions are included. `binding` are the functions that
     conditions on the module's bound names call. For `broken`, see ModuleFacts. `imports` are the
-    imported top-level modules, and `variables` the environment variables that the module uses.
+    imported top-level modules. `variables`, `options` and `commands` are the environment variables,
+    the options and the command lines in the file.
     """
 
     interface: str
@@ -40,10 +43,17 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     broken: str = ""
     imports: tuple[str, ...] = ()
     variables: FileVariables = FileVariables()
+    options: tuple[OptionUse, ...] = ()
+    commands: tuple[Command, ...] = ()
 
 
-def summarize_module(facts: ModuleFacts, variables: FileVariables) -> Summary:
-    """Return the summary of a module that sets and reads `variables`."""
+def summarize_module(
+    facts: ModuleFacts,
+    variables: FileVariables,
+    options: tuple[OptionUse, ...],
+    commands: tuple[Command, ...],
+) -> Summary:
+    """Return the summary of a module with these variables, options and commands."""
     return Summary(
         interface=sha256(msgspec.msgpack.encode(_interface(facts))),
         named=tuple(dict.fromkeys(_named_modules(facts))),
@@ -54,6 +64,8 @@ def summarize_module(facts: ModuleFacts, variables: FileVariables) -> Summary:
         broken=facts.broken,
         imports=tuple(dict.fromkeys(line.module.partition(".")[0] for line in facts.imports)),
         variables=variables,
+        options=options,
+        commands=commands,
     )
 
 

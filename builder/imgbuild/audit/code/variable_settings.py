@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,8 +13,8 @@ import msgspec
 from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.source.text import dotted_name, string_value
+from imgbuild.audit.source.tree import matching_lines, nodes_on_lines
 from imgbuild.system import files, yaml_data
-from imgbuild.system.syntax import valid_source
 
 _LINE = re.compile(
     r"^\s*(?:-\s*)?(?:ENV\s+)?[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*[:=]\s*[\"']?([^\"'#]*)"
@@ -77,8 +75,8 @@ def load_variable_table() -> VariableTable:
     return yaml_data.load_yaml_data(files.data("audit/code_variables.yaml"), VariableTable)
 
 
-def file_variables(text: CodeText) -> FileVariables:
-    """Return the variables that a file sets and reads.
+def file_variables(text: CodeText, tree: ast.Module | None = None) -> FileVariables:
+    """Return the variables that a file sets and reads. `tree` is that of a valid Python file.
 
     The result is empty if the file mentions no variable of the table.
     """
@@ -91,8 +89,8 @@ def file_variables(text: CodeText) -> FileVariables:
     if not any(prefix in text.source or prefix in text.commands for prefix in prefixes):
         return FileVariables()
     if text.kind == "python":
-        tree = valid_source(text.source) if used else None
-        python = _python_variables(tree, text.source) if tree is not None else FileVariables()
+        lines = matching_lines(text.source, _USES) if used and tree is not None else []
+        python = _python_variables(nodes_on_lines(tree, lines) if tree is not None else ())
         commands = _shell_settings(text.commands.decode(errors="replace"))
         return FileVariables(python.read, (*python.settings, *commands))
     source = text.source.decode(errors="replace")
@@ -121,27 +119,10 @@ def _line_settings(source: str) -> Iterator[VariableSetting]:
             yield VariableSetting(match[1], literal, number, match.start(1) + 1)
 
 
-def _nodes(tree: ast.Module, source: bytes) -> Iterator[ast.AST]:
-    """Yield the nodes on lines with variables, in the order of `ast.walk`.
-
-    `ast.walk` itself visits all nodes.
-    """
-    lines = [at for at, line in enumerate(source.splitlines(), 1) if _USES.search(line)]
-    waiting: deque[ast.AST] = deque([tree])
-    while waiting:
-        for node in ast.iter_child_nodes(waiting.popleft()):
-            decorators = getattr(node, "decorator_list", ())  # on lines before the node's
-            first = decorators[0].lineno if decorators else getattr(node, "lineno", 0)
-            last = getattr(node, "end_lineno", first)
-            if not first or bisect_left(lines, first) < bisect_right(lines, last):
-                waiting.append(node)
-                yield node
-
-
-def _python_variables(tree: ast.Module, source: bytes) -> FileVariables:
+def _python_variables(nodes: Iterable[ast.AST]) -> FileVariables:
     read: set[str] = set()
     settings: list[VariableSetting] = []
-    for node in _nodes(tree, source):
+    for node in nodes:
         if isinstance(node, ast.Subscript) and dotted_name(node.value).endswith("environ"):
             name = string_value(node.slice)
             if name and isinstance(node.ctx, ast.Load):

@@ -8,8 +8,8 @@ from difflib import get_close_matches
 
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.code.summaries import Summary
 from imgbuild.audit.code.variable_settings import (
-    FileVariables,
     VariablePrefix,
     VariableSetting,
     VariableTable,
@@ -29,18 +29,16 @@ _QUOTED = re.compile(rb"[\"']([^\"']*)[\"']")
 
 
 def check_variables(
-    sources: PackageSources, texts: Sequence[CodeText], known: Mapping[str, FileVariables]
+    sources: PackageSources, texts: Sequence[CodeText], summaries: Mapping[str, Summary]
 ) -> Iterator[CodeFinding]:
-    """Yield findings for variables that no package reads, and for values that are not accepted.
-
-    `known` are the variables of files that were already read.
-    """
+    """Yield findings for variables that no package reads, and for values that are not accepted."""
     table = load_variable_table()
     prefixes = tuple(table.prefixes)
     settings: list[tuple[CodeText, VariableSetting]] = []
     read_by_code: set[str] = set()
     for text in texts:
-        read, assigned = known.get(text.file) or file_variables(text)
+        summary = summaries.get(text.file)
+        read, assigned = summary.variables if summary is not None else file_variables(text)
         read_by_code |= read
         settings += [(text, each) for each in assigned if each.name.startswith(prefixes)]
     for text, setting in settings:

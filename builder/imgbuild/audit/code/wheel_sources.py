@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from weakref import ref
 
 from imgbuild.audit.main_path.answers import package_set_evaluator
-from imgbuild.audit.main_path.sources import ModuleTree
+from imgbuild.audit.main_path.sources import ModuleTree, read_function
 from imgbuild.audit.names import classes
 from imgbuild.audit.names.lookup import module_index
 from imgbuild.audit.names.model import LookupResult
@@ -144,10 +144,15 @@ class WheelSources:
     def _function(self, facts: ModuleFacts | None, definition: object) -> FunctionNode | None:
         if facts is None or not isinstance(definition, Function):
             return None
-        source = self._source(facts)
-        return (
-            source.find_function(definition.name, definition.line) if source is not None else None
-        )
+        package_set = self._package_set()
+        try:
+            return (
+                read_function(package_set, facts.module, definition.name, definition.line)
+                if package_set is not None
+                else None
+            )
+        except FetchFailed:
+            return None
 
     def _literal(
         self, package_set: ImportablePackages, facts: ModuleFacts, name: str

@@ -8,17 +8,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import ModuleFacts
+from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
 from imgbuild.audit.source.text import dotted_name
 from imgbuild.audit.source.tree import walk_tree
-from imgbuild.system.syntax import parse_source
+from imgbuild.system.syntax import parse_source, valid_source
 
 # Context managers that let exceptions through.
 OPEN_MANAGERS = frozenset(("catch_warnings", "nullcontext", "open"))
 UNKNOWN_EXCEPTIONS = "-"
 _LARGEST_SOURCE = 4 << 20  # bytes of source
 _BRANCHES = (ast.If, ast.Try, ast.TryStar, ast.With, ast.For, ast.While)
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 _REPEATING_NODES = (ast.For, ast.ListComp, ast.SetComp, ast.DictComp)
 # Run later, or not understood.
 _DEFERRED_NODES = (ast.Lambda, ast.GeneratorExp, ast.While, ast.With, ast.AsyncFor, ast.AsyncWith)
@@ -44,8 +45,9 @@ class ModuleTree:
 
     def may_change(self, name: str) -> bool:
         """Return whether functions of the module may rebind a name."""
+        word = re.escape(name)  # a pattern that begins with text is found faster
         return name in self._globals or (
-            re.search(rf"\b{re.escape(name)}{_CHANGES}", self._text) is not None
+            re.search(rf"{word}(?<!\w{word}){_CHANGES}", self._text) is not None
         )
 
     @functools.cached_property
@@ -204,13 +206,64 @@ def _suppressed_exceptions(node: ast.expr) -> str:
 def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:
     """Return the source of a module, or None if there is none or it cannot be read."""
     facts = package_set.module(module)
-    owner = package_set.owner(module)
-    if not isinstance(facts, ModuleFacts) or facts.broken or owner is None:
-        return None
-    content = package_set.read(owner, facts.file)
-    if content is None or len(content) > _LARGEST_SOURCE:
+    content = _content(package_set, module, facts)
+    if content is None or not isinstance(facts, ModuleFacts):
         return None
     return _parse_module(content, module, package=facts.package)
+
+
+def read_function(
+    package_set: ImportablePackages, module: str, name: str, line: int
+) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return the definition of a function, as `ModuleTree.find_function` does.
+
+    Usually, only the lines of the function are parsed, and lines count from its first line.
+    """
+    facts = package_set.module(module)
+    content = _content(package_set, module, facts)
+    if content is None:
+        return None
+    tree = valid_source(_function_text(content, line))
+    node = tree.body[0] if tree is not None and tree.body else None
+    node = node.body[0] if isinstance(node, ast.If) else node
+    if isinstance(node, _FUNCTIONS) and node.name == name.rpartition(".")[2]:
+        return node
+    source = read_source(package_set, module)
+    return source.find_function(name, line) if source is not None else None
+
+
+def _function_text(content: bytes, line: int) -> bytes:
+    """Return the lines of the function that starts on a line, in an `if` block.
+
+    The result cannot be parsed if the function ends later, because a string or bracket is open.
+    """
+    lines = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[line - 1 :]
+    if not lines or not lines[0].lstrip().startswith((b"def ", b"async def ")):
+        return b""
+    margin = len(lines[0]) - len(lines[0].lstrip())
+    end = next(
+        (
+            at
+            for at, each in enumerate(lines)
+            if at and (text := each.lstrip()) and not text.startswith((b"#", b")"))
+            if len(each) - len(text) <= margin
+        ),
+        len(lines),
+    )
+    return b"\n".join([b"if 1:"] * bool(margin) + lines[:end])
+
+
+def _content(
+    package_set: ImportablePackages, module: str, facts: ModuleFacts | OpaqueModule | None
+) -> bytes | None:
+    """Return the source of a module with these facts, or None if it cannot be parsed."""
+    if not isinstance(facts, ModuleFacts) or facts.broken:
+        return None
+    owner = package_set.owner(module)
+    if owner is None:
+        return None
+    content = package_set.read(owner, facts.file)
+    return content if content is None or len(content) <= _LARGEST_SOURCE else None
 
 
 @functools.lru_cache(maxsize=512)  # main path and checks follow the same modules

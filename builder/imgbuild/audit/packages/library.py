@@ -63,6 +63,7 @@ Mentions = dict[str, tuple[str, ...]]  # "PARENT WORD" → the modules below PAR
 INDEX, MODULES, ELF_FACTS, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
 TEXT, IMPORTS, MENTIONS = "audit-sources", "audit-imports", "audit-mentions"
 REMOTE_SUFFIX = "-remote"
+PUBLISHED = "published-1"
 CAPITALS = "capitals-1"
 ASSEMBLERS = "assemblers-1"
 _CAPITALS = re.compile(rb"\b[A-Z][A-Z0-9_]+")
@@ -125,8 +126,20 @@ class LibraryWheel:
 
     @cached_property
     def published_wheel_facts(self) -> PublishedWheelFacts | None:
-        """The published facts about the wheel, or None if there are none."""
-        return self._library.published.wheel(self.package, self.wheel.sha256)
+        """The published facts about the wheel, or None if there are none.
+
+        They are stored, because the facts about all wheels of a package are slow to decompress.
+        """
+        published, store = self._library.published, self._library.store
+        if not published.has_wheel(self.wheel.sha256):
+            return None
+        key = f"{published.version(self.package)} {self.wheel.sha256}"
+        facts = read_fact(store, PUBLISHED, key, PublishedWheelFacts)
+        if facts is None:
+            facts = published.wheel(self.package, self.wheel.sha256)
+            if facts is not None:
+                store.put_fact(PUBLISHED, key, pack_value(facts))
+        return facts
 
     @cached_property
     def index(self) -> WheelIndex:
@@ -138,6 +151,12 @@ class LibraryWheel:
             wheel_index = read_index(self.content)
             self._store_value(INDEX, wheel_index)
         return wheel_index
+
+    @property
+    def has_cached_index(self) -> bool:
+        """Whether `index` is published or stored."""
+        is_published = self._library.published.has_wheel(self.wheel.sha256)
+        return is_published or self._stored_value(INDEX, WheelIndex) is not None
 
     @cached_property
     def files(self) -> Mapping[str, int]:

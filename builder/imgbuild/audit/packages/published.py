@@ -160,9 +160,21 @@ class PublishedFacts:
         self._names: Mapping[Sha256, tuple[str, ...]] | None = None
 
     def wheel(self, package: str, sha256: Sha256) -> PublishedWheelFacts | None:
-        """Return the facts about a published wheel, without its shared objects, or None."""
-        known = self._package(package)
-        return known.wheel(sha256, self._file) if known is not None else None
+        """Return the facts about a wheel, without its shared objects.
+
+        Return None if the wheel is not published.
+        """
+        headers = self._file.fact(METADATA, sha256)
+        known = self._package(package) if headers is not None else None
+        return known.wheel(sha256, headers) if known is not None and headers is not None else None
+
+    def has_wheel(self, sha256: Sha256) -> bool:
+        """Whether a wheel is published. The facts of its package are not decompressed."""
+        return self._file.fact(METADATA, sha256) is not None
+
+    def version(self, package: str) -> str:
+        """Return a text that changes with the facts of a package, or "" if there are none."""
+        return self._file.version(f"wheels/{package}")
 
     def elf_facts(self, package: str, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
         """Return the shared objects of a wheel, or None if unknown."""
@@ -204,10 +216,9 @@ class _PackageFacts:
         self._numbers = {sha256: number for number, sha256 in enumerate(facts.wheels)}
         self._elf_facts: tuple[tuple[ElfFacts, ...] | None, ...] | None = None
 
-    def wheel(self, sha256: Sha256, file: FactsFile) -> PublishedWheelFacts | None:
+    def wheel(self, sha256: Sha256, headers: bytes) -> PublishedWheelFacts | None:
         number = self._numbers.get(sha256)
-        headers = file.fact(METADATA, sha256)
-        if number is None or headers is None:
+        if number is None:
             return None
         facts = self._facts
         files: dict[str, tuple[int, int]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
+from collections.abc import Callable
 
 import msgspec
 
@@ -32,31 +33,43 @@ _CHAIN = 8  # methods whose results are followed
 
 
 def read_module(
-    source: bytes, module: str, file: str, *, package: bool, program: bool = False
+    source: bytes,
+    module: str,
+    file: str,
+    *,
+    package: bool,
+    program: bool = False,
+    look: Callable[[ast.Module], None] = lambda _: None,
 ) -> ModuleFacts:
     """Return the facts about a module. If it cannot be parsed, `broken` is the error message.
 
     `module` is the dotted name, and `file` the path in the wheel. With `package`, the module is an
     `__init__`. With `program`, the top-level statements are also read as a function `PROGRAM`, in
-    which names have types, because no other module binds the names of a program.
+    which names have types, because no other module binds the names of a program. `look` is called
+    with the syntax tree before it is changed.
     """
     try:
         # A tree has no cycles, and the search for them takes a third of the time.
+        source = source.removeprefix(b"\xef\xbb\xbf")
         with pause_collector():
-            return _read_module(source, module, file, package=package, program=program)
+            tree = _parse_module(source)
+            look(tree)
+            return _read_module(tree, source, module, file, package=package, program=program)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return ModuleFacts(
             module=module, file=file, package=package, broken=str(error) or "nested too deeply"
         )
 
 
-def _read_module(
-    source: bytes, module: str, file: str, *, package: bool, program: bool
-) -> ModuleFacts:
-    source = source.removeprefix(b"\xef\xbb\xbf")
+def _parse_module(source: bytes) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tree = parse_source(source)
+        return parse_source(source)
+
+
+def _read_module(
+    tree: ast.Module, source: bytes, module: str, file: str, *, package: bool, program: bool
+) -> ModuleFacts:
     if program:
         rewrite_program(tree, source)
     names = NameValues(tree.body, source)

@@ -15,7 +15,14 @@ from typing import TypeGuard
 
 from imgbuild.audit.source.scopes import binding_sites
 from imgbuild.audit.source.text import dotted_name, string_value
-from imgbuild.audit.source.tree import BLOCKS, child_nodes, walk_tree
+from imgbuild.audit.source.tree import (
+    BLOCKS,
+    Lines,
+    child_nodes,
+    children_on_lines,
+    matching_lines,
+    walk_tree,
+)
 
 # The function that holds the statements of a program: see `module.read_module`.
 PROGRAM = "__main__"
@@ -36,15 +43,19 @@ _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
 def rewrite_program(tree: ast.Module, source: bytes) -> None:
     """Rewrite the statements of a program. The top-level ones also become the function PROGRAM."""
+    expressions = b":=" in source  # which bind names
     names = _dictionaries(source)
     if names or b"partial(" in source or _INLINE_KEYWORDS.search(source) is not None:
-        _expand_keywords(tree, names)
+        words = sorted(name.encode() for name in names)
+        pattern = re.compile(b"|".join((rb"\*\*", b"partial", *map(re.escape, words))))
+        nodes = _NameTree(tree, names, matching_lines(source, pattern))
+        _expand_keywords(nodes, expressions=expressions)
     if b".options(" in source:
         _set_options(tree)
     functions = list(_functions(tree.body))
-    tree.body.append(_program(tree, source))
+    tree.body.append(_program(tree, source, expressions=expressions))
     for function in functions:
-        _rename_values(function.body, _parameters(function))
+        _rename_values(function.body, _parameters(function), expressions=expressions)
 
 
 def _parameters(scope: _Scope) -> set[str]:
@@ -95,7 +106,7 @@ def _set_options(tree: ast.Module) -> None:
                 node.func = decorator
 
 
-def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
+def _program(tree: ast.Module, source: bytes, *, expressions: bool) -> ast.FunctionDef:
     """Return the statements of a program as a function.
 
     Statements under `if __name__ == …` are included.
@@ -110,7 +121,7 @@ def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
             body += node.body
         elif not isinstance(node, (ast.Import, ast.ImportFrom, *_FUNCTIONS, ast.ClassDef)):
             body.append(node)
-    _rename_values(body, names, shared=True)
+    _rename_values(body, names, expressions=expressions, shared=True)
     if names:
         body.insert(0, ast.Global(sorted(names), lineno=1, col_offset=0))
     nothing = ast.arguments([], [], None, [], [], None, [])
@@ -123,15 +134,18 @@ def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
 
 
 class _NameTree:
-    """The parent nodes, the calls and the uses of `names`, in the module and in each function."""
+    """The parent nodes, the calls and the uses of `names`, in the module and in each function.
 
-    def __init__(self, tree: ast.Module, names: Collection[str]) -> None:
+    Only nodes that extend over `lines` are visited.
+    """
+
+    def __init__(self, tree: ast.Module, names: Collection[str], lines: Lines) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.calls: list[ast.Call] = []
         self.uses: dict[_Scope, list[ast.Name]] = {tree: []}
-        left: list[tuple[ast.AST, tuple[_Scope, ...]]] = [(tree, (tree,))]
+        left: list[tuple[ast.AST, Lines, tuple[_Scope, ...]]] = [(tree, lines, (tree,))]
         while left:
-            node, around = left.pop()
+            node, lines, around = left.pop()
             if isinstance(node, _FUNCTIONS):
                 around = (*around, node)
                 self.uses[node] = []
@@ -142,22 +156,21 @@ class _NameTree:
                         break
             elif isinstance(node, ast.Call):
                 self.calls.append(node)
-            for child in child_nodes(node):
+            for child, below in children_on_lines(node, lines):
                 self.parents[child] = node
-                left.append((child, around))
+                left.append((child, below, around))
 
 
-def _expand_keywords(tree: ast.Module, names: Collection[str]) -> None:
-    """Replace `**{…}` and `**name` of a local dictionary by keywords, and add calls of `partial`.
+def _expand_keywords(nodes: _NameTree, *, expressions: bool) -> None:
+    """Replace `**{…}` and `**name` of a local dictionary by keywords. Add the calls of `partial`.
 
-    `names` are the names of dictionaries.
+    The names of `nodes` are the names of dictionaries. For `expressions`, see `binding_sites`.
     """
-    nodes = _NameTree(tree, names)
     for call in nodes.calls:
         if any(word.arg is None for word in call.keywords):
             call.keywords = [each for word in call.keywords for each in _inline_keywords(word)]
     for scope in nodes.uses:
-        _expand_scope(scope, nodes)
+        _expand_scope(scope, nodes, expressions=expressions)
     for call in nodes.calls:
         if dotted_name(call.func).rpartition(".")[2] == "partial" and call.args:
             _add_call(call)
@@ -183,7 +196,7 @@ def _keys(node: ast.expr) -> list[str] | None:
     return None
 
 
-def _expand_scope(scope: _Scope, nodes: _NameTree) -> None:
+def _expand_scope(scope: _Scope, nodes: _NameTree, *, expressions: bool) -> None:
     """Expand `**name` if the scope binds `name` once, to a dictionary with constant keys."""
     by_name: dict[str, list[ast.Name]] = {}
     for use in nodes.uses[scope]:
@@ -196,7 +209,8 @@ def _expand_scope(scope: _Scope, nodes: _NameTree) -> None:
             continue
         bound = nodes.parents[stores[0]]
         keys = _keys(bound.value) if isinstance(bound, ast.Assign) else None
-        sites = binding_sites(scope.body) if sites is None else sites
+        if sites is None:
+            sites = binding_sites(scope.body, expressions=expressions)
         others = {_classify_use(nodes.parents, use) for use in uses if use is not stores[0]}
         if keys is None or "other" in others or len(sites.get(name, ())) != 1:
             continue
@@ -265,11 +279,13 @@ def _add_call(node: ast.Call) -> None:
 # -- names
 
 
-def _rename_values(body: list[ast.stmt], bound: set[str], *, shared: bool = False) -> None:
+def _rename_values(
+    body: list[ast.stmt], bound: set[str], *, expressions: bool, shared: bool = False
+) -> None:
     """Rename a name that consecutive statements rebind, so that each value has its own name.
 
     `bound` contains the names with earlier values. Statements that are `shared` with other code are
-    copied.
+    copied. For `expressions`, see `binding_sites`.
     """
     plain: dict[str, list[int]] = {}
     for at, statement in enumerate(body):
@@ -284,18 +300,21 @@ def _rename_values(body: list[ast.stmt], bound: set[str], *, shared: bool = Fals
     }
     if not several:
         return
-    sites = binding_sites(body)
-    closed = {node.id for each in body for node, inner in _names(each) if inner}
-    for name, places in plain.items():
-        if name in closed or len(sites.get(name, ())) != len(places):
-            several.pop(name, None)
-    for at, statement in enumerate(body):
+    sites = binding_sites(body, expressions=expressions)
+    several = {
+        name: places for name, places in several.items() if len(sites.get(name, ())) == len(places)
+    }
+    names = [list(_names(each)) for each in body] if several else []
+    closed = {node.id for each in names for node, inner in each if inner}
+    several = {name: places for name, places in several.items() if name not in closed}
+    for at, statement in enumerate(body) if several else ():
         numbers = {name: sum(place < at for place in places) for name, places in several.items()}
-        used = {node.id for node, _ in _names(statement)} & several.keys() if several else set()
+        used = {node.id for node, _ in names[at]} & several.keys()
         if any(numbers[name] > 1 or at in several[name] for name in used):
             if shared:
                 body[at] = copy.deepcopy(statement)
-            for node, _ in _names(body[at]):
+                names[at] = list(_names(body[at]))
+            for node, _ in names[at]:
                 stored = not isinstance(node.ctx, ast.Load)
                 number = numbers.get(node.id, 0) + stored
                 if number > 1 and node.id in several:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -140,7 +141,9 @@ class SourceText:
     def __init__(self, source: bytes) -> None:
         """Split the source into lines in the same way as the parser."""
         self.whole = source
-        self.lines = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._plain = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        self.lines = self._plain.split(b"\n")
+        self._starts = [0, *itertools.accumulate(len(line) + 1 for line in self.lines)]
 
     def text(self, node: ast.expr) -> str:
         """Return the source of a node on a single line, without whitespace at line ends."""
@@ -163,7 +166,8 @@ class SourceText:
 
     def statement_lines(self, node: ast.stmt) -> bytes:
         """Return the lines of a statement."""
-        return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+        last = node.end_lineno or len(self.lines)
+        return self._plain[self._starts[node.lineno - 1] : self._starts[last] - 1]
 
 
 def evaluated_text(node: ast.expr, is_local: Callable[[str], bool]) -> str:

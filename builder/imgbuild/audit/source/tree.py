@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 
 # Types of fields in Python's grammar that contain no visited node.
 _LEAVES = frozenset(
@@ -57,6 +59,43 @@ def child_nodes(node: ast.AST) -> list[ast.AST]:
     if type(node) in _WITH_GAPS:
         return list(filter(None, below))
     return below
+
+
+Lines = Sequence[int] | None  # sorted line numbers, or None for all lines
+
+
+def children_on_lines(node: ast.AST, lines: Lines) -> list[tuple[ast.AST, Lines]]:
+    """Return the direct children that extend over `lines`, each with the lines for its children."""
+    below = child_nodes(node)
+    if lines is None:
+        return [(child, None) for child in below]
+    # CPython 3.11 does not know the lines of expressions in f-strings.
+    return [
+        (child, None if type(child) is ast.FormattedValue else lines)
+        for child in below
+        if _extends_over(child, lines)
+    ]
+
+
+def _extends_over(node: ast.AST, lines: Sequence[int]) -> bool:
+    decorators = getattr(node, "decorator_list", ())  # on lines before the node's
+    first = decorators[0].lineno if decorators else getattr(node, "lineno", 0)
+    last = getattr(node, "end_lineno", first)
+    return not first or bisect_left(lines, first) < bisect_right(lines, last)
+
+
+def nodes_on_lines(tree: ast.AST, lines: Sequence[int]) -> Iterator[ast.AST]:
+    """Yield the descendants that extend over `lines`, in the order of `ast.walk`."""
+    waiting: list[tuple[ast.AST, Lines]] = [(tree, lines)] if lines else []
+    for node, left in waiting:
+        below = children_on_lines(node, left)
+        waiting += below
+        yield from (child for child, _ in below)
+
+
+def matching_lines(source: bytes, pattern: re.Pattern[bytes]) -> list[int]:
+    """Return the numbers of the lines with a match of `pattern`."""
+    return [at for at, line in enumerate(source.splitlines(), 1) if pattern.search(line)]
 
 
 def walk_tree(node: ast.AST) -> list[ast.AST]:
