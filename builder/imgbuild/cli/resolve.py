@@ -319,9 +319,11 @@ def resolve(
 
 
 def _report_notes(request: ResolveRequest, session: Session) -> None:
-    """Print the notes of the matrix on the requested versions."""
+    """Print the notes of the matrix on the requested versions and CUDA release."""
     specs = {item.package: SpecifierSet(item.spec) for item in request.requests}
     for note in recorded.notes_on_requests(recorded.target_notes(session.matrix), specs):
+        if request.cuda not in (None, session.matrix.targets[note.target].cuda):
+            continue
         console.info(f"note of {note.target}: {note.text}")
 
 

@@ -120,18 +120,23 @@ def notes_on_requests(
 ) -> tuple[TargetNote, ...]:
     """Return the notes that apply to `requests`.
 
-    A note must mention two requested packages, or a version and the only requested package. At
-    least one of the packages must be requested in a version.
+    A note must mention two requested packages, or a version and the only requested package. The
+    request must allow each version of these packages that the note contains. If the note contains
+    none, the request must allow the target's versions. At least one of the allowed versions must be
+    of a package that is requested in a version.
     """
     return tuple(note for note in every if _note_concerns(note, requests))
 
 
 def _note_concerns(note: TargetNote, requests: Mapping[str, SpecifierSet]) -> bool:
     named = [name for name in requests if name in note.packages]
-    alike = [name for name in named if _spec_allows(requests[name], note.packages[name])]
-    if len(requests) > 1:
-        return bool(alike) and len(named) > 1
-    return any(name in note.stated for name in alike)
+    stated = [name for name in named if name in note.stated]
+    if not stated if len(requests) == 1 else len(named) < 2:
+        return False
+    compared = stated or named
+    return any(str(requests[name]) for name in compared) and all(
+        _spec_allows(requests[name], note.packages[name]) for name in compared
+    )
 
 
 def _spec_allows(spec: SpecifierSet, version: str) -> bool:
