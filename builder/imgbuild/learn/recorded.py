@@ -121,9 +121,9 @@ def notes_on_requests(
     """Return the notes that apply to `requests`.
 
     A note must mention two requested packages, or a version and the only requested package. The
-    request must allow each version of these packages that the note contains. If the note contains
-    none, the request must allow the target's versions. At least one of the allowed versions must be
-    of a package that is requested in a version.
+    request must allow each version that the note contains. If it contains none, the request must
+    allow the target's version of one package, and the target must contain all packages that are
+    requested in a version.
     """
     return tuple(note for note in every if _note_concerns(note, requests))
 
@@ -133,10 +133,9 @@ def _note_concerns(note: TargetNote, requests: Mapping[str, SpecifierSet]) -> bo
     stated = [name for name in named if name in note.stated]
     if not stated if len(requests) == 1 else len(named) < 2:
         return False
-    compared = stated or named
-    return any(str(requests[name]) for name in compared) and all(
-        _spec_allows(requests[name], note.packages[name]) for name in compared
-    )
+    asked = {name: requests[name] for name in stated or named if str(requests[name])}
+    allowed = [_spec_allows(spec, note.packages[name]) for name, spec in asked.items()]
+    return all(allowed) if stated else any(allowed) and all(note.packages[name] for name in asked)
 
 
 def _spec_allows(spec: SpecifierSet, version: str) -> bool:

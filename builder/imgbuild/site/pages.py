@@ -23,7 +23,7 @@ from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.diagnose import codes
 from imgbuild.learn.recorded import RecordedRefusal
 from imgbuild.show import table, test_cases
-from imgbuild.show.page import PageImage
+from imgbuild.show.page import PageImage, image_gpus
 from imgbuild.site import commands, gpu_names, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_results, target_state
@@ -302,16 +302,6 @@ def _driver(target: SiteTarget) -> str:
     return " / ".join(drivers) or "not known"
 
 
-def _gpus(capabilities: Sequence[str], arch: Arch) -> str:
-    """Return the names of GPUs with the compute capabilities that machines of `arch` can have."""
-    named = [
-        (gpu_names.gpus_for_arch(entry.names, arch), entry.capability)
-        for entry in gpus.load_drivers().gpus
-        if entry.capability in capabilities
-    ]
-    return ", ".join(f"{names} ({capability})" for names, capability in named if names)
-
-
 def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
     """Describe the tested types of GPU, failures and missing tests for each architecture."""
     chips: dict[str, dict[str, str]] = {}
@@ -441,7 +431,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "cve_rows": _cve_rows,
     "same_reports": _same_reports,
     "driver": _driver,
-    "gpus": _gpus,
+    "gpus": image_gpus,
     "mb": _megabytes,
     "runs": _run_chips,
     "short": _short_digest,

@@ -179,8 +179,8 @@ def test_page_of_an_image_lists_gpus_supported_through_ptx(
     assert floors
     ptx = floors.gpu_ptx
     assert ptx
-    assert f"({', '.join(ptx)}: some code is compiled at the first use)" in text
-    assert "compute capability 7.5, 8.0, 8.6, 8.9, 9.0, 10.0" in text
+    assert f"; the driver compiles some code for {', '.join(ptx)} at first use" in text
+    assert "T4, RTX 20 (7.5), A100, A30 (8.0), A10, A40, RTX 30 (8.6), L4, L40S" in text
 
 
 def test_page_of_an_image_shows_equal_test_notes_once() -> None:

@@ -339,8 +339,10 @@
       const stated = named.filter(({ name }) => note.stated.includes(name));
       if (asked.length === 1 ? !stated.length : named.length < 2) return false;
       if (cuda && !allows(cuda, rows.get(note.target).cuda)) return false;
-      const compared = stated.length ? stated : named;
-      return compared.some(({ specifier }) => specifier) && compared.every(each => allowed(note, each));
+      const compared = (stated.length ? stated : named).filter(({ specifier }) => specifier);
+      const fits = compared.map(each => allowed(note, each));
+      return stated.length ? fits.every(Boolean)
+        : fits.some(Boolean) && compared.every(({ name }) => note.packages[name]);
     });
   }
 
