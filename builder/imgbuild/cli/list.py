@@ -18,8 +18,9 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
+from imgbuild.cli._days import parse_day
 from imgbuild.cli._help import create_command
-from imgbuild.cli._options import CUDA, DRIVER, FORMAT, GPU, PYTHON
+from imgbuild.cli._options import AS_OF, CUDA, DRIVER, FORMAT, GPU, PYTHON
 from imgbuild.cli._output import align_columns, fold_lines, print_result, terminal_width
 from imgbuild.cli._targets import SelectionOptions
 from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, OptionGroup, create_verb, option
@@ -90,6 +91,9 @@ State = Annotated[
 ]
 
 
+AsOf = Annotated[
+    str | None, AS_OF("Select targets with this or an earlier date.", panel=TARGETS_PANEL)
+]
 TestedOn = Annotated[
     str | None,
     option(
@@ -111,6 +115,7 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
     driver: Driver = None
     tested: TestedOn = None
     python: PythonVersion = None
+    as_of: AsOf = None
     fits: Fits = False
     state: State = None
 
@@ -123,6 +128,7 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
             *([f"--driver {self.driver}"] if self.driver else []),
             *([f"--tested {self.tested}"] if self.tested else []),
             *(f"--python {each}" for each in self.python or ()),
+            *([f"--as-of {self.as_of}"] if self.as_of else []),
             *(["--fits"] if self.fits else []),
             *(f"--state {state}" for state in self.state or ()),
         ]
@@ -185,6 +191,7 @@ class RowMatcher:
         self._model = _machine.parse_gpu(filters.gpu) if filters.gpu is not None else None
         self._driver = _machine.parse_driver(filters.driver) if filters.driver is not None else ""
         self._pythons = _pythons(filters.python or ())
+        self._day = parse_day(filters.as_of)
         self._runs_here = _machine_judge(project) if filters.fits else None
         self._fits: dict[str, list[TargetFit]] = {}
 
@@ -203,6 +210,7 @@ class RowMatcher:
         cuda = self._filters.cuda
         return (
             (cuda is None or cuda in (row.cuda, row.cuda.split(".")[0]))
+            and (self._day is None or row.as_of <= self._day.isoformat())
             and (not self._pythons or any(each.contains(row.python) for each in self._pythons))
             and (not self._needed or _has_package(self._project, row, self._needed))
             and ((self._model is None and not self._driver) or bool(self._fitting_images(row)))
@@ -540,6 +548,8 @@ def _notes(
         yield "* recommended; to show more packages and columns, run: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):
         yield f"not locked ({table.PLANNED_STATE}); to show the reasons, run: imgbuild show TARGET"
+    if any(not run.good for row in rows for image in row.images for run in image.runs):
+        yield "failed: to show the cases that failed, run: imgbuild show TARGET --tests"
     if hidden:
         yield f"retired: {len(hidden)}; to list them, add --all"
     if restricted:

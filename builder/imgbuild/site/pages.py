@@ -133,7 +133,10 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     required = requirements.requirements_between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
     yield _page("failed.html", "failed.html", failures=codes.all_failures())
-    yield _page("tests.html", "tests.html", groups=test_runs.lines_by_gpu(locked))
+    groups = test_runs.lines_by_gpu(locked)
+    failed = [line for _, lines in groups for line in lines if not line.run.good]
+    failed.sort(key=lambda line: line.retired)
+    yield _page("tests.html", "tests.html", groups=groups, failed=failed)
     older = max(0, sum(map(len, history.targets.values())) - RECENT)
     days = _recent_changes(catalogue, history)
     yield _page("changes.html", "changes.html", days=days, recent=RECENT, older=older)

@@ -58,11 +58,14 @@
       const numbers = given.read.map(request => having(data, request))
         .reduce((left, right) => left.filter(number => right.includes(number)));
       const targets = distinct(numbers.map(number => data.targets[data.images[number].target]));
-      const { obstacles, impossible, outside, defects, decisive } = reasons(data, given.read);
+      const { obstacles, impossible, outside, defects, decisive: recordedReason } = reasons(data, given.read);
       const against = targets.length ? [] : obstacles;
       const recorded = [...against, ...targets.length ? [] : defects];
       const rows = planned(data, given.read);
       const remarks = targets.length ? [] : notes(data, given.read);
+      // The requirements of packages on Python are only in notes.
+      const python = given.read.some(({ name }) => name === "python") && remarks.find(({ text }) => /requires Python/.test(text));
+      const decisive = recordedReason || (python ? python.text : "");
       const stops = targets.length ? [] : additions(data, given.read);
       show([
         paragraph(targets.length ? presence(given.read, targets)
@@ -340,6 +343,7 @@
       if (asked.length === 1 ? !stated.length : named.length < 2) return false;
       if (cuda && !allows(cuda, rows.get(note.target).cuda)) return false;
       const compared = (stated.length ? stated : named).filter(({ specifier }) => specifier);
+      if (!named.some(({ specifier }) => /(^|,)\s*(===?|~=)/.test(specifier))) return false;
       const fits = compared.map(each => allowed(note, each));
       return stated.length ? fits.every(Boolean)
         : fits.some(Boolean) && compared.every(({ name }) => note.packages[name]);
