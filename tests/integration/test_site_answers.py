@@ -443,56 +443,6 @@ def test_conflicting_requirements_are_explained(
     assert words in window.texts("#answer")[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (
-            "vllm 0.33, cuda 12.4",
-            (
-                "vllm 0.33.0 requires torch==2.14.0, which is built for CUDA 13.0"
-                " (it requires cuda-toolkit==13.0.3), not for CUDA 12.4"
-            ),
-        ),
-        (
-            "cuda 13.0, torch 2.8.0",
-            (
-                "torch 2.8.0 is built for CUDA 12.8 (it requires"
-                " nvidia-cuda-runtime-cu12==12.8.90), not for CUDA 13.0"
-            ),
-        ),
-        (
-            "sglang 0.5.23, vllm 0.33",
-            "sglang 0.5.23 requires torch==2.14.1; vllm 0.33.0 requires torch==2.14.0",
-        ),
-        (
-            "verl 0.9.1, vllm 0.33",
-            (
-                "verl 0.9.1 requires transformers!=5.6.0,<5.11,>=5.5.3; vllm 0.33.0 requires"
-                " transformers<5.21.0,>=5.16.1"
-            ),
-        ),
-        (
-            "flash-attn, vllm 0.33",
-            (
-                "flash-attn is in no image: it is published as source that compiles CUDA code, but"
-                " images contain only wheels"
-            ),
-        ),
-        ("vllm>=0.8, torch 2.9", ""),
-        ("deepspeed 0.19.3, vllm 0.8.5", ""),
-    ],
-)
-def test_answer_about_a_conflict_begins_with_the_decisive_reason(
-    site: Path, window: Browser, text: str, reason: str
-) -> None:
-    open_form(window, site, "together.html", versions=text)
-    because = f", because {reason}" if reason else ""
-    assert window.texts(".verdict") == [f"No image has these versions together{because}."]
-    stops = [line for line in window.texts("#answer li") if "; the image has " in line]
-    torch_lines = [line for line in stops if "torch==" in line]
-    assert all("requires torch==" in line for line in torch_lines)
-
-
 @pytest.mark.parametrize(("text", "first"), [("vllm>=0.11", "0.11.0"), ("vllm<0.20", "0.19.1")])
 def test_reasons_for_a_conflict_begin_with_the_nearest_version(
     site: Path, window: Browser, text: str, first: str

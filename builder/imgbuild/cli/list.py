@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,8 +18,9 @@ from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
 from imgbuild.cli._days import parse_day
 from imgbuild.cli._help import create_command
+from imgbuild.cli._list_runs import answer_runs
 from imgbuild.cli._options import AS_OF, CUDA, DRIVER, FORMAT, GPU, PYTHON
-from imgbuild.cli._output import align_columns, fold_lines, print_result, terminal_width
+from imgbuild.cli._output import align_columns, print_result, terminal_width
 from imgbuild.cli._targets import SelectionOptions
 from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, OptionGroup, create_verb, option
 from imgbuild.doctor import targets
@@ -34,16 +33,12 @@ from imgbuild.matrix import near, notes, project_paths
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import select_targets
-from imgbuild.pipeline import cached_code_audit, locked_packages
-from imgbuild.pipeline.cached_code_audit import CodeFit
-from imgbuild.pipeline.session import SessionOptions, open_session
-from imgbuild.report import Severity
+from imgbuild.pipeline import locked_packages
 from imgbuild.resolve import python_support, source_only
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun
 from imgbuild.system import quoting
-from imgbuild.system.amounts import format_count
 from imgbuild.system.console import console
 from imgbuild.system.syntax import is_within, marker_applies, parse_requirement, valid_requirement
 from imgbuild.values import Arch, Condition, environment_markers, normalize_package
@@ -432,8 +427,6 @@ Runs = Annotated[
         often=True,
     ),
 ]
-STOPPERS = 3  # findings of a target that are shown
-CHECKED_STATES = ("runs", "unknown", "fails")  # of targets with an image for the architecture
 
 
 @create_verb
@@ -516,7 +509,7 @@ def list_targets(
     if order == "size":
         rows.sort(key=lambda row: table.pull_size(row) or sys.maxsize)
     if runs:
-        _answer_runs(selection, [row.target for row in rows], runs)
+        answer_runs(selection, [row.target for row in rows], runs)
         return
     if form == "markdown":
         lines = table.markdown_lines(rows)
@@ -566,54 +559,6 @@ def _style(line: str) -> list[tuple[str, str]]:
     cells, last = rest[: rest.rfind("  ") + 2], rest[rest.rfind("  ") + 2 :]
     tail = {"failed": "red", "not locked": "dim", table.PLANNED_STATE: "dim"}.get(last, "")
     return [(name, head), (gap + cells, ""), (last, tail)]
-
-
-def _answer_runs(selection: SelectionOptions, names: Sequence[str], paths: Sequence[Path]) -> None:
-    """Print which targets can run the code at `paths`."""
-    session = open_session(selection.matrix, SessionOptions(offline=True), selection.named_targets)
-    arches = selection.arches or [Arch.parse(platform.machine())]
-    results = cached_code_audit.check_code_fits(session, names, arches, paths)
-    checked = [fit for fit in results if fit.state in CHECKED_STATES]
-    if not checked:
-        message = "no selected target is locked for this architecture"
-        raise NothingSelected(message, hint="lock a target, or omit --runs")
-    print_result(results, fold_lines([*_runs_lines(checked), *_unchecked_lines(results)]))
-    words = shlex.join(word for path in paths for word in ("--code", str(path)))
-    if open_targets := [shlex.quote(fit.target) for fit in checked if fit.unread]:
-        only = f" --arch {','.join(arches)}" if selection.arches else ""
-        console.info(
-            "to check the targets with packages that were not read (downloads files), run:"
-            f" imgbuild audit {' '.join(dict.fromkeys(open_targets))}{only} {words}"
-        )
-
-
-def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
-    """Yield a line for each target, followed by its first errors."""
-    several = len({fit.arch for fit in results}) > 1
-    names = [f"{fit.target} {fit.arch}" if several else fit.target for fit in results]
-    width = max(map(len, names), default=0)
-    for name, fit in zip(names, results, strict=True):
-        errors = f": {format_count(fit.errors, 'error')}" if fit.errors else ""
-        unread = f" (not read: {', '.join(fit.unread)})" if fit.unread else ""
-        yield f"{name:<{width}}  {fit.state}{errors}{unread}"
-        found = [each for each in fit.findings if each.severity is Severity.ERROR]
-        for finding in found[:STOPPERS]:
-            yield f"    {finding.where}: {finding.code} {finding.message}"
-        if found[STOPPERS:]:
-            yield f"    and {len(found) - STOPPERS} more"
-
-
-def _unchecked_lines(results: Sequence[CodeFit]) -> Iterator[str]:
-    """Yield lines for targets without an image or a lock, with the next command."""
-    others: dict[Arch, list[str]] = {}
-    for fit in results:
-        if fit.state == "other architecture" and fit.arch is not None:
-            others.setdefault(fit.arch, []).append(fit.target)
-    for arch, names in others.items():
-        yield f"not checked, only for {arch}: {', '.join(names)}; to check them, add --arch {arch}"
-    if planned := [fit.target for fit in results if fit.state == "not locked"]:
-        command = "imgbuild lock TARGET"
-        yield f"not checked, not locked: {', '.join(planned)}; to lock one, run: {command}"
 
 
 def _cache() -> Store | None:

@@ -1,4 +1,4 @@
-"""Describes what the tests of a catalogue do not cover, for the page of known limits."""
+"""Describes what tests do not cover (separate: tools/reference.py writes its texts to docs)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
   const versions = window.imgbuildVersions;
   const machines = window.imgbuildMachine;
   const {
-    addCopyButtons, all, commands, count, details, distinct, element, link, list, members, paragraph, results, show, skipped,
+    addCopyButtons, all, commands, count, details, distinct, element, heading, link, list, members, paragraph, results, show, skipped,
     whenChanged,
   } = window.imgbuildElements;
   const { allows, separated } = versions;
@@ -249,7 +249,7 @@
         state => current.filter(entry => entry.value.state === state));
       show([
         element("p", { id: "machine-read", text: describeMachine(machine, data) }),
-        paragraph(verdict(fits, unknown, target, newerDriver(machine, data)), "verdict"),
+        heading(verdict(fits, unknown, target, newerDriver(machine, data))),
         ...grouped(fits), ...grouped(unknown),
         details(`${count(no.length, "image")} that cannot run on it, and why`, grouped(no)),
         details("Retired images", grouped(judged.filter(entry => target(entry).retired))),
@@ -349,7 +349,7 @@
       const card = entry => requirementCard(entry, target(entry), data.registry, given.read.length);
       const marked = given.read.some(request => request.marker);
       show([
-        paragraph(requirementVerdict(current), "verdict"),
+        heading(requirementVerdict(current)),
         skipped("Not compared", given.skipped),
         marked ? paragraph("Environment markers are not evaluated.", "muted") : null,
         list(given.read.filter(({ name }) => data.sources[name] && !data.versions[name])

@@ -4,7 +4,7 @@
 
   const versions = window.imgbuildVersions;
   const {
-    commands, count, distinct, element, link, list, mark, paragraph, show, skipped, whenChanged,
+    commands, count, distinct, element, heading, link, list, mark, paragraph, show, skipped, whenChanged,
   } = window.imgbuildElements;
   const { allows, ARCHES, separated } = versions;
   const FACTS = ["cuda", "python", ...Object.keys(ARCHES)];
@@ -68,8 +68,8 @@
       const decisive = recordedReason || (python ? python.text : "");
       const stops = targets.length ? [] : additions(data, given.read);
       show([
-        paragraph(targets.length ? presence(given.read, targets)
-          : absence(given.read, decisive, [...recorded, ...remarks, ...stops]), "verdict"),
+        heading(targets.length ? presence(given.read, targets)
+          : absence(given.read, decisive, [...recorded, ...remarks, ...stops])),
         element("ul", {}, targets.map(target => linked("", [target],
           target.incompatible.map(text => `; known incompatibility: ${text}`).join("")))),
         ...part(targets.length ? "" : impossible ? "They cannot be installed together"
