@@ -25,7 +25,7 @@ SAMPLE = (
     "targets/cu130-verl0.9.html", "index.html", "matrix.html", "machine.html", "together.html",
     "tests.html", "compare.html", "terms.html", "requirements.html",
     "changes.html", "targets/cu130-flashinfer.html", "debian/debian-12-tools.html",
-    "kubernetes.html", "failed.html",
+    "kubernetes.html", "failed.html", "start.html", "code.html", "limits.html", "security.html",
 )  # fmt: skip
 
 
