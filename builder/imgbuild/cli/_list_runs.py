@@ -1,4 +1,4 @@
-"""Prints which targets can run a user's code, for `imgbuild list --runs`."""
+"""Prints which targets run a user's code, for `list --runs` (separate: the size of `list`)."""
 
 from __future__ import annotations
 
