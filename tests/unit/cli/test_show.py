@@ -125,6 +125,16 @@ def test_packages_option_lists_the_packages_of_the_lock(
     assert packages["debs"] == {deb.package: deb.version for deb in locked.debs}
 
 
+def test_licences_of_wheels_are_counted(imgbuild: Command) -> None:
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
+    words = ("show", "cu130-verl0.9", "--packages", *matrix_options)
+    (listed,) = json.loads(imgbuild(*words, "--json").stdout)
+    assert listed["licences"].keys() == listed["wheels"].keys()
+    assert listed["licences"]["vllm"] == "Apache-2.0"
+    number = [*listed["licences"].values()].count("MIT")
+    assert f"licences of the wheels: MIT {number}, " in imgbuild(*words).stderr
+
+
 def test_packages_that_are_built_from_sdists_are_listed(imgbuild: Command) -> None:
     lock = lock_file.read_lock(ROOT / "images", "cu128-verl0.6")
     resolution = lock.arch[Arch.X86_64]
