@@ -32,6 +32,7 @@ from imgbuild.matrix import schema
 from imgbuild.matrix.select import select_targets
 from imgbuild.pipeline.session import open_session
 from imgbuild.show import guide
+from imgbuild.site import limits
 from imgbuild.smoke import records
 from imgbuild.smoke.records import RecordedRun
 
@@ -75,6 +76,7 @@ def reference_pages() -> dict[str, str]:
         "ci.md": file_page("ci.yaml", ci_schema(), CI),
         "errors.md": errors_page(),
         "failures.md": failures_page(),
+        "limits.md": f"{GENERATED_NOTE}\n# Known limits\n\n{limits.limit_texts()}",
         "modules.md": f"{GENERATED_NOTE}\n# Modules\n\n{MODULES}\n{architecture.module_index()}",
         "test-runs.md": test_runs(),
     }

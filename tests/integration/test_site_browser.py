@@ -25,7 +25,7 @@ SAMPLE = (
     "targets/cu130-verl0.9.html", "index.html", "matrix.html", "machine.html", "together.html",
     "tests.html", "compare.html", "terms.html", "requirements.html",
     "changes.html", "targets/cu130-flashinfer.html", "debian/debian-12-tools.html",
-    "kubernetes.html", "failed.html",
+    "kubernetes.html", "failed.html", "start.html", "code.html", "limits.html", "security.html",
 )  # fmt: skip
 
 
@@ -320,3 +320,56 @@ def test_content_security_policy_blocks_injected_scripts(site: Path, window: Bro
     window.run("document.body.setAttribute('onclick', 'window.pwned = 2'); document.body.click()")
     assert window.run("return window.pwned === undefined")
     assert any("Content Security Policy" in line for line in window.log())
+
+
+# -- the first sentence of an answer
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "vllm 0.33, cuda 12.4",
+            (
+                "vllm 0.33.0 requires torch==2.14.0, which is built for CUDA 13.0"
+                " (it requires cuda-toolkit==13.0.3), not for CUDA 12.4"
+            ),
+        ),
+        (
+            "cuda 13.0, torch 2.8.0",
+            (
+                "torch 2.8.0 is built for CUDA 12.8 (it requires"
+                " nvidia-cuda-runtime-cu12==12.8.90), not for CUDA 13.0"
+            ),
+        ),
+        (
+            "sglang 0.5.23, vllm 0.33",
+            "sglang 0.5.23 requires torch==2.14.1; vllm 0.33.0 requires torch==2.14.0",
+        ),
+        (
+            "verl 0.9.1, vllm 0.33",
+            (
+                "verl 0.9.1 requires transformers!=5.6.0,<5.11,>=5.5.3; vllm 0.33.0 requires"
+                " transformers<5.21.0,>=5.16.1"
+            ),
+        ),
+        (
+            "flash-attn, vllm 0.33",
+            (
+                "flash-attn is in no image: it is published as source that compiles CUDA code, but"
+                " images contain only wheels"
+            ),
+        ),
+        ("vllm>=0.8, torch 2.9", ""),
+        ("deepspeed 0.19.3, vllm 0.8.5", ""),
+    ],
+)
+def test_answer_about_a_conflict_begins_with_the_decisive_reason(
+    site: Path, window: Browser, text: str, reason: str
+) -> None:
+    open_form(window, site, "together.html", versions=text)
+    because = f", because {reason}" if reason else ""
+    assert window.texts(".verdict") == [f"No image has these versions together{because}."]
+    stops = [line for line in window.texts("#answer li") if "; the image has " in line]
+    torch_lines = [line for line in stops if "torch==" in line]
+    assert all("requires torch==" in line for line in torch_lines)

@@ -23,7 +23,7 @@ from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.report import Severity
 from imgbuild.show import image_diff
-from imgbuild.show.image_diff import HostChange, ImageDiff
+from imgbuild.show.image_diff import HostChange, ImageDiff, host_lines
 from imgbuild.system.console import console
 from imgbuild.update.project_move import ProjectMove
 
@@ -121,7 +121,7 @@ def moved_row_lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
         else (f"{row.target}: {row.before} → {row.after}")
     )
     for host in row.hosts:
-        yield f"  {host.what} {host.before or 'unknown'} → {host.after or 'unknown'}"
+        yield from host_lines(host)
     for arch, part in row.diff.arch.items():
         yield (
             f"{arch}: {format_count(len(part.changes), 'package')} changed, added or removed;"

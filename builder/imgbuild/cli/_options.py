@@ -190,6 +190,9 @@ PACKAGES = OptionDefinition("--packages", "List all packages.", often=True)
 PYTHON = OptionDefinition(
     "--python", "The Python version, such as 3.12.", metavar="X.Y", panel=TARGETS_PANEL
 )
+AS_OF = OptionDefinition(
+    "--as-of", "The cut-off date of packages, such as 2025-06-20.", metavar="DATE"
+)
 CUDA = OptionDefinition(
     "--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=TARGETS_PANEL, often=True
 )

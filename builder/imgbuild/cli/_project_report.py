@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from imgbuild.audit.binaries import gpus
+from imgbuild.audit.binaries import gpu_models
 from imgbuild.cli._output import align_columns, fold_lines, format_count, size_text, terminal_width
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.choose_target import TargetChoice
@@ -109,15 +109,13 @@ def candidate_table(candidates: Sequence[TargetCandidate]) -> list[str]:
 
 def _cells(item: TargetCandidate) -> tuple[str, ...]:
     minor = ".".join(item.python.split(".")[:2])
-    capabilities = sorted(item.gpu, key=gpus.version_numbers)
-    ends = dict.fromkeys((*capabilities[:1], *capabilities[-1:]))
     return (
         item.target + (RETIRED_MARK if item.retired else ""),
         str(len(item.added)),
         str(len(item.changed)),
         minor if item.python_accepted else f"{minor} (!)",
         item.driver.partition(".")[0] + "+" if item.driver else "-",
-        "-".join(ends) or "-",
+        gpu_models.gpu_span(item.gpu) or "-",
         size_text(item.size),
         item.tested or "-",
     )

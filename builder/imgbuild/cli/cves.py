@@ -225,8 +225,8 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
     missing = format_count(most, "package")
     console.warn(
         f"the result is incomplete, because no data is available for {missing}; to check without "
-        "this server, run: imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json; grype "
-        "sbom:FILE.cdx.json -o json > FILE; imgbuild cves TARGET --report FILE"
+        "this server, run: imgbuild show TARGET --arch x86_64 --sbom cyclonedx > FILE.cdx.json; "
+        "grype sbom:FILE.cdx.json -o json > FILE; imgbuild cves TARGET --report FILE"
     )
     if console.json:  # the answer is on stdout already
         console.warn(error.message)

@@ -31,9 +31,10 @@ def explain(code: CODE) -> None:
         imgbuild explain IMG504 --json
     """
     every = codes.all_explanations()
-    explanation = every.get(code.upper())
+    named = code.upper() if code.upper().startswith("IMG") else f"IMG{code}"
+    explanation = every.get(named)
     if explanation is None:
-        near = nearest_choice(code.upper(), every)
+        near = nearest_choice(named, every)
         hint = (
             f"did you mean {near}?"
             if near

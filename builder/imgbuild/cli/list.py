@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,9 +16,11 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
+from imgbuild.cli._days import parse_day
 from imgbuild.cli._help import create_command
-from imgbuild.cli._options import CUDA, DRIVER, FORMAT, GPU, PYTHON
-from imgbuild.cli._output import align_columns, fold_lines, print_result, terminal_width
+from imgbuild.cli._list_runs import answer_runs
+from imgbuild.cli._options import AS_OF, CUDA, DRIVER, FORMAT, GPU, PYTHON
+from imgbuild.cli._output import align_columns, print_result, terminal_width
 from imgbuild.cli._targets import SelectionOptions
 from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, OptionGroup, create_verb, option
 from imgbuild.doctor import targets
@@ -33,16 +33,12 @@ from imgbuild.matrix import near, notes, project_paths
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import select_targets
-from imgbuild.pipeline import cached_code_audit, locked_packages
-from imgbuild.pipeline.cached_code_audit import CodeFit
-from imgbuild.pipeline.session import SessionOptions, open_session
-from imgbuild.report import Severity
+from imgbuild.pipeline import locked_packages
 from imgbuild.resolve import python_support, source_only
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun
 from imgbuild.system import quoting
-from imgbuild.system.amounts import format_count
 from imgbuild.system.console import console
 from imgbuild.system.syntax import is_within, marker_applies, parse_requirement, valid_requirement
 from imgbuild.values import Arch, Condition, environment_markers, normalize_package
@@ -90,6 +86,9 @@ State = Annotated[
 ]
 
 
+AsOf = Annotated[
+    str | None, AS_OF("Select targets with this or an earlier date.", panel=TARGETS_PANEL)
+]
 TestedOn = Annotated[
     str | None,
     option(
@@ -111,6 +110,7 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
     driver: Driver = None
     tested: TestedOn = None
     python: PythonVersion = None
+    as_of: AsOf = None
     fits: Fits = False
     state: State = None
 
@@ -123,6 +123,7 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
             *([f"--driver {self.driver}"] if self.driver else []),
             *([f"--tested {self.tested}"] if self.tested else []),
             *(f"--python {each}" for each in self.python or ()),
+            *([f"--as-of {self.as_of}"] if self.as_of else []),
             *(["--fits"] if self.fits else []),
             *(f"--state {state}" for state in self.state or ()),
         ]
@@ -185,6 +186,7 @@ class RowMatcher:
         self._model = _machine.parse_gpu(filters.gpu) if filters.gpu is not None else None
         self._driver = _machine.parse_driver(filters.driver) if filters.driver is not None else ""
         self._pythons = _pythons(filters.python or ())
+        self._day = parse_day(filters.as_of)
         self._runs_here = _machine_judge(project) if filters.fits else None
         self._fits: dict[str, list[TargetFit]] = {}
 
@@ -203,6 +205,7 @@ class RowMatcher:
         cuda = self._filters.cuda
         return (
             (cuda is None or cuda in (row.cuda, row.cuda.split(".")[0]))
+            and (self._day is None or row.as_of <= self._day.isoformat())
             and (not self._pythons or any(each.contains(row.python) for each in self._pythons))
             and (not self._needed or _has_package(self._project, row, self._needed))
             and ((self._model is None and not self._driver) or bool(self._fitting_images(row)))
@@ -416,15 +419,14 @@ Runs = Annotated[
     list[Path] | None,
     option(
         "--runs",
-        "List the locked targets that can run the code at this path, best match first. For other "
-        "targets, list the errors. Targets whose facts are not in the cache are not checked. Can "
-        "be repeated.",
+        "List which targets can run the code at this path, best match first, and the errors of "
+        "other targets. The result is `unknown` if facts about a package are not in the cache: "
+        "`imgbuild audit TARGET --code PATH` reads the package. Can be repeated.",
         metavar="PATH",
         panel=TARGETS_PANEL,
         often=True,
     ),
 ]
-STOPPERS = 3  # findings of a target that are shown
 
 
 @create_verb
@@ -507,7 +509,7 @@ def list_targets(
     if order == "size":
         rows.sort(key=lambda row: table.pull_size(row) or sys.maxsize)
     if runs:
-        _answer_runs(selection, [row.target for row in rows], runs)
+        answer_runs(selection, [row.target for row in rows], runs)
         return
     if form == "markdown":
         lines = table.markdown_lines(rows)
@@ -539,6 +541,8 @@ def _notes(
         yield "* recommended; to show more packages and columns, run: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):
         yield f"not locked ({table.PLANNED_STATE}); to show the reasons, run: imgbuild show TARGET"
+    if any(not run.good for row in rows for image in row.images for run in image.runs):
+        yield "failed: to show the cases that failed, run: imgbuild show TARGET --tests"
     if hidden:
         yield f"retired: {len(hidden)}; to list them, add --all"
     if restricted:
@@ -555,36 +559,6 @@ def _style(line: str) -> list[tuple[str, str]]:
     cells, last = rest[: rest.rfind("  ") + 2], rest[rest.rfind("  ") + 2 :]
     tail = {"failed": "red", "not locked": "dim", table.PLANNED_STATE: "dim"}.get(last, "")
     return [(name, head), (gap + cells, ""), (last, tail)]
-
-
-def _answer_runs(selection: SelectionOptions, names: Sequence[str], paths: Sequence[Path]) -> None:
-    """Print which targets can run the code at `paths`."""
-    session = open_session(selection.matrix, SessionOptions(offline=True), selection.named_targets)
-    arches = selection.arches or [Arch.parse(platform.machine())]
-    results = cached_code_audit.check_code_fits(session, names, arches, paths)
-    if not results:
-        message = "no selected target is locked for this architecture"
-        raise NothingSelected(message, hint="lock a target, or omit --runs")
-    print_result(results, fold_lines(_runs_lines(results)))
-    unknown = next((fit.target for fit in results if fit.unread), "")
-    if unknown:
-        words = " --code ".join(shlex.quote(str(path)) for path in paths)
-        console.info(f"to check such a target, run: imgbuild audit {unknown} --code {words}")
-
-
-def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
-    """Yield a line for each target, followed by its first errors."""
-    width = max((len(fit.target) for fit in results), default=0)
-    for fit in results:
-        parts = [format_count(fit.errors, "error")] if fit.errors else []
-        verb_form = "was" if len(fit.unread) == 1 else "were"
-        parts += [f"{', '.join(fit.unread)} {verb_form} not read"] if fit.unread else []
-        yield f"{fit.target:<{width}}  {fit.state}{': ' if parts else ''}{', '.join(parts)}"
-        errors = [each for each in fit.findings if each.severity is Severity.ERROR]
-        for finding in errors[:STOPPERS]:
-            yield f"    {finding.where}: {finding.code} {finding.message}"
-        if errors[STOPPERS:]:
-            yield f"    and {len(errors) - STOPPERS} more"
 
 
 def _cache() -> Store | None:

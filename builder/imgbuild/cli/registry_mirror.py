@@ -37,7 +37,9 @@ app = typer.Typer(
     help="Mirror the locked inputs to a registry.\n\nBuilds that use a mirror work even if "
     "upstream files disappear or no other server can be reached. Each file (wheel, sdist, Debian "
     "package, base layer) is stored once for all targets, as a blob identified by the sha256 in "
-    "the lock. `imgbuild lock` still reads the upstream indexes.",
+    "the lock. `imgbuild lock` still reads the upstream indexes.\n\nFor a cluster without network "
+    "access, run `push`, copy the registry's storage, and inside, set IMGBUILD_MIRROR to the "
+    "repository and run `imgbuild build TARGET --mirror-only`.",
 )
 
 Places = Annotated[

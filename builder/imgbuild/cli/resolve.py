@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +12,12 @@ import typer
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.cache.context import Context
+from imgbuild.cli._days import parse_day
 from imgbuild.cli._help import create_command
 from imgbuild.cli._options import (
     AGAIN,
     ARCH,
+    AS_OF,
     BASE,
     CUDA,
     FULL,
@@ -35,7 +36,7 @@ from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, SessionOptions, open_session
-from imgbuild.resolve import declared_requests, locked, resolve_request, stored
+from imgbuild.resolve import declared_requests, locked, resolve_request, source_only, stored
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, answer_from_locks
 from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.first_matrix import index_lines
@@ -181,13 +182,10 @@ ArchOption = Annotated[
 ]
 AsOfOption = Annotated[
     str | None,
-    option(
-        "--as-of",
+    AS_OF(
         "Use only files that were uploaded before this date (00:00 UTC). Default: half a year "
         "after the newest requested version was released, but not later than today.",
-        metavar="DATE",
         panel=REQUEST_PANEL,
-        often=True,
     ),
 ]
 PythonOption = Annotated[
@@ -289,7 +287,7 @@ def resolve(
         requests=requests,
         arches=resolve_request.requested_arches(arch or []),
         cuda=resolve_request.requested_cuda(cuda, named),
-        as_of=_day(as_of),
+        as_of=parse_day(as_of),
         base=base,
         python=None if python is None else resolve_request.parse_python(python),
         indexes=assigned,
@@ -319,9 +317,11 @@ def resolve(
 
 
 def _report_notes(request: ResolveRequest, session: Session) -> None:
-    """Print the notes of the matrix on the requested versions."""
+    """Print the notes of the matrix on the requested versions and CUDA release."""
     specs = {item.package: SpecifierSet(item.spec) for item in request.requests}
     for note in recorded.notes_on_requests(recorded.target_notes(session.matrix), specs):
+        if request.cuda not in (None, session.matrix.targets[note.target].cuda):
+            continue
         console.info(f"note of {note.target}: {note.text}")
 
 
@@ -330,10 +330,11 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
     near = locked.nearest_target(request, session.project, session.matrix)
     if near is not None and near.missing:
         lacks = ", ".join(near.missing)
+        addable = [name for name in near.missing if not source_only.is_source_project(name)]
+        then = f", then imgbuild add {' '.join(addable)}" if addable else ""
         console.info(
             f"nearest locked target: {near.target} has everything except {lacks}; to extend this "
-            f"target, run imgbuild init --extends {near.target}, then imgbuild add "
-            f"{' '.join(near.missing)}"
+            f"target, run imgbuild init --extends {near.target}{then}"
         )
     elif near is not None and near.others:
         has = ", ".join(
@@ -346,6 +347,9 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
         console.info(
             f"nearest locked target: {near.target} has {has}; to extend this target, run {start}"
         )
+    for item in request.requests:
+        if text := source_only.absence_text(item.package):
+            console.info(f"{item.package}: {text}")
     console.info(
         "no locked target satisfies the request; solving takes up to 6 minutes if packages are "
         "not in the cache"
@@ -432,16 +436,6 @@ def _suggest_similar_names(similar: Mapping[str, str]) -> Iterator[None]:
             raise
         hint = f"{error.message}; {error.hint}"
         raise InputError(" ".join(questions), hint=hint) from error
-
-
-def _day(text: str | None) -> datetime.date | None:
-    if text is None:
-        return None
-    try:
-        return datetime.date.fromisoformat(text)
-    except ValueError as error:
-        message = f"invalid date for --as-of: {text} (expected YYYY-MM-DD)"
-        raise InputError(message, hint="specify a date such as 2025-06-20") from error
 
 
 COMMAND = create_command(resolve)

@@ -32,13 +32,13 @@ from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import lock_path, read_lock
-from imgbuild.matrix.project_paths import Project
+from imgbuild.matrix.project_paths import CATALOGUE, Project
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import read_digests
 from imgbuild.render import readme
-from imgbuild.show import guide, image_environment, page, status, table
+from imgbuild.show import guide, image_environment, licence_counts, page, status, table
 from imgbuild.show.guide import TargetGuide
 from imgbuild.show.image_environment import ImageVariable, RuntimeVariable, TargetEnvironment
 from imgbuild.show.page import TargetPage
@@ -225,7 +225,8 @@ Sbom = Annotated[
 class PackageList(msgspec.Struct, frozen=True, kw_only=True):
     """The packages of an image: the versions of wheels and Debian packages by name.
 
-    `cpython` is the version of a standalone Python, or "" if Python is part of the base.
+    `cpython` is the version of a standalone Python, or "" if Python is part of the base. `licences`
+    are those that wheels declare, or "".
     """
 
     target: str
@@ -233,6 +234,7 @@ class PackageList(msgspec.Struct, frozen=True, kw_only=True):
     wheels: dict[str, str]
     debs: dict[str, str]
     cpython: str = ""
+    licences: dict[str, str] = {}
 
 
 @create_verb
@@ -383,6 +385,7 @@ def _guides(selection: SelectionOptions) -> None:
 
 def _packages(selection: SelectionOptions) -> None:
     chosen = selection.selected_locks(selection.project())
+    folders = dict.fromkeys((selection.project().images, CATALOGUE / "images"))
     package_lists: list[PackageList] = []
     tables: list[tuple[str, list[str]]] = []
     for item in chosen:
@@ -394,6 +397,7 @@ def _packages(selection: SelectionOptions) -> None:
                 wheels=dict(sorted(locked.versions.items())),
                 debs={deb.package: deb.version for deb in locked.debs},
                 cpython=locked.python.version if locked.python else "",
+                licences=licence_counts.wheel_licences(locked, folders),
             )
             rows: list[Sequence[str]] = [HEAD]
             files = {each.package: each.file for each in locked.wheels}
@@ -411,6 +415,8 @@ def _packages(selection: SelectionOptions) -> None:
                 f"{package_list.target} {arch}: {format_count(len(files), 'wheel')},"
                 f" {format_count(len(locked.debs), 'Debian package')}"
             )
+            counts = licence_counts.count_licences(package_list.licences)
+            console.info(f"licences of the wheels: {counts}; to list them, add --json")
     if len(tables) == 1:
         lines = tables[0][1]
     else:  # a title above each, and an empty line between them

@@ -45,7 +45,8 @@ def _iterate_explanations() -> Iterator[Explanation]:
 
 
 def _kind_explanation(code: str, kind: FindingKind) -> Explanation:
-    return Explanation(code=code, title=kind.title, text=kind.text)
+    parts = (kind.text.strip(), f"Cure: {kind.cure.strip()}" if kind.cure else "")
+    return Explanation(code=code, title=kind.title, text="\n\n".join(filter(None, parts)))
 
 
 def rule_explanation(rule: FailureRule) -> Explanation:

@@ -29,6 +29,7 @@ NAMED_SUBJECTS = (
 Source = Literal[
     "refused update", "learned constraint", "known incompatibility", "accepted finding", "matrix"
 ]
+EXACT = ("==", "===", "~=")  # operators for one release
 # Not before a sentence that refers to the one before it.
 _SENTENCE = re.compile(r"(?<=[.])\s+(?!It |That |They )")
 _REFERENCE = re.compile(r" \(docs/[\w/.-]+\.md\)")
@@ -120,18 +121,24 @@ def notes_on_requests(
 ) -> tuple[TargetNote, ...]:
     """Return the notes that apply to `requests`.
 
-    A note must mention two requested packages, or a version and the only requested package. At
-    least one of the packages must be requested with a version.
+    A note must mention two requested packages, or a version and the only requested package. The
+    request must allow each version that the note contains. If it contains none, the request must
+    allow the target's version of one package, and the target must contain all packages that are
+    requested in a version. One of these packages must be requested in an exact version.
     """
     return tuple(note for note in every if _note_concerns(note, requests))
 
 
 def _note_concerns(note: TargetNote, requests: Mapping[str, SpecifierSet]) -> bool:
     named = [name for name in requests if name in note.packages]
-    alike = [name for name in named if _spec_allows(requests[name], note.packages[name])]
-    if len(requests) > 1:
-        return bool(alike) and len(named) > 1
-    return any(name in note.stated for name in alike)
+    stated = [name for name in named if name in note.stated]
+    if not stated if len(requests) == 1 else len(named) < 2:
+        return False
+    if not any(part.operator in EXACT for name in named for part in requests[name]):
+        return False
+    asked = {name: requests[name] for name in stated or named if str(requests[name])}
+    allowed = [_spec_allows(spec, note.packages[name]) for name, spec in asked.items()]
+    return all(allowed) if stated else any(allowed) and all(note.packages[name] for name in asked)
 
 
 def _spec_allows(spec: SpecifierSet, version: str) -> bool:

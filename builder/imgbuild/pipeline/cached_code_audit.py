@@ -33,25 +33,27 @@ INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 class CodeFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a user's code is compatible with a target, according to cached facts.
 
-    `unread` are packages that the check needs but whose facts are not cached.
+    `unread` are packages that the check needs but whose facts are not cached. `command` is the
+    command that completes the check, or "". `arch` is None if the target is not locked.
     """
 
     target: str
-    arch: Arch
-    state: Literal["runs", "fails", "unknown"]
-    errors: int
-    warnings: int
-    findings: tuple[CodeFinding, ...]
+    arch: Arch | None
+    state: Literal["runs", "fails", "unknown", "other architecture", "not locked"]
+    errors: int = 0
+    warnings: int = 0
+    findings: tuple[CodeFinding, ...] = ()
     unread: tuple[str, ...] = ()
+    command: str = ""
 
 
 def check_code_fits(
     session: Session, names: Sequence[str], arches: Sequence[Arch], paths: Sequence[Path]
 ) -> list[CodeFit]:
-    """Check the code at `paths` against each locked target in `names`.
+    """Check the code at `paths` against the targets `names`, and sort the best first.
 
-    The best results are first. Nothing is fetched. Raises NothingSelected if there is no code at
-    `paths`.
+    Targets that are not locked, or only for other architectures, are last. Nothing is fetched.
+    Raises NothingSelected if there is no code at `paths`.
     """
     from imgbuild.pipeline import audit_code
 
@@ -65,25 +67,35 @@ def check_code_fits(
         raise NothingSelected(message, hint=hint)
     locked = set(session.project.locked_targets())
     results = []
+    code_options = shlex.join(word for path in paths for word in ("--code", str(path)))
     for name in names:
-        lock = lock_file.read_lock(session.project.images, name) if name in locked else None
-        for arch in lock.arch if lock is not None else ():
-            if lock is not None and arch in arches:
-                every, unread = audit_code.cached_findings(lock, arch, store, code)
-                results.append(_check_target_fit(name, arch, every, unread))
-    order = {"runs": 0, "unknown": 1, "fails": 2}
+        if name not in locked:
+            command = f"imgbuild lock {shlex.quote(name)}"
+            results.append(CodeFit(target=name, arch=None, state="not locked", command=command))
+            continue
+        lock = lock_file.read_lock(session.project.images, name)
+        compared = [arch for arch in lock.arch if arch in arches]
+        for arch in compared:
+            every, unread = audit_code.cached_findings(lock, arch, store, code)
+            command = f"imgbuild audit {shlex.quote(name)} --arch {arch} {code_options}"
+            results.append(_check_target_fit(name, arch, every, unread, command))
+        for arch in [] if compared else lock.arch:
+            command = f"imgbuild audit {shlex.quote(name)} --arch {arch} {code_options}"
+            fit = CodeFit(target=name, arch=arch, state="other architecture", command=command)
+            results.append(fit)
+    order = ("runs", "unknown", "fails", "other architecture", "not locked")
     return sorted(
         results,
-        key=lambda fit: (order[fit.state], bool(fit.unread), fit.errors, fit.warnings),
+        key=lambda fit: (order.index(fit.state), bool(fit.unread), fit.errors, fit.warnings),
     )
 
 
 def _check_target_fit(
-    target: str, arch: Arch, every: Sequence[CodeFinding], unread: Sequence[str]
+    target: str, arch: Arch, every: Sequence[CodeFinding], unread: Sequence[str], command: str
 ) -> CodeFit:
     findings = tuple(each for each in every if each.severity is not Severity.NOTE)
     errors = sum(each.severity is Severity.ERROR for each in findings)
-    state: Literal["runs", "fails", "unknown"] = "unknown" if unread else "runs"
+    state: Literal["runs", "unknown"] = "unknown" if unread else "runs"
     return CodeFit(
         target=target,
         arch=arch,
@@ -92,6 +104,7 @@ def _check_target_fit(
         warnings=len(findings) - errors,
         findings=findings,
         unread=tuple(unread),
+        command=command if unread else "",
     )
 
 

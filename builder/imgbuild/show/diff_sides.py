@@ -156,7 +156,7 @@ def _content(image: PlatformImage, attached: LockBundle | None) -> SideContent:
         ),
         size=image.size,
         properties=image_diff.image_properties(
-            attached.lock, attached.target_digests.arch.get(image.arch)
+            attached.lock, image.arch, attached.target_digests.arch.get(image.arch)
         )
         if attached
         else {},

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from imgbuild.show.page import PageImage, TargetPage, image_capabilities
+from imgbuild.show.page import PageImage, TargetPage, image_gpus
 from imgbuild.smoke.records import RecordedRun, equal_image, run_summary
 from imgbuild.system import quoting
 from imgbuild.system.amounts import size_text
@@ -108,7 +108,7 @@ def _facts(image: PageImage) -> Sequence[str]:
     """Return the download size, the size on disk, and the requirements on the host."""
     needs = [f"NVIDIA driver {image.driver}"] if image.driver else []
     needs += [f"glibc {image.glibc}"] if image.glibc else []
-    needs += [f"a GPU of {gpus}"] if (gpus := image_capabilities(image)) else []
+    needs += [f"one of the GPUs {gpus}"] if (gpus := image_gpus(image)) else []
     return (
         f"{size_text(image.size)} to download, {size_text(image.unpacked)} unpacked",
         *([f"needs at least {', '.join(needs)}"] if needs else []),

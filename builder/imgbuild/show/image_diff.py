@@ -5,12 +5,13 @@ The inputs are two locks of a target, or two images from any source. The output 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from imgbuild import codec
-from imgbuild.audit.binaries import gpus
+from imgbuild.audit.binaries import gpu_models
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
@@ -24,6 +25,8 @@ WHEEL = "wheel"  # packages of this kind come first
 KINDS = {WHEEL: "wheels", "deb": "Debian packages", "interpreter": "interpreter"}
 # Settings that `image_properties` also has, and architectures, which have lines of their own.
 PROPERTIES = ("CUDA: ", "Python: ", "compute capabilities: ", *(f"{arch} " for arch in Arch))
+GPUS = "GPUs"  # the property with a list of GPUs
+_GPU_END = re.compile(r"(?<=\)), ")  # between "A100, A30 (8.0)" and the next capability
 FEW_CHANGES = 20  # packages of a kind that a summary lists
 
 
@@ -124,7 +127,7 @@ def lock_side(lock: Lock, target_digests: TargetDigests, name: str = "") -> Diff
                     for layer in image.layers
                 ),
                 size=image.size,
-                properties=image_properties(lock, image),
+                properties=image_properties(lock, arch, image),
             )
             for arch, image in target_digests.arch.items()
         },
@@ -132,15 +135,17 @@ def lock_side(lock: Lock, target_digests: TargetDigests, name: str = "") -> Diff
     )
 
 
-def image_properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
+def image_properties(lock: Lock, arch: Arch, image: ImageDigests | None) -> dict[str, str]:
     """The properties of an image: CUDA, Python, requirements on the host, and unpacked size."""
     floors = image.floors if image is not None else None
-    capabilities = {*floors.gpu, *floors.gpu_ptx} if floors is not None else ()
     return {
         "CUDA": lock.cuda,
         "Python": lock.base.python,
         "oldest driver": floors.driver if floors is not None else "",
-        "GPUs": " ".join(sorted(capabilities, key=gpus.version_numbers)),
+        GPUS: gpu_models.gpu_list((*floors.gpu, *floors.gpu_ptx), (), arch) if floors else "",
+        "GPUs for which the driver compiles code at first use": (
+            gpu_models.gpu_list(floors.gpu_ptx, (), arch) or "none" if floors else ""
+        ),
         "unpacked": size_text(sum(layer.unpacked for layer in image.layers)) if image else "",
     }
 
@@ -241,16 +246,15 @@ def diff_summary(diff: ImageDiff) -> list[str]:
     """Format differences as lines of text. If many packages differ, lists only the main packages.
 
     For an architecture that only the new image has, only the size is shown. Changes that are the
-    same as on the previous architecture are not repeated.
+    same as on an earlier architecture are not repeated.
     """
-    shown: list[ArchDiff] = []
 
     def _body(part: ArchDiff) -> Iterator[str]:
-        shown.append(part)
         if part in (diff.arch[arch] for arch in diff.new):
             return
-        if len(shown) > 1 and part.changes == shown[-2].changes:
-            yield "  the same packages"
+        first = next(arch for arch, other in diff.arch.items() if other.changes == part.changes)
+        if part is not diff.arch[first] and part.changes:
+            yield f"  packages: the same changes as on {first}"
         else:
             yield from _summary(part)
 
@@ -283,16 +287,25 @@ def _lines(diff: ImageDiff, body: Callable[[ArchDiff], Iterable[str]]) -> list[s
             f" {part.pull / 1e6:,.1f} MB of {part.total / 1e6:,.1f} MB to pull"
             f" ({_layers(part.layers)})"
         )
-        lines += [
-            f"  {host.what} {host.before or 'unknown'} → {host.after or 'unknown'}"
-            for host in part.hosts
-        ]
+        for host in part.hosts:
+            lines += host_lines(host)
         lines += body(part)
     if diff.settings:
         lines += ["base and settings:", *(f"  {line}" for line in diff.settings)]
     where = "only before" if name == diff.target else f"only in {diff.before}"
     lines.extend(f"{name} {arch}: {where}" for arch in diff.absent)
     return lines
+
+
+def host_lines(host: HostChange) -> Iterator[str]:
+    """Yield the values before and after, but of known GPUs only those that are new or missing."""
+    if host.what != GPUS or not (host.before and host.after):
+        yield f"  {host.what}: {host.before or 'unknown'} → {host.after or 'unknown'}"
+        return
+    before, after = (_GPU_END.split(value) for value in (host.before, host.after))
+    for what, every, others in (("added", after, before), ("removed", before, after)):
+        if changed := [gpu for gpu in every if gpu not in others]:
+            yield f"  {GPUS} {what}: {', '.join(changed)}"
 
 
 def _changes(part: ArchDiff) -> Iterator[str]:

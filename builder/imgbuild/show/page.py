@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from imgbuild.audit.binaries import gpu_models
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.show.table import TableRow
@@ -253,22 +254,16 @@ def _image_lines(image: PageImage) -> Iterator[str]:
     needs += [f"NVIDIA driver {image.driver}"] if image.driver else []
     if needs:
         yield from _field("Needs at least", ", ".join(needs))
-    if gpus := image_capabilities(image):
+    if gpus := image_gpus(image):
         yield from _field("GPUs", gpus)
     yield from _field("Tested", "; ".join(map(run_summary, image.runs)) or "no test record")
     for text in other_digests(image.runs, image.digest):
         yield from _field("", text)
 
 
-def image_capabilities(image: PageImage) -> str:
+def image_gpus(image: PageImage) -> str:
     """Return the GPUs that the image supports, or "" if unknown."""
-    able = sorted({*image.gpu, *image.gpu_ptx}, key=lambda text: [*map(int, text.split("."))])
-    later = (
-        f" ({', '.join(image.gpu_ptx)}: some code is compiled at the first use)"
-        if image.gpu_ptx
-        else ""
-    )
-    return f"compute capability {', '.join(able)}{later}" if able else ""
+    return gpu_models.gpu_list(image.gpu, image.gpu_ptx, image.arch)
 
 
 def distinct_notes(notes: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from imgbuild.show.page import PageImage, TargetPage, image_capabilities
+from imgbuild.show.page import PageImage, TargetPage, image_gpus
 from imgbuild.show.table import NO_VALUE, short_digest
 from imgbuild.smoke.records import other_digests, run_summary
 from imgbuild.system.amounts import size_text
@@ -21,7 +21,7 @@ _IMAGE: dict[str, Callable[[PageImage], str]] = {
     "Debian packages": lambda image: str(image.debs),
     "driver, at least": lambda image: image.driver or NO_VALUE,
     "glibc, at least": lambda image: image.glibc or NO_VALUE,
-    "GPUs": lambda image: image_capabilities(image).removeprefix("compute capability ") or NO_VALUE,
+    "GPUs": lambda image: image_gpus(image) or NO_VALUE,
     "tested": lambda image: (
         "; ".join([*map(run_summary, image.runs), *other_digests(image.runs, image.digest)])
         or "no test record"

@@ -51,6 +51,7 @@ from imgbuild.values import Arch, Bytes, Sha256
 
 # Packages for which users choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
+ATTENTION = ("flash-attn", "flash-attn-4", "flashinfer-python", "xformers", "sageattention")
 TITLE = "Container images"
 DRAWN_LAYERS = 9  # percent of the largest layer; smaller ones are drawn as one
 _Debs = tuple[tuple[str, str], ...]  # packages and versions
@@ -179,6 +180,7 @@ def _target(
         stale=stale,
         stacks=tuple(stack for stack in STACKS if stack in row.pins or stack in versions),
         versions=tuple(_shown_versions(row, lock)),
+        attention=_attention(versions) if lock else "",
         packages=tuple(_packages(lock)) if lock else (),
         layers=_layers(lock, target_digests) if lock and target_digests else None,
         commands=commands.target_commands(
@@ -211,6 +213,14 @@ def _versions(lock: Lock | None) -> dict[str, str]:
     for resolution in lock.arch.values() if lock else ():
         versions |= resolution.versions
     return versions
+
+
+def _attention(versions: Mapping[str, str]) -> str:
+    """List packages with attention kernels, and those that users expect but the image lacks."""
+    having = [f"{name} {versions[name]}" for name in ATTENTION if name in versions]
+    having += ["vLLM's own"] if "vllm" in versions else []
+    lacking = [name for name in ATTENTION[:1] if name not in versions]
+    return ", ".join([*having, *(f"no {name}" for name in lacking)])
 
 
 def _shown_versions(row: TableRow, lock: Lock | None) -> Iterable[tuple[str, str]]:

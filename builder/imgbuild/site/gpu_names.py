@@ -6,7 +6,6 @@ from typing import Any
 
 from imgbuild.audit.binaries import gpu_models, gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
-from imgbuild.values import Arch
 
 
 def computed_capabilities() -> tuple[str, ...]:
@@ -47,14 +46,6 @@ def _shown_names(model: GpuModel) -> tuple[str, ...]:
     patterns = {name.rstrip("#") for name in model.names if "#" in name}
     names = [name for name in model.names if name not in patterns]
     return tuple(name.replace("#", "x") for name in names)
-
-
-def gpus_for_arch(names: str, arch: Arch) -> str:
-    """Return the GPUs in a list such as "H100, H200, GH200" that machines of `arch` can have."""
-    found = {name: gpu_models.find_gpu_model(name) for name in names.split(", ")}
-    return ", ".join(
-        name for name, model in found.items() if model is None or model.arch in (None, arch)
-    )
 
 
 def gpu_choices() -> list[dict[str, str]]:

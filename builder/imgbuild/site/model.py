@@ -115,7 +115,8 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     `lock` and `digests` are None for a target without a current lock. `needs` are requirements of
     the lock in addition to the default index. `stale` are the reasons if a lock is out of date.
-    `stacks` contains the main packages by which users choose images. `versions` contains the
+    `stacks` contains the main packages by which users choose images. `attention` lists the packages
+    with attention kernels. `versions` contains the
     versions of pinned and main packages. `incompatible` are the known incompatibilities of
     packages. `debian` is the list of Debian packages. `guide` is the README of the image as
     Markdown, starting at the second heading.
@@ -129,6 +130,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     stale: str = ""
     stacks: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
+    attention: str = ""
     packages: tuple[PackageVersions, ...] = ()
     layers: TargetLayers | None = None
     neighbours: TargetNeighbours = TargetNeighbours()

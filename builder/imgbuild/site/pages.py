@@ -23,8 +23,8 @@ from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.diagnose import codes
 from imgbuild.learn.recorded import RecordedRefusal
 from imgbuild.show import table, test_cases
-from imgbuild.show.page import PageImage
-from imgbuild.site import commands, gpu_names, requirements, test_runs
+from imgbuild.show.page import PageImage, image_gpus
+from imgbuild.site import commands, gpu_names, limits, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_results, target_state
 from imgbuild.site.history import DigestChange, SiteHistory
@@ -45,11 +45,13 @@ SCRIPTS = (
 )  # one file in the site, in this order
 NAVIGATION = (
     ("index.html", "Images"),
+    ("start.html", "Start"),
     ("matrix.html", "Matrix"),
     ("compare.html", "Compare"),
     ("tests.html", "Tests"),
     ("machine.html", "My machine"),
     ("requirements.html", "My requirements"),
+    ("code.html", "My code"),
     ("together.html", "Conflicts"),
     ("failed.html", "My job failed"),
     ("changes.html", "Changes"),
@@ -105,26 +107,36 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
         text = environment.get_template(template).render(**common, root=root, here=path, **more)
         return path, _drop_optional_tags(text).encode()
 
+    current = [target for target in locked if not target.row.retired]
+    checked = max((str(report.date) for each in locked for report in each.advisories), default="")
     yield _page(
         "index.html",
         "index.html",
         columns=COLUMNS,
         headings=HEADINGS,
-        current=[target for target in locked if not target.row.retired],
+        checked=checked,
+        current=current,
         retired=[target for target in locked if target.row.retired],
         unlocked=[target for target in catalogue.targets if not target.lock],
     )
     for name in ("matrix", "machine", "requirements", "compare", "terms"):
         yield _page(f"{name}.html", f"{name}.html")
-    current = [target for target in locked if not target.row.retired]
-    checked = any(target.advisories for target in locked)
+    yield _page("start.html", "start.html", example=current[0] if current else None)
+    name = current[0].name if current else "IMAGE"
+    yield _page("code.html", "code.html", name=name, frameworks=_frameworks(current))
+    lacking = limits.catalogue_limits(catalogue)
+    sections = limits.limit_sections()
+    yield _page("limits.html", "limits.html", limits=lacking, checked=checked, sections=sections)
     yield _page("security.html", "security.html", current=current, checked=checked)
     jobs = _jobs(current)
     yield _page("kubernetes.html", "kubernetes.html", jobs=jobs)
     required = requirements.requirements_between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
     yield _page("failed.html", "failed.html", failures=codes.all_failures())
-    yield _page("tests.html", "tests.html", groups=test_runs.lines_by_gpu(locked))
+    groups = test_runs.lines_by_gpu(locked)
+    failed = [line for _, lines in groups for line in lines if not line.run.good]
+    failed.sort(key=lambda line: line.retired)
+    yield _page("tests.html", "tests.html", groups=groups, failed=failed)
     older = max(0, sum(map(len, history.targets.values())) - RECENT)
     days = _recent_changes(catalogue, history)
     yield _page("changes.html", "changes.html", days=days, recent=RECENT, older=older)
@@ -137,6 +149,18 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
         yield _page(f"debian/{page}.html", "debian.html", lists=lists, shared=sorted(shared))
     for path, names in (("site.css", ("site.css",)), ("site.js", SCRIPTS)):
         yield path, b"".join(map(_dense_script, names))
+
+
+def _frameworks(targets: Sequence[SiteTarget]) -> list[tuple[str, list[str], list[str]]]:
+    """Return the targets of each framework, without and with accepted findings of the audit."""
+    shown = []
+    for stack in STACKS:
+        having = [each for each in targets if stack in each.stacks]
+        clean, accepted = (
+            [each.name for each in having if bool(each.waivers) == known] for known in (False, True)
+        )
+        shown += [(stack, clean, accepted)] if having else []
+    return shown
 
 
 def _jobs(targets: Iterable[SiteTarget]) -> dict[str, list[str]]:
@@ -302,16 +326,6 @@ def _driver(target: SiteTarget) -> str:
     return " / ".join(drivers) or "not known"
 
 
-def _gpus(capabilities: Sequence[str], arch: Arch) -> str:
-    """Return the names of GPUs with the compute capabilities that machines of `arch` can have."""
-    named = [
-        (gpu_names.gpus_for_arch(entry.names, arch), entry.capability)
-        for entry in gpus.load_drivers().gpus
-        if entry.capability in capabilities
-    ]
-    return ", ".join(f"{names} ({capability})" for names, capability in named if names)
-
-
 def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
     """Describe the tested types of GPU, failures and missing tests for each architecture."""
     chips: dict[str, dict[str, str]] = {}
@@ -441,7 +455,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "cve_rows": _cve_rows,
     "same_reports": _same_reports,
     "driver": _driver,
-    "gpus": _gpus,
+    "gpus": image_gpus,
     "mb": _megabytes,
     "runs": _run_chips,
     "short": _short_digest,

@@ -258,7 +258,7 @@ def test_code_is_audited_against_an_environment(imgbuild: Command, tmp_path: Pat
 
 def test_list_command_shows_which_targets_run_the_code(imgbuild: Command, tmp_path: Path) -> None:
     unknown = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
-    assert unknown.stdout.splitlines() == [f"{TARGET}  unknown: trl was not read"]
+    assert unknown.stdout.splitlines() == [f"{TARGET}  unknown (not read: trl)"]
     imgbuild("audit", TARGET, "--code", "train.py")
     assert imgbuild("list", "--runs", "train.py", "--arch", "x86_64").stdout.splitlines() == [
         f"{TARGET}  fails: 1 error",
@@ -271,6 +271,34 @@ def test_list_command_shows_which_targets_run_the_code(imgbuild: Command, tmp_pa
     ]
 
 
+def test_list_command_names_the_targets_that_it_cannot_check(
+    imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = tmp_path / "matrix.yaml"
+    row = matrix.read_text().partition(f"  {TARGET}:\n")[2]
+    arm = row.replace("[x86_64]", "[arm64]").replace("{arm64: no", "{x86_64: no")
+    rows = {"planned": row, "grace": arm}
+    matrix.write_text(
+        matrix.read_text() + "".join(f"  {name}:\n{text}" for name, text in rows.items())
+    )
+    text = (tmp_path / f"images/{TARGET}/lock.json").read_text()
+    lock = json.loads(text.replace(TARGET, "grace"))
+    lock["arch"] = {"arm64": lock["arch"]["x86_64"]}
+    (tmp_path / "images/grace").mkdir()
+    (tmp_path / "images/grace/lock.json").write_text(json.dumps(lock))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    words = ("list", "--runs", "train.py")
+    assert imgbuild(*words).stdout.splitlines()[1:] == [
+        "not checked, only for arm64: grace; to check them, add --arch arm64",
+        "not checked, not locked: planned; to lock one, run: imgbuild lock TARGET",
+    ]
+    fits = json.loads(imgbuild(*words, "--json").stdout)
+    assert [(each["target"], each["state"]) for each in fits[1:]] == [
+        ("grace", "other architecture"),
+        ("planned", "not locked"),
+    ]
+
+
 def test_result_for_code_that_imports_an_unread_module_is_unknown(
     imgbuild: Command, tmp_path: Path
 ) -> None:
@@ -280,11 +308,12 @@ def test_result_for_code_that_imports_an_unread_module_is_unknown(
     words = ("list", "--runs", "grpo.py", "--arch", "x86_64")
     imgbuild("audit", TARGET, "--code", "other.py")
     unknown = imgbuild(*words)
-    assert unknown.stdout == f"{TARGET}  unknown: trl was not read\n"
-    hint = f"to check such a target, run: imgbuild audit {TARGET} --code grpo.py"
+    assert unknown.stdout == f"{TARGET}  unknown (not read: trl)\n"
+    hint = f"run: imgbuild audit {TARGET} --arch x86_64 --code grpo.py"
     assert hint in " ".join(unknown.stderr.split())
     [fit] = json.loads(imgbuild(*words, "--json").stdout)
     assert (fit["state"], fit["unread"]) == ("unknown", ["trl"])
+    assert fit["command"] == f"imgbuild audit {TARGET} --arch x86_64 --code grpo.py"
     imgbuild("audit", TARGET, "--code", "grpo.py")
     assert imgbuild(*words).stdout.startswith(f"{TARGET}  fails: 1 error\n")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.diagnose import codes
 from tests.support.inprocess_project import Command
 
 LOG = "ImportError: cannot import name 'PPOTrainer' from 'trl' (/opt/trl/__init__.py)\n"
@@ -77,6 +78,15 @@ def test_explain_command_prints_cause_cure_and_example(command: Command) -> None
     assert "Cure: " in answer.stdout
     assert "no kernel image is available" in answer.stdout
     assert json.loads(command("explain", "IMG901", "--json").stdout)["title"]
+
+
+def test_explain_command_prints_a_cure_for_every_finding_in_code(command: Command) -> None:
+    for code, explanation in codes.all_explanations().items():
+        if int(code[3:]) < 500:
+            assert "\n\nCure: " in explanation.text, code
+    answer = command("explain", "102")
+    assert answer.stdout.startswith("IMG102: An unexpected keyword argument\n")
+    assert "\nCure: use the name that the message suggests" in answer.stdout
 
 
 def test_explain_command_suggests_the_nearest_code(command: Command) -> None:

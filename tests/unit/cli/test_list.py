@@ -80,6 +80,15 @@ def test_image_that_lacks_requirements_of_an_extra_is_not_listed() -> None:
 
 
 @pytest.mark.usefixtures("project")
+def test_targets_are_filtered_by_the_date_of_their_packages() -> None:
+    assert CliRunner().invoke(app, ["list", "--as-of", "2025-06-20"]).exit_code == 0
+    with pytest.raises(NothingSelected, match="--as-of 2025-06-19"):
+        CliRunner().invoke(app, ["list", "--as-of", "2025-06-19"], catch_exceptions=False)
+    with pytest.raises(InputError, match="invalid date for --as-of: 20"):
+        CliRunner().invoke(app, ["list", "--as-of", "20"], catch_exceptions=False)
+
+
+@pytest.mark.usefixtures("project")
 def test_unknown_target_is_refused() -> None:
     done = CliRunner().invoke(app, ["list", "cu124"])
     assert isinstance(done.exception, NothingSelected)

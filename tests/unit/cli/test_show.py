@@ -125,6 +125,16 @@ def test_packages_option_lists_the_packages_of_the_lock(
     assert packages["debs"] == {deb.package: deb.version for deb in locked.debs}
 
 
+def test_licences_of_wheels_are_counted(imgbuild: Command) -> None:
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
+    words = ("show", "cu130-verl0.9", "--packages", *matrix_options)
+    (listed,) = json.loads(imgbuild(*words, "--json").stdout)
+    assert listed["licences"].keys() == listed["wheels"].keys()
+    assert listed["licences"]["vllm"] == "Apache-2.0"
+    number = [*listed["licences"].values()].count("MIT")
+    assert f"licences of the wheels: MIT {number}, " in imgbuild(*words).stderr
+
+
 def test_packages_that_are_built_from_sdists_are_listed(imgbuild: Command) -> None:
     lock = lock_file.read_lock(ROOT / "images", "cu128-verl0.6")
     resolution = lock.arch[Arch.X86_64]
@@ -179,8 +189,8 @@ def test_page_of_an_image_lists_gpus_supported_through_ptx(
     assert floors
     ptx = floors.gpu_ptx
     assert ptx
-    assert f"({', '.join(ptx)}: some code is compiled at the first use)" in text
-    assert "compute capability 7.5, 8.0, 8.6, 8.9, 9.0, 10.0" in text
+    assert f"; the driver compiles some code for {', '.join(ptx)} at first use" in text
+    assert "T4, RTX 20 (7.5), A100, A30 (8.0), A10, A40, RTX 30 (8.6), L4, L40S" in text
 
 
 def test_page_of_an_image_shows_equal_test_notes_once() -> None:

@@ -51,6 +51,9 @@ def on(matrix: Matrix, text: str, **requests: str) -> list[str]:
         ("vLLM 0.27 needs Python 3.12.", {"vllm": "==0.27.*"}, True),
         ("vLLM 0.27 needs Python 3.12.", {"vllm": "==0.26.0"}, False),
         ("vLLM 0.2 needs Python 3.12.", {"vllm": "==0.27.3"}, False),
+        ("TRL 1.16 warns of newer vLLM.", {"trl": "==1.12.0", "vllm": "==0.31.0"}, False),
+        ("TRL runs, but not SGLang.", {"trl": "==1.12.0", "sglang": "==0.5.23"}, False),
+        ("TRL and vLLM are installed.", {"trl": "", "vllm": ""}, False),
         # Neither a path nor a longer name is the package.
         ("It reads verl.trainer with trl/a.py.", {"verl": "==0.9.1", "trl": "==1.16.0"}, False),
         ("cu130-verl and TRL are there.", {"verl": "==0.9.1", "trl": "==1.16.0"}, False),

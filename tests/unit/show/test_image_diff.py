@@ -170,14 +170,14 @@ def test_summary_of_a_diff_has_host_limits_main_packages_and_counts():
     difference = image_diff.diff_sides(old, new)
     assert image_diff.is_short(difference)
     assert image_diff.diff_summary(difference)[1:] == [
-        "  CUDA 12.4 → 13.0",
+        "  CUDA: 12.4 → 13.0",
         "  torch 2.6.0 → 2.11.0",
         "  vllm (new) → 0.26.0",
         "  wheels: 1 added, 1 removed, 21 changed",
     ]
     whole = image_diff.diff_lines(difference)
     assert len(whole) == 2 + 23
-    assert whole[1] == "  CUDA 12.4 → 13.0"
+    assert whole[1] == "  CUDA: 12.4 → 13.0"
 
 
 def test_summary_of_a_diff_lists_packages_of_a_kind_if_few_differ():
@@ -227,13 +227,24 @@ def test_image_diff_lists_no_host_changes_if_an_image_has_no_properties():
         assert image_diff.diff_sides(*sides).arch[Arch.X86_64].hosts == ()
 
 
+def test_image_diff_lists_only_gpus_that_one_image_lacks():
+    old = of_wheels("1", {"trl": "1"}, GPUs="A100, A30 (8.0), H100, H200 (9.0)")
+    new = of_wheels("2", {"trl": "2"}, GPUs="T4, RTX 20 (7.5), H100, H200 (9.0)")
+    lines = image_diff.diff_lines(image_diff.diff_sides(old, new))
+    assert lines[1:3] == ["  GPUs added: T4, RTX 20 (7.5)", "  GPUs removed: A100, A30 (8.0)"]
+
+
 def test_driver_and_gpus_of_an_image_are_read_from_its_digests():
     lock, target_digests = locked_targets(samples.lock())
     image = target_digests.arch[Arch.X86_64]
     floors = Floors(cuda="12.4", driver="525.60.13", gpu=("9.0", "10.0"), gpu_ptx=("8.0",))
-    properties = image_diff.image_properties(lock, msgspec.structs.replace(image, floors=floors))
+    properties = image_diff.image_properties(
+        lock, Arch.X86_64, msgspec.structs.replace(image, floors=floors)
+    )
     assert properties["oldest driver"] == "525.60.13"
-    assert properties["GPUs"] == "8.0 9.0 10.0"
+    assert properties["GPUs"] == "A100, A30 (8.0), H100, H200 (9.0), B200 (10.0)"
+    compiled = properties["GPUs for which the driver compiles code at first use"]
+    assert compiled == "A100, A30 (8.0)"
     assert properties["CUDA"] == lock.cuda
 
 
@@ -249,5 +260,5 @@ def test_summary_of_a_diff_lists_equal_changes_only_for_the_first_architecture()
         for name in ("1", "2")
     ]
     lines = image_diff.diff_summary(image_diff.diff_sides(*sides))
-    assert [lines[1], lines[3]] == ["  trl 1 → 2", "  the same packages"]
+    assert [lines[1], lines[3]] == ["  trl 1 → 2", "  packages: the same changes as on x86_64"]
     assert image_diff.diff_lines(image_diff.diff_sides(*sides))[3] == "  trl 1 → 2"

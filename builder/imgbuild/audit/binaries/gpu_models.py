@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 
+from imgbuild.audit.binaries import gpus
 from imgbuild.system import files, yaml_data
 from imgbuild.values import Arch
 
@@ -78,6 +80,40 @@ def find_gpu_model(text: str) -> GpuModel | None:
     if not name or len(text) > LONGEST_NAME:
         return None
     return next((model for pattern, model in _patterns() if pattern.fullmatch(name)), None)
+
+
+def gpu_list(able: Iterable[str], later: Iterable[str], arch: Arch | None) -> str:
+    """Return the GPUs of an image with their compute capabilities, or "" if they are unknown.
+
+    For example, "A100, A30 (8.0), H100, H200 (9.0); the driver compiles some code for 9.0 at first
+    use". `able` are the capabilities with machine code, and `later` those for which some code is
+    only PTX. GPUs that machines of `arch` cannot have are omitted.
+    """
+    compiled = _sort_capabilities(later)
+    names = {entry.capability: entry.names.split(", ") for entry in gpus.load_drivers().gpus}
+    shown = []
+    for capability in _sort_capabilities({*able, *compiled}):
+        models = [
+            name
+            for name in names.get(capability, ())
+            if (model := find_gpu_model(name)) is None or arch is None or model.arch in (None, arch)
+        ]
+        if models:
+            shown.append(f"{', '.join(models)} ({capability})")
+        elif capability not in names:
+            shown.append(capability)
+    remark = f"; the driver compiles some code for {', '.join(compiled)} at first use"
+    return ", ".join(shown) + (remark if shown and compiled else "")
+
+
+def gpu_span(able: Iterable[str]) -> str:
+    """Return the lowest and the highest compute capability, such as "7.5-12.1", for a table."""
+    every = _sort_capabilities(able)
+    return "-".join(dict.fromkeys((*every[:1], *every[-1:])))
+
+
+def _sort_capabilities(capabilities: Iterable[str]) -> list[str]:
+    return sorted({*capabilities}, key=gpus.version_numbers)
 
 
 def most_similar_name(text: str) -> str:

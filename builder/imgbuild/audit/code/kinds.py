@@ -11,10 +11,14 @@ from imgbuild.system import files, yaml_data
 
 
 class FindingKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A type of finding: `title` is short, and `text` is the output of `imgbuild explain CODE`."""
+    """A type of finding: `title` is short, and `imgbuild explain CODE` prints `text` and `cure`.
+
+    `cure` is "" if each finding has its own.
+    """
 
     title: str
     text: str
+    cure: str = ""
 
 
 @lru_cache(maxsize=1)

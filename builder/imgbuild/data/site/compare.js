@@ -98,7 +98,7 @@
       const lists = numbers.map(number => compared.lists[number]);
       show([
         ...layerSection(compared, ...numbers, names),
-        table(["", ...images.map((image, side) =>
+        table(["Property", ...images.map((image, side) =>
           element("span", {}, [link(targets[side]), ` ${image.arch}`]))], facts),
         ...packageSection("Python packages", ...python, names),
         ...lists[0] === lists[1] ? [element("h2", { text: "Debian packages: all are equal" })]

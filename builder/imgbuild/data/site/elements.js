@@ -18,6 +18,9 @@
   const distinct = values => [...new Set(values)];
   const paragraph = (text, name) => element("p", name ? { class: name, text } : { text });
 
+  /** The answer in one sentence, as a heading. */
+  const heading = text => element("h2", { class: "verdict", text });
+
   function list(texts) {
     if (!texts.length) return null;
     return element("ul", {}, texts.map(text => element("li", { text })));
@@ -134,7 +137,7 @@
   }
 
   window.imgbuildElements = {
-    addCopyButtons, all, commands, count, details, distinct, element, link, list, mark, members, paragraph,
-    results, show, skipped, table, whenChanged,
+    addCopyButtons, all, commands, count, details, distinct, element, heading, link, list, mark, members,
+    paragraph, results, show, skipped, table, whenChanged,
   };
 })();

@@ -5,7 +5,7 @@
   const versions = window.imgbuildVersions;
   const machines = window.imgbuildMachine;
   const {
-    addCopyButtons, all, commands, count, details, distinct, element, link, list, members, paragraph, results, show, skipped,
+    addCopyButtons, all, commands, count, details, distinct, element, heading, link, list, members, paragraph, results, show, skipped,
     whenChanged,
   } = window.imgbuildElements;
   const { allows, separated } = versions;
@@ -37,6 +37,7 @@
         row, images, ...data.targets[number],
         body: row.parentElement,
         size: images[0].size,
+        date: row.querySelector(".date").textContent.trim(),
         current: row.closest("#current") !== null,
         versions: packages.get(name),
       };
@@ -100,7 +101,7 @@
     }
   }
 
-  function matches({ row, images, cuda, python, versions: has }, value, branches) {
+  function matches({ row, images, cuda, date, python, versions: has }, value, branches) {
     const [capability, arch] = value.kind.split(" ");
     const unread = value.driver && !/^\d/.test(value.driver);
     const runs = images.filter(image =>
@@ -115,7 +116,7 @@
     const limited = value.driver && !unread && runs.length > 0 &&
       runs.every(image => machines.older(value.driver, image.driverFull, branches));
     restrict(row, limited);
-    return runs.length > 0 && (!value.cuda || cuda === value.cuda) &&
+    return runs.length > 0 && (!value.cuda || cuda === value.cuda) && (!value.until || date <= value.until) &&
       (!value.python || python === value.python) && (!value.stack || value.stack in has) &&
       requests.every(request => (has[request.name] || []).some(each => allows(request, each)));
   }
@@ -248,7 +249,7 @@
         state => current.filter(entry => entry.value.state === state));
       show([
         element("p", { id: "machine-read", text: describeMachine(machine, data) }),
-        paragraph(verdict(fits, unknown, target, newerDriver(machine, data)), "verdict"),
+        heading(verdict(fits, unknown, target, newerDriver(machine, data))),
         ...grouped(fits), ...grouped(unknown),
         details(`${count(no.length, "image")} that cannot run on it, and why`, grouped(no)),
         details("Retired images", grouped(judged.filter(entry => target(entry).retired))),
@@ -305,16 +306,17 @@
 
   /**
    * What the image `number` has of the requests: `has`; `near`, post releases of a version that is
-   * asked for; `other`, versions that do not fit, and what cannot be added; `absent`, what is not in it.
+   * asked for; `other`, versions that do not fit, and what cannot be added; `absent`, what is not in it;
+   * `source`, packages without wheels.
    */
   function comparison(data, requests, number) {
-    const result = { has: [], near: [], other: [], absent: [] };
+    const result = { has: [], near: [], other: [], absent: [], source: [] };
     const version = name => versions.versionOf(data, name, number);
     for (const request of requests) {
       const there = version(request.name);
       const clash = there ? "" : versions.unfit(data, request, version);
       if (clash) result.other.push(`${request.line} cannot be added: ${clash}`);
-      else if (!there) result.absent.push(request.line);
+      else if (!there) (data.sources[request.name] ? result.source : result.absent).push(request.line);
       else if (allows(request, there)) result.has.push(`${request.name} ${there}`);
       else if (versions.sameRelease(there, request.specifier)) {
         result.near.push({ ...request, version: there });
@@ -329,8 +331,8 @@
     const before = (left, right) =>
       target(left).retired - target(right).retired ||
       left.value.other.length - right.value.other.length ||
-      left.value.near.length + left.value.absent.length -
-        right.value.near.length - right.value.absent.length ||
+      left.value.near.length + left.value.absent.length + left.value.source.length -
+        right.value.near.length - right.value.absent.length - right.value.source.length ||
       !target(left).recommended - !target(right).recommended ||
       (left.image.arch !== "x86_64") - (right.image.arch !== "x86_64");
     whenChanged(form, value => {
@@ -347,7 +349,7 @@
       const card = entry => requirementCard(entry, target(entry), data.registry, given.read.length);
       const marked = given.read.some(request => request.marker);
       show([
-        paragraph(requirementVerdict(current), "verdict"),
+        heading(requirementVerdict(current)),
         skipped("Not compared", given.skipped),
         marked ? paragraph("Environment markers are not evaluated.", "muted") : null,
         list(given.read.filter(({ name }) => data.sources[name] && !data.versions[name])
@@ -361,9 +363,14 @@
 
   function requirementVerdict(compared) {
     const good = compared.filter(({ value }) => !value.other.length);
-    const complete = good.filter(({ value }) => !value.absent.length && !value.near.length).length;
+    const complete = good.filter(({ value }) =>
+      !value.absent.length && !value.near.length && !value.source.length).length;
     if (complete) {
       return `${count(complete, "image")} ${complete === 1 ? "has" : "have"} everything.`;
+    }
+    const [{ value: first } = {}] = good;
+    if (first && first.source.length && !first.absent.length && !first.near.length) {
+      return `No image has everything: ${first.source.join(", ")} is published as source only. The first has the rest.`;
     }
     if (good.some(({ value }) => value.near.length && !value.absent.length)) {
       return "No image has exactly these versions; the first has them all, with post releases.";
@@ -377,19 +384,20 @@
   }
 
   function requirementCard({ image, value }, target, registry, number) {
-    const { has, near, other, absent } = value;
+    const { has, near, other, absent, source } = value;
     const [state, words] = other.length ? ["no", count(other.length, "conflict")]
       : near.length ? ["unknown", "fits with a change"]
-        : absent.length ? ["unknown", `has ${has.length} of ${number}`] : ["fits", "has all"];
+        : absent.length + source.length ? ["unknown", `has ${has.length} of ${number}`] : ["fits", "has all"];
     return card(target, image, state, words, [
       list([...other, ...near.map(each => `${each.line}: the image has ${each.version}, a post release` +
         ` of that version. Write ${each.name}==${each.version} or` +
         ` ${each.name}${each.specifier.replace(/===?/, "~=")}`)]),
       absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
+      source.length ? paragraph(`Not added, since it has no wheel: ${source.join(", ")}. imgbuild init leaves it out.`) : null,
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
       other.length ? paragraph("Remove or change these lines, or let imgbuild solve for a new image:" +
         " imgbuild init --from requirements.txt", "muted") : null,
-      ...other.length ? [] : commandsOf(target, registry, absent.length > 0, near.length > 0),
+      ...other.length ? [] : commandsOf(target, registry, absent.length + source.length > 0, near.length > 0),
     ]);
   }
 

@@ -4,7 +4,7 @@
 
   const versions = window.imgbuildVersions;
   const {
-    commands, count, distinct, element, link, list, mark, paragraph, show, skipped, whenChanged,
+    commands, count, distinct, element, heading, link, list, mark, paragraph, show, skipped, whenChanged,
   } = window.imgbuildElements;
   const { allows, ARCHES, separated } = versions;
   const FACTS = ["cuda", "python", ...Object.keys(ARCHES)];
@@ -58,19 +58,24 @@
       const numbers = given.read.map(request => having(data, request))
         .reduce((left, right) => left.filter(number => right.includes(number)));
       const targets = distinct(numbers.map(number => data.targets[data.images[number].target]));
-      const { obstacles, impossible, outside, defects } = reasons(data, given.read);
+      const { obstacles, impossible, outside, defects, decisive: recordedReason } = reasons(data, given.read);
       const against = targets.length ? [] : obstacles;
       const recorded = [...against, ...targets.length ? [] : defects];
       const rows = planned(data, given.read);
       const remarks = targets.length ? [] : notes(data, given.read);
+      // The requirements of packages on Python are only in notes.
+      const python = given.read.some(({ name }) => name === "python") && remarks.find(({ text }) => /requires Python/.test(text));
+      const decisive = recordedReason || (python ? python.text : "");
       const stops = targets.length ? [] : additions(data, given.read);
       show([
-        paragraph(targets.length ? presence(given.read, targets) : absence(given.read, [...recorded, ...remarks, ...stops, ...given.read.filter(({ name }) => data.sources[name])]), "verdict"),
+        heading(targets.length ? presence(given.read, targets)
+          : absence(given.read, decisive, [...recorded, ...remarks, ...stops])),
         element("ul", {}, targets.map(target => linked("", [target],
           target.incompatible.map(text => `; known incompatibility: ${text}`).join("")))),
         ...part(targets.length ? "" : impossible ? "They cannot be installed together"
           : "Requirements that exclude some of these versions", against),
         ...part("Known defects", defects),
+        ...targets.length ? [] : indirectly(data, given.read),
         ...part("Outside the versions that a package names as supported", outside),
         ...targets.length ? [] : part("Not audited", unaudited(data, given.read)),
         ...remarks.length ? [
@@ -80,7 +85,6 @@
         rows.length ? element("ul", {}, rows.map(row => linked(
           "Planned, but not locked, so without an image: ", [row], row.needs ? `: needs ${row.needs}` : ""))) : null,
         ...targets.length ? [] : [
-          ...indirectly(data, given.read),
           ...stops,
           element("h3", { text: "What the images have" }),
           element("ul", {}, given.read.flatMap(request => where(data, request, given.read))),
@@ -102,7 +106,8 @@
     return `${requests.length > 1 ? "These versions are together in" : "It is in"} ${places}.`;
   }
 
-  function absence(requests, recorded) {
+  function absence(requests, decisive, recorded) {
+    if (decisive) return `No image has ${requests.length > 1 ? "these versions together" : "it"}, because ${decisive}.`;
     if (requests.length === 1) return "No image has it.";
     return recorded.length ? "No image has these versions together."
       : "No image has these versions together, and no reason against them is recorded, which does" +
@@ -126,9 +131,13 @@
     return [...known(data, request), ...(named ? [named[1]] : [])];
   }
 
-  /** What prevents an installation, what a package does not name as supported, known defects. */
+  /**
+   * What prevents an installation, torch and its CUDA release first, what a package does not name as
+   * supported, known defects; `decisive` is the first reason that leaves no version, or "".
+   */
   function reasons(data, requests) {
     const found = requests.flatMap((request, number) => [
+      ...known(data, request).flatMap(version => otherCuda(data, request.name, version, requests)),
       ...known(data, request).flatMap(version => requests
         .filter(other => other !== request)
         .flatMap(other => reasonsOf(data, request.name, version, other))),
@@ -137,19 +146,54 @@
     ]);
     const of = kind => distinct(found.filter(each => each.kind === kind).map(({ text }) => text));
     // Of a range, versions that are not in the data may go together.
-    const impossible = requests.some(request => request.specifier.startsWith("==") &&
-      requests.some(other => other !== request && known(data, request).length > 0 &&
-        known(data, request).every(version => excluded(data, request, version, other))));
-    return { impossible, obstacles: of("obstacle"), outside: of("outside"), defects: of("defect") };
+    const pairs = kind => requests.filter(({ name, specifier }) => specifier.startsWith("==") && !FACTS.includes(name))
+      .flatMap(request => requests.filter(other => other !== request).flatMap(other => {
+        const every = known(data, request).map(version => exclusions(data, request, version, other, kind));
+        return every.length && every.every(texts => texts.length) ? every.flat() : [];
+      })).sort((left, right) => rank(left) - rank(right));
+    const impossible = pairs("obstacle");
+    const absent = requests.filter(({ name }) => data.sources[name] && !data.versions[name])
+      .map(({ name }) => `${name} is in no image: ${data.sources[name].split(";")[0]}`);
+    const [first = ""] = [...absent, ...impossible, ...pairs("defect")];
+    return {
+      impossible: impossible.length > 0,
+      decisive: first.replace(/^(learned|known): /, ""),
+      obstacles: of("obstacle").sort((left, right) => rank(left) - rank(right)),
+      outside: of("outside"), defects: of("defect"),
+    };
   }
 
-  /** Whether requirements of a version, or of both, exclude all versions that `other` allows. */
-  function excluded(data, request, version, other) {
+  /** Reasons about the CUDA release of torch come first, then those about torch. */
+  const rank = text => (/ for CUDA /.test(text) ? 0 : / torch[=<>!~]/.test(text) ? 1 : 2);
+
+  /** Why a version, or what both require, excludes all versions that `other` allows: reasons of one kind. */
+  function exclusions(data, request, version, other, kind) {
     const one = { ...request, specifier: `==${version}` };
-    const theirs = known(data, other);
-    return reasonsOf(data, request.name, version, other).some(({ kind }) => kind === "obstacle") ||
-      (other.specifier.startsWith("==") && theirs.length > 0 && theirs.every(there =>
-        apart(data, one, { ...other, specifier: `==${there}` }).length > 0));
+    const theirs = other.specifier.startsWith("==") ? known(data, other) : [];
+    const shared = theirs.map(there => apart(data, one, { ...other, specifier: `==${there}` }));
+    return [
+      ...other.name === "cuda" ? otherCuda(data, request.name, version, [other]) : [],
+      ...reasonsOf(data, request.name, version, other),
+      ...shared.every(each => each.length) ? shared.flat() : [],
+    ].filter(each => each.kind === kind).map(({ text }) => text);
+  }
+
+  /** The release of CUDA in what torch requires. */
+  const TOOLKIT = /^(?:cuda-toolkit|nvidia-cuda-runtime-cu\d+)==(\d+\.\d+)/;
+
+  /** Why a version of torch, or of a package that requires one, is not for the CUDA release that is asked for. */
+  function otherCuda(data, name, version, requests) {
+    const wanted = requests.find(request => request.name === "cuda");
+    const lines = (data.requires[name] || {})[version] || [];
+    const pin = lines.find(line => /^torch==[^*,;]+$/.test(line));
+    const torch = name === "torch" ? version : pin ? pin.slice(7) : "";
+    const built = ((data.requires.torch || {})[torch] || []).find(line => TOOLKIT.test(line));
+    if (!wanted || !built || allows(wanted, TOOLKIT.exec(built)[1])) return [];
+    const subject = name === "torch" ? `torch ${version} is` : `${name} ${version} requires ${pin}, which is`;
+    return [{
+      kind: "obstacle",
+      text: `${subject} built for CUDA ${TOOLKIT.exec(built)[1]} (it requires ${built}), not for CUDA ${wanted.specifier.replace(/^==|\.\*$/g, "")}`,
+    }];
   }
 
   /** A line of the metadata in words; a marker is that of an extra. */
@@ -198,12 +242,10 @@
       .filter(other => one.need.name === other.need.name).map(other => [one, other]));
   }
 
-  /** What two packages require of a third, if one of them requires a version that the other excludes. */
+  /** What two packages require of a third, if no version of it can satisfy both. */
   function apart(data, left, right) {
-    const pin = ({ specifier }) => (/^==\s*([^*,\s]+)$/.exec(specifier) || [])[1];
-    const excludes = (one, other) => pin(one) && !versions.satisfies(pin(one), other.specifier);
     return shared(data, left, right)
-      .filter(([one, other]) => excludes(one.need, other.need) || excludes(other.need, one.need))
+      .filter(([one, other]) => versions.disjoint(one.need.specifier, other.need.specifier))
       .map(([one, other]) => ({ kind: "obstacle", text: `${one.line}; ${other.line}` }));
   }
 
@@ -232,7 +274,7 @@
           both.some(version => versions.satisfies(version, rule.clash)));
         const clashes = both.filter(version => rules.some(rule => versions.satisfies(version, rule.clash)));
         return [
-          ...possible.length && !both.length
+          ...possible.length && !both.length && !versions.disjoint(one.need.specifier, other.need.specifier)
             ? [{ pair: [one, other], end: `: no version of ${name} in the images satisfies both` }] : [],
           ...rules.map(rule => ({
             pair: [one, other],
@@ -286,18 +328,25 @@
       .map(({ what, reason }) => ({ kind: "defect", text: `refused: ${what}: ${reason}` }));
   }
 
-  /** The notes that name two requested packages, or the only one with a version of it. */
+  /** The notes on the requested versions, as `imgbuild resolve` selects them. */
   function notes(data, requests) {
-    const like = (note, request) => {
-      const version = note.packages[request.name];
-      return version && (versions.satisfies(version, request.specifier) ||
-        request.specifier.startsWith(`==${version}.`));
+    const allowed = (note, { name, specifier }) => {
+      const version = note.packages[name];
+      return version && (versions.satisfies(version, specifier) || specifier.startsWith(`==${version}.`));
     };
+    const asked = requests.filter(({ name }) => name !== "cuda");
+    const cuda = requests.find(({ name }) => name === "cuda");
+    const rows = new Map([...data.targets, ...data.unlocked].map(row => [row.name, row]));
     return data.notes.filter(note => {
-      const named = requests.filter(({ name }) => name in note.packages);
-      const alike = named.filter(request => like(note, request));
-      return requests.length > 1 ? alike.length > 0 && named.length > 1
-        : alike.some(({ name }) => note.stated.includes(name));
+      const named = asked.filter(({ name }) => name in note.packages);
+      const stated = named.filter(({ name }) => note.stated.includes(name));
+      if (asked.length === 1 ? !stated.length : named.length < 2) return false;
+      if (cuda && !allows(cuda, rows.get(note.target).cuda)) return false;
+      const compared = (stated.length ? stated : named).filter(({ specifier }) => specifier);
+      if (!named.some(({ specifier }) => /(^|,)\s*(===?|~=)/.test(specifier))) return false;
+      const fits = compared.map(each => allowed(note, each));
+      return stated.length ? fits.every(Boolean)
+        : fits.some(Boolean) && compared.every(({ name }) => note.packages[name]);
     });
   }
 

@@ -184,6 +184,19 @@
     return read.every(clause => allows(clause[1], clause[2], version, text));
   }
 
+  /** Whether no version satisfies both specifiers, by an exact version or by their bounds. */
+  function disjoint(left, right) {
+    const both = [...clauses(left) || [], ...clauses(right) || []];
+    const exact = both.filter(([, operator, text]) => operator === "==" && !text.endsWith("*"));
+    if (exact.length) return exact.some(([, , text]) => !(satisfies(text, left) && satisfies(text, right)));
+    const lowest = both.filter(([, operator]) => [">=", ">", "~="].includes(operator));
+    const highest = both.filter(([, operator]) => ["<=", "<"].includes(operator));
+    return lowest.some(([, low, from]) => highest.some(([, high, to]) => {
+      const order = compare(parse(from), parse(to));
+      return order > 0 || (order === 0 && (low === ">" || high === "<"));
+    }));
+  }
+
   /** PEP 503. */
   function normalize(name) {
     return name.toLowerCase().replace(/[-_.]+/g, "-");
@@ -295,8 +308,11 @@
       const learned = data.constraints
         .filter(entry => entry.package === request.name && satisfies(text, entry.versions))
         .map(entry => entry.needs);
-      const clashes = requirements([...lines, ...learned].join("\n"), false).read.filter(need =>
-        !need.marker && has(need.name) && !permits(need, has(need.name)));
+      // torch first, then the packages for which people choose an image
+      const rank = ({ name }) => (name === "torch" ? 0 : data.requires[name] ? 1 : 2);
+      const clashes = requirements([...lines, ...learned].join("\n"), false).read
+        .filter(need => !need.marker && has(need.name) && !permits(need, has(need.name)))
+        .sort((left, right) => rank(left) - rank(right));
       const shown = clashes.slice(0, CLASHES);
       const more = clashes.length - shown.length;
       const there = [...new Set(shown.map(({ name }) => `${name} ${has(name)}`))];
@@ -313,6 +329,7 @@
     compare(left, right) {
       return compare(parse(left), parse(right));
     },
+    disjoint,
     normalize,
     parse,
     requirements,

@@ -78,3 +78,18 @@ def test_gpu_model_names_are_unique() -> None:
     for model in gpu_models.load_gpu_models():
         for name in model.names:
             assert gpu_models.find_gpu_model(name.replace("#", "9")) == model, name
+
+
+def test_list_of_gpus_has_names_and_omits_gpus_of_other_machines() -> None:
+    able, later = ("9.0", "8.0", "12.1", "11.0"), ("9.0",)
+    compiled = "; the driver compiles some code for 9.0 at first use"
+    assert gpu_models.gpu_list(able, later, Arch.X86_64) == (
+        f"A100, A30 (8.0), H100, H200 (9.0), 11.0{compiled}"
+    )
+    assert gpu_models.gpu_list(able, (), Arch.ARM64) == (
+        "A100, A30 (8.0), H100, H200, GH200 (9.0), 11.0, DGX Spark (12.1)"
+    )
+    assert gpu_models.gpu_list((), later, Arch.X86_64) == f"H100, H200 (9.0){compiled}"
+    assert gpu_models.gpu_list((), (), None) == ""
+    assert gpu_models.gpu_span(able) == "8.0-12.1"
+    assert gpu_models.gpu_span(()) == ""

@@ -1,0 +1,69 @@
+"""Prints which targets run a user's code, for `list --runs` (separate: the size of `list`)."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from imgbuild.cli._output import fold_lines, format_count, print_result
+from imgbuild.cli._targets import SelectionOptions
+from imgbuild.errors import NothingSelected
+from imgbuild.pipeline import cached_code_audit
+from imgbuild.pipeline.cached_code_audit import CodeFit
+from imgbuild.pipeline.session import SessionOptions, open_session
+from imgbuild.report import Severity
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+STOPPERS = 3  # findings of a target that are shown
+CHECKED_STATES = ("runs", "unknown", "fails")  # of targets with an image for the architecture
+
+
+def answer_runs(selection: SelectionOptions, names: Sequence[str], paths: Sequence[Path]) -> None:
+    """Print which targets can run the code at `paths`."""
+    session = open_session(selection.matrix, SessionOptions(offline=True), selection.named_targets)
+    arches = selection.arches or [Arch.parse(platform.machine())]
+    results = cached_code_audit.check_code_fits(session, names, arches, paths)
+    checked = [fit for fit in results if fit.state in CHECKED_STATES]
+    if not checked:
+        message = "no selected target is locked for this architecture"
+        raise NothingSelected(message, hint="lock a target, or omit --runs")
+    print_result(results, fold_lines([*_runs_lines(checked), *_unchecked_lines(results)]))
+    words = shlex.join(word for path in paths for word in ("--code", str(path)))
+    if open_targets := [shlex.quote(fit.target) for fit in checked if fit.unread]:
+        only = f" --arch {','.join(arches)}" if selection.arches else ""
+        console.info(
+            "to check the targets with packages that were not read (downloads files), run:"
+            f" imgbuild audit {' '.join(dict.fromkeys(open_targets))}{only} {words}"
+        )
+
+
+def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
+    """Yield a line for each target, followed by its first errors."""
+    several = len({fit.arch for fit in results}) > 1
+    names = [f"{fit.target} {fit.arch}" if several else fit.target for fit in results]
+    width = max(map(len, names), default=0)
+    for name, fit in zip(names, results, strict=True):
+        errors = f": {format_count(fit.errors, 'error')}" if fit.errors else ""
+        unread = f" (not read: {', '.join(fit.unread)})" if fit.unread else ""
+        yield f"{name:<{width}}  {fit.state}{errors}{unread}"
+        found = [each for each in fit.findings if each.severity is Severity.ERROR]
+        for finding in found[:STOPPERS]:
+            yield f"    {finding.where}: {finding.code} {finding.message}"
+        if found[STOPPERS:]:
+            yield f"    and {len(found) - STOPPERS} more"
+
+
+def _unchecked_lines(results: Sequence[CodeFit]) -> Iterator[str]:
+    """Yield lines for targets without an image or a lock, with the next command."""
+    others: dict[Arch, list[str]] = {}
+    for fit in results:
+        if fit.state == "other architecture" and fit.arch is not None:
+            others.setdefault(fit.arch, []).append(fit.target)
+    for arch, names in others.items():
+        yield f"not checked, only for {arch}: {', '.join(names)}; to check them, add --arch {arch}"
+    if planned := [fit.target for fit in results if fit.state == "not locked"]:
+        command = "imgbuild lock TARGET"
+        yield f"not checked, not locked: {', '.join(planned)}; to lock one, run: {command}"
