@@ -32,8 +32,8 @@ from imgbuild.system import files, yaml_data
 FOLDER = "diagnose/versions"
 # One version of each minor release.
 MINORS = (
-    "transformers", "torch", "accelerate", "peft", "datasets", "diffusers", "outlines", "xgrammar",
-    "tensordict", "compressed-tensors", "flashinfer-python", "ms-swift", "llamafactory",
+    "transformers", "torch", "accelerate", "peft", "datasets", "diffusers", "xgrammar", "triton",
+    "tensordict", "compressed-tensors", "flashinfer-python", "ms-swift", "llamafactory", "numpy",
 )  # fmt: skip
 DEEP_PACKAGES = ("accelerate", "peft")  # others import names of their inner modules
 OLDEST = {
@@ -41,13 +41,15 @@ OLDEST = {
     "verl": "0.1", "torch": "2.1", "sglang": "0.4", "datasets": "2.14", "outlines": "0.0.30",
     "xgrammar": "0.1", "tensordict": "0.2", "compressed-tensors": "0.5",
     "flashinfer-python": "0.2", "huggingface-hub": "0.20", "diffusers": "0.25",
-    "ms-swift": "2.0", "llamafactory": "0.8",
+    "ms-swift": "2.0", "llamafactory": "0.8", "numpy": "1.21", "triton": "2.0",
 }  # fmt: skip
 # Classes with arguments in the files of packages whose other classes are internal.
 CLASSES: dict[str, tuple[str, ...]] = {
     "sglang": (), "verl": (), "outlines": (), "xgrammar": (), "tensordict": (), "datasets": (),
-    "compressed-tensors": (), "flashinfer-python": (), "ms-swift": (), "llamafactory": (),
-    "diffusers": (),
+    "triton": (),
+    "compressed-tensors": ("QuantizationArgs", "QuantizationScheme", "QuantizationConfig"),
+    "flashinfer-python": (), "ms-swift": (), "llamafactory": (),
+    "diffusers": (), "numpy": (),
 }  # fmt: skip
 TOPS = {"ms-swift": "swift", "flashinfer-python": "flashinfer"}  # their import names
 RENAMED = {"PreTrainedConfig": "PretrainedConfig"}  # classes that keep their old name, too
@@ -307,7 +309,7 @@ def write_package(
     With `names`, arguments and members in the existing file are kept.
     """
     every = published_wheels.default_indexes(http).files(package)
-    key = published_wheels.minor_release if package in MINORS else _release
+    key = published_wheels.minor_release if package in MINORS else release
     wheels = published_wheels.first_wheels(every, Version(OLDEST[package]), key)
     listed = () if names else CLASSES.get(package)
     values = {v: read_names(package, file, http, inner, listed) for v, file in wheels.items()}
@@ -323,7 +325,7 @@ def write_package(
     return path
 
 
-def _release(version: Version) -> tuple[int, ...]:
+def release(version: Version) -> tuple[int, ...]:
     """Return the release of a version without its post-release number."""
     return version.release[:3]
 

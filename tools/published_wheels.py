@@ -1,8 +1,9 @@
-"""Opens wheels on uv's default index to read only the necessary files."""
+"""Opens wheels and source archives on uv's default index to read only the necessary files."""
 
 from __future__ import annotations
 
 import io
+import tarfile
 import zipfile
 from collections.abc import Callable, Hashable, Iterable
 
@@ -24,6 +25,12 @@ def open_wheel(file: IndexFile, http: HttpClient, block: int) -> zipfile.ZipFile
     """Open a wheel of which only the required blocks of `block` bytes are downloaded."""
     remote = RemoteFile(file.url, BlockCache(http, block=block, limit=64))
     return zipfile.ZipFile(io.BufferedReader(remote, 1 << 16))
+
+
+def open_sdist(file: IndexFile, http: HttpClient) -> tarfile.TarFile:
+    """Return a source archive, which is downloaded while it is read."""
+    remote = RemoteFile(file.url, BlockCache(http, block=4 << 20, limit=64))
+    return tarfile.open(fileobj=io.BufferedReader(remote, 1 << 20), mode="r|gz")
 
 
 def first_wheels(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imgbuild.audit.names import releases
+from imgbuild.audit.names import parameters, releases
 from imgbuild.diagnose import calls, existing, requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
@@ -36,6 +36,12 @@ def attribute_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     ):
         return existing.existence_reason(
             existence, f"{owner}.{name}", f"do not use {name}", CODE, facts
+        )
+    fields = parameters.accepting_releases(f"{owner}.__init__", name)
+    field = next(iter(fields.values()), None)
+    if field is not None and len(fields) == 1 and not existing.is_in_log_version(field, facts):
+        return existing.existence_reason(
+            field, f"{owner}.{name}", f"do not use {name}", CODE, facts, caller
         )
     return _class_reason(owner, name, facts, caller)
 

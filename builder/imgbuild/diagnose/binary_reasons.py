@@ -17,7 +17,11 @@ from imgbuild.system import files, yaml_data
 
 # A sentence about it, without the symbol.
 MENTIONED = re.compile(r"(?i)import \W?flash_attn")
-SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol:\s+(?P<symbol>\w+)")
+SYMBOL = re.compile(
+    r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol(?::\s+|\s+(?=_Z))(?P<symbol>\w+)"
+)
+# Of C++'s standard library.
+OF_STANDARD = re.compile(r"_Z(?:T[ISV])?(?:NK?)?S[ta-z](?:\d|[a-zA-Z])")
 LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 # An extension module, which torch compiles at run time.
 EXTENSION = re.compile(
@@ -163,8 +167,13 @@ def _driver_function(package: str, symbol: str, facts: LogFacts) -> Reason:
 def _compiled_package_reason(package: str, symbol: str, file: str) -> Reason | None:
     """Return the reason for a missing function of a package or of a library that it compiled.
 
-    The library is compiled at run time.
+    The library is compiled at run time. A function of C++'s standard library is missing if another
+    compiler built the package.
     """
+    if OF_STANDARD.match(symbol):
+        return _old_standard_library(
+            f"lacks {symbol}, because it is older than the compiler that built {package}"
+        )
     if (function := GLOBAL.match(symbol)) is not None:
         name = function["rest"][: int(function["length"])]
         return Reason(
@@ -454,9 +463,13 @@ def _version(text: str) -> Reason | None:
             " version whose wheels are for an older one",
             confidence="high",
         )
+    return _old_standard_library(f"is older than the {name}{by}")
+
+
+def _old_standard_library(what: str) -> Reason:
     return Reason(
         code="IMG916",
-        cause=f"the loaded libstdc++ is older than the {name}{by}",
+        cause=f"the loaded libstdc++ {what}",
         cure="remove an older libstdc++ (of conda, or in LD_LIBRARY_PATH) that is loaded before the"
         " system's, or install a newer one: conda install -c conda-forge libstdcxx-ng",
         confidence="high",

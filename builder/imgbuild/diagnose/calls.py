@@ -21,7 +21,7 @@ KEYWORD = re.compile(
     r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
 )
 IMPORT = re.compile(
-    r"cannot import name ['\"](?P<name>\w+)['\"] from (?:partially initialized module"
+    r"cannot import name ['\"](?P<name>\w+)['\"]\s{1,4}from (?:partially initialized module"
     r" )?['\"](?P<module>[\w.]+)(?:['\"]| \()"
     r"(?P<circular>.{0,80}circular import)?"
 )

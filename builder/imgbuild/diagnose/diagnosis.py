@@ -19,6 +19,7 @@ from imgbuild.diagnose import (
     log,
     message_reasons,
     model_code,
+    parameter_reasons,
     process_reasons,
     program_reasons,
     python_reasons,
@@ -296,13 +297,21 @@ def _event_reason(
         return binary_reasons.start_reason(event.text) if exception.is_warning else None
     if exception is None:
         return _line_reason(value, event, failed=failed)
+    return _exception_reason(value, event, exception)
+
+
+def _exception_reason(
+    value: ParsedLog, event: LogEvent, exception: LoggedException
+) -> Reason | None:
+    """Return the reason for an exception from its message and the packages of its frames."""
     last = _innermost_frame(exception)
     caller, code = _caller(exception), last.code if last else ""
     if last is None:
         caller = _caller(_handling(value, event.exception))
     above = _package_above(exception, caller)
     reason = (
-        calls.passed_argument_reason(event.text, caller, above, value.facts)
+        parameter_reasons.parameter_reason(event.text, caller, above, value.facts)
+        or calls.passed_argument_reason(event.text, caller, above, value.facts)
         or calls.called_by_name_reason(event.text, code, caller, above, value.facts)
         or value_reasons.value_reason(event.text)
         or binary_reasons.binary_reason(event.text, value.facts, caller)
@@ -312,11 +321,9 @@ def _event_reason(
         or ("NCCL error" in event.text and program_reasons.program_reason(event.text))
         or None
     )
-    return (
-        reason
-        if reason is None or exception.traced
-        else _survived_error_reason(reason, value, event)
-    )
+    if reason is None or exception.traced:
+        return reason
+    return _survived_error_reason(reason, value, event)
 
 
 def _rule_reason(
@@ -373,7 +380,9 @@ def _line_reason(value: ParsedLog, event: LogEvent, *, failed: bool) -> Reason |
     caller = _caller(after) if after is not None and after.message == text else ""
     reason = (
         binary_reasons.binary_reason(text, value.facts)
-        or (requirements.requirement_reason(text) if value.note else None)
+        or (
+            requirements.requirement_reason(text) if value.note or value.is_single_message else None
+        )
         or python_reasons.python_reason(text, value.facts, caller)
     )
     return None if reason is None else _survived_error_reason(reason, value, event)

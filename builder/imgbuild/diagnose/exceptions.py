@@ -98,6 +98,11 @@ WRAPPING_MESSAGES = re.compile(
     r"The actor (?:is dead|died)|TCPStore.{0,80}(?:Broken pipe|closed)|Rank \d+ .{0,60}terminated"
 )
 
+# The module, or the body of the answer, follows on the next line.
+UNFINISHED = re.compile(r"^(?:cannot import name '\w{1,80}'|Error code: \d{3})$")
+# vLLM's: the message of a worker's exception.
+FORWARDED = re.compile(r"^Worker failed with error ['\"](.{3,}?)['\"], please check the stack.*$")
+
 
 class TraceFrame(msgspec.Struct, frozen=True):
     """A place in a traceback. `number` is the line in the log, and `code` the source line."""
@@ -292,7 +297,7 @@ class ExceptionReader:
                 number=line.number,
                 source=line.source,
                 type=match["type"] + (match["wrapped"] or ""),
-                message=(match["message"] or "").strip()[:MOST_MESSAGE],
+                message=FORWARDED.sub(r"\1", (match["message"] or "").strip())[:MOST_MESSAGE],
                 frames=tuple(trace.frames),
                 cause=trace.cause,
                 context=trace.context,
@@ -399,7 +404,7 @@ def _wraps(exception: LoggedException, text: str) -> bool:
     if FIELDS.search(exception.message):
         return False
     length = len(exception.type) + len(exception.message.rpartition("\n")[2])
-    if exception.message.endswith((" *", " +", " =")):
+    if exception.message.endswith((" *", " +", " =")) or UNFINISHED.search(exception.message):
         return True
     return length >= NARROW and exception.message[-1] not in ".!?'\")" and text[0].islower()
 

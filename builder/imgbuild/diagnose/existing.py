@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
+from imgbuild.diagnose import requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
@@ -48,7 +49,9 @@ def existence_reason(
         cures.append(f"use {existence.instead}")
     elif not existence.spec or existence.removing_version:
         cures.append(remove)
-    if existence.spec:
+    if user in facts.versions and (pin := requirements.pin_cure(existence.package, caller, facts)):
+        cures = [pin]
+    elif existence.spec:
         cures.insert(0 if user else len(cures), f"install {existence.requirement()}")
     cause = existence.change_sentence(what)
     if version:

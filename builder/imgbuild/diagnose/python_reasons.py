@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from imgbuild.audit.names import releases
+from imgbuild.audit.names import parameters, releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.diagnose import attributes, calls, existing, requirements, standard_reasons
 from imgbuild.diagnose.facts import LogFacts
@@ -38,6 +38,7 @@ FLAG = re.compile(
 PROGRAM = re.compile(
     r"(?:^|\s)(?P<name>[\w./-]{1,80}\.py|[a-z][\w-]{1,40}(?: [a-z-]{1,20})?): error: unrec"
 )
+SGLANG = re.compile(r"launch_server|sglang")
 ENGINES = re.compile(r"vllm|api_server|serve|sft|grpo|dpo|trl|train")
 HYDRA = re.compile(
     r"(?:Could not override '(?P<key>[\w.@+-]+)'|Key '(?P<struct>[\w.]+)' is not in struct|"
@@ -125,10 +126,14 @@ def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:
         return None
     callee, name = (match["callee"] or "").removeprefix("__main__."), match["name"]
     plain = callee.removesuffix(".__init__")
-    existence = releases.argument_existence(plain, name) if plain else _main_class_existence(name)
-    if existence is None and plain in ("", "__init__"):
-        existence, plain = _of_mentioned(name, facts), ""
-    what = f"the argument {name} of {plain}" if plain else f"the argument {name}"
+    unnamed = plain in ("", "__init__")  # Python before 3.10 does not name the class
+    existence = None if unnamed else releases.argument_existence(plain, name)
+    if not plain or (unnamed and name.count("_") > 1):
+        existence = _main_class_existence(name)
+    if existence is None and unnamed:
+        existence = _of_mentioned(name, facts)
+    plain = "" if unnamed else plain
+    what = f"the argument {name}" + f" of {plain}" * (not unnamed)
     if existence is None:
         target = plain or "the function called"
         if (other := calls.other_package_reason(plain, name, caller, facts)) is not None:
@@ -235,7 +240,10 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
             f" ({module.split('.')[0]}.py)",
         )
     existence = releases.name_existence(module, name) or releases.module_existence(module)
-    if existence is not None:
+    # The module is there, so a release that removed it does not explain the absent name.
+    if existence is not None and (
+        not existence.removing_version or releases.name_existence(module, name)
+    ):
         what = f"{module}.{name}"
         return existing.existence_reason(
             existence, what, f"do not import {name}", "IMG902", facts, caller
@@ -368,6 +376,8 @@ def _flag(text: str, facts: LogFacts, _caller: str) -> Reason | None:
         return None
     flag = match["flag"]
     program = PROGRAM.search(text)
+    if program is not None and SGLANG.search(program["name"]):
+        return _sglang_flag(flag, facts)
     if program is not None and not ENGINES.search(program["name"]):
         return _unknown_flag_reason(flag, program["name"])
     name = flag.lstrip("-").replace("-", "_")
@@ -385,6 +395,33 @@ def _flag(text: str, facts: LogFacts, _caller: str) -> Reason | None:
                 existence, f"the option {flag}", f"remove {flag}", "IMG917", facts
             )
     return _unknown_flag_reason(flag, "the program")
+
+
+def _sglang_flag(flag: str, facts: LogFacts) -> Reason:
+    """Return the reason for an unknown option of SGLang's server."""
+    name = flag.lstrip("-").replace("-", "_")
+    found = parameters.accepting_releases("ServerArgs.__init__", name).get("sglang")
+    if "_" in flag:
+        return Reason(
+            code="IMG917",
+            cause=f"{flag} is written with underscores, which sglang's options do not have",
+            cure=f"write {flag.replace('_', '-')}"
+            + (f" ({found.change_sentence('it')})" if found else ""),
+            confidence="high",
+        )
+    if found is not None:
+        return existing.existence_reason(
+            found, f"the option {flag}", f"remove {flag}", "IMG917", facts
+        )
+    other = releases.argument_existence("EngineArgs", name)
+    if other is not None and other.spec:
+        return Reason(
+            code="IMG917",
+            cause=f"{flag} is an option of vllm, and sglang's server was started",
+            cure=f"remove {flag}; python -m sglang.launch_server --help lists sglang's options"
+            " (--tp-size, --mem-fraction-static, --context-length, --reasoning-parser)",
+        )
+    return _unknown_flag_reason(flag, "sglang's server")
 
 
 def _unknown_flag_reason(flag: str, program: str) -> Reason:

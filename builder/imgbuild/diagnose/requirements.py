@@ -65,6 +65,11 @@ STATED = tuple(
             rf" .{{0,80}}?"
             rf"(?P<bound>greater|newer|higher|later|at least|lower|older|less|below) than {NUMBER}"
         ),
+        # please upgrade `demo` package to at least 0.1.8
+        (
+            rf"(?:upgrade|update) (?:the |your )?{NAME} (?:package |library |version )?to"
+            rf" (?P<bound>at least|version)? ?(?:v|>= ?)?{NUMBER}"
+        ),
         # torch version must be at least 2.6.0, but found 2.5.1
         (
             rf"{NAME} (?:version )?(?:must|should|needs to|has to) be (?P<bound>at least|at most)"
@@ -179,10 +184,8 @@ def update_cure(package: str, caller: str, facts: LogFacts) -> str:
             f"update both: pip install -U {user} {package}; if another package pins one of them,"
             f" imgbuild resolve {user} {package} finds versions that fit"
         )
-    if package in GROWING:
-        return f"pip install -U {package}: its releases only add names, so the installed one is old"
-    if twin := _twin(package):
-        return f"update both, which are released together: pip install -U {package} {twin}"
+    if apart := _apart_cure(package):
+        return apart
     users = [name for name, names in load_requirements().items() if package in names]
     if users and not user and package not in (*BASES, *MAIN):
         spec = newest_specifier(users[0], package)
@@ -197,6 +200,16 @@ def update_cure(package: str, caller: str, facts: LogFacts) -> str:
         f" {package} lists them); if a package uses it (the last file above the error in the"
         f" traceback), update both: pip install -U {package} PACKAGE"
     )
+
+
+def _apart_cure(package: str) -> str:
+    """Return the cure for a package whose version others do not require, or "" for others."""
+    if " (" in package:  # on no index
+        return f"install the {package} at the commit that the calling package's build names"
+    if package in GROWING:
+        return f"pip install -U {package}: its releases only add names, so the installed one is old"
+    twin = _twin(package)
+    return twin and f"update both, which are released together: pip install -U {package} {twin}"
 
 
 def update_command(package: str) -> str:

@@ -38,7 +38,7 @@ REQUIRED = re.compile(
     rf"(?: and (?P<also>{REQUIREMENT})(?=,| we| And|$))?"
 )
 NO_WHEEL = re.compile(
-    rf"(?P<wheel>{REQUIREMENT}) has no (?:usable )?wheels"
+    rf"(?P<wheel>{REQUIREMENT}) (?:has|is unusable because) no (?:usable )?wheels"
     r"(?: (?:are available )?with a matching"
     r" (?P<tag>[Pp]latform|Python ABI|Python version|[\w ]{3,40}?)"
     r"(?: tag)?(?: \(e\.g\., `?(?P<have>[^`)]{3,80})`?\)|(?=[ ,])))?"
@@ -57,11 +57,11 @@ PYTHON = re.compile(
 )
 
 UNMET = re.compile(
-    r"(?:ERROR: )?(?P<by>[\w.-]{1,80}) (?P<version>\d[\w.+]{0,40}) requires"
-    r" (?P<need>[\w.-]{1,80}(?:\[[\w,-]{1,60}\])?"
+    r"(?:ERROR: )?(?P<by>[\w.-]{1,80}) (?P<version>\d[\w.+]{0,40})"
+    r" (?:requires|has requirement) (?P<need>[\w.-]{1,80}(?:\[[\w,-]{1,60}\])?"
     r"(?:[<>=!~][^,;\s]{1,40}(?:,[<>=!~][^,;\s]{1,40}){0,6})?)"
-    r"(?:; [^,]{1,80})?, (?:but you have (?P<have>[\w.-]{1,80} [\w.+]{1,60}) which is incompatible"
-    r"|which is not installed)"
+    r"(?:; [^,]{1,80})?, (?:but you(?:'ll)? have (?P<have>[\w.-]{1,80} [\w.+]{1,60})"
+    r" which is incompatible|which is not installed)"
 )
 MOST_UNMET = 8
 # Builds on PyTorch's index, by the local part of the version.

@@ -52,7 +52,7 @@ ONE_OF = re.compile(
     r"(?P<allowed>[\[({'\"`\w][^\n]{2,1500})"
 )
 QUOTED = re.compile(r"['\"`]([^'\"`\n]{1,80})['\"`]")
-WORD = re.compile(r"[\w./:+-]{2,80}")
+WORD = re.compile(r"[\w./:+-]{2,80}|\b\d\b")
 NO_WORDS = frozenset(
     (
         *("and", "or", "the", "one", "of", "but", "got", "is", "not", "value", "for", "given"),
@@ -83,7 +83,12 @@ def rejected_value(text: str, allowed: tuple[str, ...]) -> str:
 
 
 def nearest_value(value: str, allowed: tuple[str, ...]) -> str:
-    """Return the most similar allowed value, or "" if no value is similar."""
+    """Return the most similar allowed value, or "" if no value is similar.
+
+    Among numbers, this is the next larger one.
+    """
+    if value.isdecimal() and all(each.isdecimal() for each in allowed):
+        return min((each for each in allowed if int(each) > int(value)), key=int, default="")
     low = {each.lower(): each for each in allowed}
     near = difflib.get_close_matches(value.strip("'\"").lower(), low, 1, 0.6)
     return low[near[0]] if near else ""

@@ -48,6 +48,22 @@ from tests.support.rows import each_row
         (("ImportError: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found"
          " (required by /x.so)"),
          "IMG916", "libstdc++", "LD_LIBRARY_PATH"),
+        ("TypeError: LlamaModel.forward() got an unexpected keyword argument 'cache_position'",
+         "IMG904", "transformers 4.38.0 added", "transformers>=4.38.0"),
+        ("TypeError: PumpForCausalLM.forward() got an unexpected keyword argument 'cache_position'",
+         "IMG904", "written for transformers before 4.38.0", "'transformers<4.38.0'"),
+        (("TypeError: VLLMModelConfig.__init__() got an unexpected keyword argument"
+          " 'gpu_memory_utilization'"),
+         "IMG904", "lighteval 0.8.1 added", "lighteval>=0.8.1"),
+        ("TypeError: __init__() got an unexpected keyword argument 'limit_mm_per_prompt'",
+         "IMG904", "vllm 0.5.5 added", "vllm>=0.5.5"),
+        ("ModuleNotFoundError: No module named 'numpy.lib.function_base'",
+         "IMG903", "numpy 2.0.0 removed", "numpy<2.0.0"),
+        ("launch_server.py: error: unrecognized arguments: --pump_parser",
+         "IMG917", "underscores", "write --pump-parser"),
+        (("ImportError: /v/x.so: undefined symbol:"
+         " _ZNSt15__exception_ptr13exception_ptr10_M_releaseEv"),
+         "IMG916", "older than the compiler", "libstdcxx-ng"),
         ("bash: line 1: verl: command not found", "IMG919", "no release of verl", "main_ppo"),
         ("ModuleNotFoundError: No module named 'verl.utils.check_env'",
          "IMG919", "no release of verl", "remove the call"),
