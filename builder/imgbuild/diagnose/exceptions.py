@@ -47,6 +47,8 @@ NAMED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?P<wrapped>\(\w{1,80}\))?"
     r"(?::\s?(?P<message>.*))?$"
 )
+# The start of a name that the end of the log or of a quotation truncates.
+TRUNCATED = re.compile(r"(?:[a-z_]\w*\.)+(?!error$|timeout$|\w*error$)[a-z_]\w*$")
 # Names that are those of exceptions wherever they begin a line.
 LIKELY = re.compile(
     r"(?:(?:[a-z_]\w{0,60}\.){0,8}(?:_?[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
@@ -285,7 +287,7 @@ class ExceptionReader:
             match = NAMED.match(text)
         else:
             return self._read_quoted(line, text)
-        if match is None:
+        if match is None or TRUNCATED.match(text):
             return False
         added = self._add_exception(
             LoggedException(
