@@ -17,6 +17,7 @@ from imgbuild.diagnose import (
     flight,
     lines,
     log,
+    memory_reasons,
     message_reasons,
     model_code,
     process_reasons,
@@ -285,6 +286,9 @@ def _event_reason(
             wide = rule.confidence != "high" and rule.priority < WIDE
             if exception is None and wide and _stated_reason(event.text, value.facts) is not None:
                 continue  # the message of a known program is more specific
+            sizes = memory_reasons.memory_reason(event.text)
+            if sizes is not None and rule.code == memory_reasons.GENERAL:
+                return sizes
             user = _user(exception or _next_exception(value, event))
             return _rule_reason(
                 rule, {**rule.named_groups(texts), **groups}, user, event, value.facts

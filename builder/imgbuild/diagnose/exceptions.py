@@ -187,6 +187,7 @@ class _UnfinishedTrace(msgspec.Struct):
     last: int | None = None  # the exception whose message may continue
     continuation: int = 0
     code: str = ""  # the line of code below the latest frame
+    before: str = ""  # the line before this one
 
 
 class ExceptionReader:
@@ -237,6 +238,7 @@ class ExceptionReader:
             return True
         if trace.open and trace.frames and text:
             _add_code(trace, text)
+        trace.before = text
         return self._continue_message(line, text, trace)
 
     def open(self, line: LogLine) -> bool:
@@ -302,12 +304,20 @@ class ExceptionReader:
                 level=line.level,
             )
         )
+        if added and not trace.frames and trace.before.startswith("assert "):
+            self._state_condition(trace.before)
         if added and match["message"] is not None:  # without a colon it has no message
             trace.last = len(self.exceptions) - 1
         trace.frames, trace.open, trace.cause, trace.context = [], False, None, None
         trace.indent = None
         trace.continuation = 0
         return True
+
+    def _state_condition(self, code: str) -> None:
+        """Use the condition on the line before an assertion without frames as its message."""
+        exception = self.exceptions[-1]
+        if exception.name == "AssertionError" and not exception.message:
+            exception.message = f"{code.removeprefix('assert ')[:MOST_CODE]} is false"
 
     def _read_compiler_line(self, text: str, trace: _UnfinishedTrace) -> bool:
         """Read a backend's error that torch.compile quotes. Return whether the line contains one.
