@@ -30,6 +30,8 @@ SYMBOL_VERSION = re.compile(
     r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
     r" not found(?: \(required by (?P<file>[^)]+)\))?"
 )
+# Functions of the C++ standard library, without those with a type of another library.
+OF_STANDARD = re.compile(r"_ZNK?St(?:\d{1,2}__exception_ptr|7__cxx11|\d{1,2}[a-z_]{3,20}[EIC])(?!.*\d[a-z_]*(?:c10|at|torch))")
 OF_DRIVER = re.compile(r"cu[A-Z][A-Za-z]+")
 USUAL_CUDA = ("12.0", "12.4", "12.6", "12.8", "13.0")  # named with their drivers
 CACHED = re.compile(r"/\.cache/(?P<name>flashinfer|vllm|tvm|deep_gemm)/")
@@ -125,6 +127,16 @@ def _symbol(text: str, facts: LogFacts) -> Reason | None:
         return compiled
     if owner == "torch":
         return _torch_symbol(package, symbol, file, facts)
+    if OF_STANDARD.match(symbol):
+        return Reason(
+            code="IMG901",
+            cause=f"{package} was compiled with a newer GCC than the libstdc++ that is loaded, which"
+            f" lacks {symbol}",
+            cure="install a newer libstdc++ into the environment (conda install -c conda-forge"
+            " libstdcxx-ng) or remove the older one before it (LD_LIBRARY_PATH, conda), use a newer"
+            f" base image (Ubuntu 22.04 or newer), or another release of {package}, whose wheel is"
+            " for older systems",
+        )
     namespace = NAMESPACE.match(symbol)
     of = namespace["rest"][: int(namespace["length"])] if namespace else ""
     built = f" {package} and {of} must be of the same release" if of else ""

@@ -121,6 +121,8 @@ class TraceFrame(msgspec.Struct, frozen=True):
         return owners.is_standard(self.file)
 
 
+# Its join() raises the exception of a child process, as a text in older releases.
+SPAWN = re.compile(r"torch/multiprocessing/spawn\.py$")
 # It removes what processes left when they end, and prints what is already removed.
 TRACKER = "multiprocessing/resource_tracker.py"
 
@@ -162,6 +164,8 @@ class LoggedException(msgspec.Struct, kw_only=True):
     @property
     def is_wrapper(self) -> bool:
         """Whether the exception only reports the failure of another process or call."""
+        if self.type == "Exception" and self.frames and SPAWN.search(self.frames[-1].file):
+            return True
         if self.context is not None and self.frames and AGAIN.match(self.frames[-1].code):
             return True
         return bool(WRAPPERS.search(self.type) or WRAPPING_MESSAGES.search(self.message[:400]))

@@ -33,6 +33,9 @@ NONE_USED = re.compile(
     r"None (?P<other>is not an? callable))"
 )
 EXPRESSION = r"(?P<value>[A-Za-z_][\w.]*(?:\[['\"]?\w+['\"]?\])*)"
+# A model's code, and the attributes of tensors that it reads.
+MODEL = re.compile(r"transformers/models/\w+/modeling_|transformers_modules/")
+OF_TENSORS = ("device", "shape", "dtype", "size", "to", "view", "dim", "ndim", "unsqueeze", "expand")
 BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
 KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
 ASSERTION = re.compile(r"assert (?P<test>.{3,150}?)(?:, ?f?['\"].*)?$")
@@ -409,7 +412,9 @@ def _failed_lookup_reason(
                 cause += f", which {other} calls"
                 cure += _pair(exception, name, other, facts)
     elif match := NONE_USED.search(text):
-        cause, cure = _none_value_cause(match, raised, at, outside=caller is not None)
+        cause, cure = _absent_input_cause(exception, match["name"] or "")
+        if not cause:
+            cause, cure = _none_value_cause(match, raised, at, outside=caller is not None)
     if not cause:
         return None
     if (part := _part(exception, raised, caller)) is not None and " does not exist" not in cause:
@@ -417,6 +422,22 @@ def _failed_lookup_reason(
         name = releases.package_name(raised.package) if raised else ""
         cure = part.cure + _versions(exception, name)
     return Reason(code="IMG923", cause=cause, cure=cure, confidence="medium", source="first")
+
+
+def _absent_input_cause(exception: LoggedException, name: str) -> tuple[str, str]:
+    """Return cause and cure if a model of transformers gets None for a tensor, or empty texts."""
+    model = next((each for each in reversed(exception.frames[-4:]) if MODEL.search(each.file)), None)
+    if model is None or name not in OF_TENSORS:
+        return "", ""
+    return (
+        f".{name} of None is used in a model of transformers"
+        f" ({owners.shorten_path(model.file)}:{model.line}): its caller does not pass a tensor that"
+        " the installed transformers requires there (position_ids, attention_mask, position"
+        " embeddings), or another part of the model returned None",
+        "use the transformers that the calling code was written for (the requirements of the"
+        " project, transformers_version in config.json), or pass the argument; for images, use the"
+        " processor and its configuration of the same release as the model",
+    )
 
 
 def _none_value_cause(
