@@ -135,6 +135,14 @@ def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:
             return other
         of_model = FORWARD.search(plain) is not None
         cure = f"remove {name}, or install the version that the caller was written for"
+        if package := releases.exporting_package(plain):
+            return Reason(
+                code="IMG904",
+                cause=f"{plain} of the installed {package} does not accept the argument {name}: this"
+                f" {package} is older than its caller expects, or has dropped it",
+                cure=f"pip install -U {package} within what the caller allows"
+                f" ({requirements.update_cure(package, caller, facts)}), or remove {name}",
+            )
         if of_model and caller != "transformers":
             cure = (
                 f"install the version of transformers that {caller or 'the calling code'} requires"
