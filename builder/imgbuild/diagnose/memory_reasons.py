@@ -38,10 +38,10 @@ def memory_reason(text: str) -> Reason | None:
     if asked >= LARGE * total:
         return Reason(
             code=CODE,
-            cause=f"one tensor of {asked:.4g} GiB is requested on a GPU of {total:.4g} GiB: attention"
-            " scores of the whole sequence (attention without FlashAttention or SDPA), the logits"
-            " of a long sequence, an image or video of full size, or a KV cache that is set too"
-            " large",
+            cause=f"one tensor of {asked:.4g} GiB is requested on a GPU of {total:.4g} GiB:"
+            " attention scores of the whole sequence (attention without FlashAttention or SDPA),"
+            " the logits of a long sequence, an image or video of full size, or a KV cache that is"
+            " set too large",
             cure="install and select a fused attention (attn_implementation='flash_attention_2' or"
             " 'sdpa'), lower the sequence length or the pixels of images (max_length,"
             " max_model_len, max_pixels), and compute fewer logits at once (use_liger_kernel=True,"

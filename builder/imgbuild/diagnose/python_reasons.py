@@ -138,8 +138,8 @@ def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:
         if package := releases.exporting_package(plain):
             return Reason(
                 code="IMG904",
-                cause=f"{plain} of the installed {package} does not accept the argument {name}: this"
-                f" {package} is older than its caller expects, or has dropped it",
+                cause=f"{plain} of the installed {package} does not accept the argument {name}:"
+                f" this {package} is older than its caller expects, or has dropped it",
                 cure=f"pip install -U {package} within what the caller allows"
                 f" ({requirements.update_cure(package, caller, facts)}), or remove {name}",
             )
@@ -259,7 +259,8 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if respelled := releases.respelled_class(name, package):
         return Reason(
             code="IMG902",
-            cause=f"{package} has no {name}: the class is named {respelled} (only the case differs)",
+            cause=f"{package} has no {name}: the class is named {respelled} (only the case"
+            " differs)",
             cure=f"import {respelled} instead of {name}, also in other files and in the"
             " configurations that name the class (tokenizer_class, architectures)",
             confidence="high",

@@ -30,7 +30,8 @@ JOINED = re.compile(rf"{PLACE}.{{0,2000}}?{PLACE}")
 BREAKS = re.compile(rf"\s+(?={PLACE})|(?<=\S)\s+(?=Traceback \(most recent call last\))")
 FRAME = re.compile(rf"(?P<place>{PLACE})\s?(?P<code>.*)")
 RAISED = re.compile(
-    r"(?:^|\s)(?P<text>(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)(?:\(\w{1,60}\))?: .*)"
+    r"(?:^|\s)(?P<text>(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)"
+    r"(?:\(\w{1,60}\))?: .*)"
 )
 
 
