@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from imgbuild.audit.names import parameters, releases
 from imgbuild.diagnose import calls, existing, requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
 BUILT_IN = ("NoneType", "str", "list", "dict", "int", "tuple", "float", "function")
+FAILURE = re.compile(r"^[A-Z]\w*(?:Error|Exception)$")
 CODE = "IMG905"
 
 
@@ -71,12 +74,30 @@ def _module_reason(module: str, name: str, facts: LogFacts, caller: str) -> Reas
 
 def _class_reason(owner: str, name: str, facts: LogFacts, caller: str) -> Reason:
     """Return the reason for an object of class `owner` without an attribute."""
-    if package := releases.name_owner(owner):
+    package = releases.name_owner(owner)
+    if owner.endswith("TrainingArguments") and caller in ("", "trl"):
+        return Reason(
+            code=CODE,
+            cause=f"{owner} is passed to a trainer that reads its own setting {name} from args: the"
+            " trainers of trl need their own class of arguments, such as SFTConfig, DPOConfig,"
+            f" GRPOConfig or RewardConfig, which has {name}",
+            cure=f"replace {owner}(…) with the configuration named like the trainer (DPOTrainer:"
+            f" args=DPOConfig(…)), or install the trl that the script was written for",
+        )
+    if package:
         return Reason(
             code=CODE,
             cause=f"{owner}, a class of {package}, has no {name} in the installed version: the"
             f" code that uses it was written for another {package}",
             cure=requirements.update_cure(package, caller, facts),
+        )
+    if FAILURE.search(owner):
+        return Reason(
+            code=CODE,
+            cause=f"a call failed with {owner}, and the code uses this exception object as the"
+            f" result: it reads .{name} of it",
+            cure=f"look for the {owner} earlier in the log, or print the object before .{name} is"
+            " read: its message names the failure; a newer release of the caller may raise it",
         )
     if owner.endswith("Config"):
         return _configuration_reason(owner, name, facts.versions.get("transformers", ""))

@@ -34,6 +34,11 @@ SYMBOL_VERSION = re.compile(
     r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
     r" not found(?: \(required by (?P<file>[^)]+)\))?"
 )
+# Functions of the C++ standard library, without those with a type of another library.
+OF_STANDARD = re.compile(
+    r"_ZNK?St(?:\d{1,2}__exception_ptr|7__cxx11|\d{1,2}[a-z_]{3,20}[EIC])"
+    r"(?!.*\d[a-z_]*(?:c10|at|torch))"
+)
 OF_DRIVER = re.compile(r"cu[A-Z][A-Za-z]+")
 USUAL_CUDA = ("12.0", "12.4", "12.6", "12.8", "13.0")  # named with their drivers
 CACHED = re.compile(r"/\.cache/(?P<name>flashinfer|vllm|tvm|deep_gemm)/")
@@ -93,7 +98,44 @@ def _symbol(text: str, facts: LogFacts) -> Reason | None:
     symbol, file = match["symbol"], match["file"] or ""
     package = site_package(file)
     package = package or file.rpartition("/")[2] or "an extension module"
-    owner = libraries.load_libraries().owner(symbol)
+    if (nvidia := _nvidia_symbol(package, symbol, text)) is not None:
+        return nvidia
+    if symbol.startswith(("Py", "_Py")):
+        return Reason(
+            code="IMG901",
+            cause=f"{package} was compiled for a different version of Python (symbol {symbol})",
+            cure=f"install the wheel of {package} for this Python: pip install --force-reinstall"
+            f" --no-cache-dir {package}",
+        )
+    driver = OF_DRIVER.match(symbol) and _driver_function(package, symbol, facts)
+    if compiled := driver or _compiled_package_reason(package, symbol, file):
+        return compiled
+    if libraries.load_libraries().owner(symbol) == "torch":
+        return _torch_symbol(package, symbol, file, facts)
+    if OF_STANDARD.match(symbol):
+        return Reason(
+            code="IMG901",
+            cause=f"{package} was compiled with a newer GCC than the libstdc++ that is loaded,"
+            f" which lacks {symbol}",
+            cure="install a newer libstdc++ into the environment (conda install -c conda-forge"
+            " libstdcxx-ng) or remove the older one before it (LD_LIBRARY_PATH, conda), use a newer"
+            f" base image (Ubuntu 22.04 or newer), or another release of {package}, whose wheel is"
+            " for older systems",
+        )
+    namespace = NAMESPACE.match(symbol)
+    of = namespace["rest"][: int(namespace["length"])] if namespace else ""
+    built = f" {package} and {of} must be of the same release" if of else ""
+    return Reason(
+        code="IMG901",
+        cause=f"{package} needs the symbol {symbol}{f' of {of}' if of else ''}, which no loaded"
+        " library has: the installed versions are not compatible",
+        cure=f"reinstall {package} and the packages that it links to, at compatible versions"
+        + (f":{built}" if built else ""),
+    )
+
+
+def _nvidia_symbol(package: str, symbol: str, text: str) -> Reason | None:
+    """Return the reason for a missing symbol of CUDA's libraries or NCCL."""
     if "nvJitLink" in symbol or "nvJitLink" in text:
         return Reason(
             code="IMG901",
@@ -117,28 +159,7 @@ def _symbol(text: str, facts: LogFacts) -> Reason | None:
             cause=f"{package} loads a CUDA library of a different release, which lacks {symbol}",
             cure="unset LD_LIBRARY_PATH, and install the nvidia packages that torch requires",
         )
-    if symbol.startswith(("Py", "_Py")):
-        return Reason(
-            code="IMG901",
-            cause=f"{package} was compiled for a different version of Python (symbol {symbol})",
-            cure=f"install the wheel of {package} for this Python: pip install --force-reinstall"
-            f" --no-cache-dir {package}",
-        )
-    driver = OF_DRIVER.match(symbol) and _driver_function(package, symbol, facts)
-    if compiled := driver or _compiled_package_reason(package, symbol, file):
-        return compiled
-    if owner == "torch":
-        return _torch_symbol(package, symbol, file, facts)
-    namespace = NAMESPACE.match(symbol)
-    of = namespace["rest"][: int(namespace["length"])] if namespace else ""
-    built = f" {package} and {of} must be of the same release" if of else ""
-    return Reason(
-        code="IMG901",
-        cause=f"{package} needs the symbol {symbol}{f' of {of}' if of else ''}, which no loaded"
-        " library has: the installed versions are not compatible",
-        cure=f"reinstall {package} and the packages that it links to, at compatible versions"
-        + (f":{built}" if built else ""),
-    )
+    return None
 
 
 def _driver_function(package: str, symbol: str, facts: LogFacts) -> Reason:

@@ -330,7 +330,8 @@ def _own_name(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | 
     if below == "vllm_flash_attn":  # compiled with vllm
         return _unbuilt(releases.package_name(top), below, caller)
     # Only the package itself imports its private modules.
-    caller = caller or (top if re.search(r"(?:^|\.)_[a-z]", below) else "")
+    own = re.search(r"(?:^|\.)_[a-z]", below) and match.re is not OWN
+    caller = caller or (top if own else "")
     if top != caller:
         return None
     package, module = releases.package_name(caller), match["module"]

@@ -17,6 +17,7 @@ from imgbuild.diagnose import (
     flight,
     lines,
     log,
+    memory_reasons,
     message_reasons,
     model_code,
     parameter_reasons,
@@ -287,9 +288,9 @@ def _event_reason(
             if exception is None and wide and _stated_reason(event.text, value.facts) is not None:
                 continue  # the message of a known program is more specific
             user = _user(exception or _next_exception(value, event))
-            return _rule_reason(
-                rule, {**rule.named_groups(texts), **groups}, user, event, value.facts
-            )
+            named = {**rule.named_groups(texts), **groups}
+            sizes = rule.code == memory_reasons.GENERAL and memory_reasons.memory_reason(event.text)
+            return sizes or _rule_reason(rule, named, user, event, value.facts)
     variable = python_reasons.variable_reason(event.text, value.facts)
     if variable is not None:
         return variable if failed or value.script else None

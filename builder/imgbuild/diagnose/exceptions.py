@@ -47,6 +47,8 @@ NAMED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?P<wrapped>\(\w{1,80}\))?"
     r"(?::\s?(?P<message>.*))?$"
 )
+# The start of a name that the end of the log or of a quotation truncates.
+TRUNCATED = re.compile(r"(?:[a-z_]\w*\.)+(?!error$|timeout$|\w*error$)[a-z_]\w*$")
 # Names that are those of exceptions wherever they begin a line.
 LIKELY = re.compile(
     r"(?:(?:[a-z_]\w{0,60}\.){0,8}(?:_?[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
@@ -124,6 +126,8 @@ class TraceFrame(msgspec.Struct, frozen=True):
         return owners.is_standard(self.file)
 
 
+# Its join() raises the exception of a child process, as a text in older releases.
+SPAWN = re.compile(r"torch/multiprocessing/spawn\.py$")
 # It removes what processes left when they end, and prints what is already removed.
 TRACKER = "multiprocessing/resource_tracker.py"
 
@@ -165,6 +169,8 @@ class LoggedException(msgspec.Struct, kw_only=True):
     @property
     def is_wrapper(self) -> bool:
         """Whether the exception only reports the failure of another process or call."""
+        if self.type == "Exception" and self.frames and SPAWN.search(self.frames[-1].file):
+            return True
         if self.context is not None and self.frames and AGAIN.match(self.frames[-1].code):
             return True
         return bool(WRAPPERS.search(self.type) or WRAPPING_MESSAGES.search(self.message[:400]))
@@ -190,6 +196,7 @@ class _UnfinishedTrace(msgspec.Struct):
     last: int | None = None  # the exception whose message may continue
     continuation: int = 0
     code: str = ""  # the line of code below the latest frame
+    before: str = ""  # the line before this one
 
 
 class ExceptionReader:
@@ -240,6 +247,7 @@ class ExceptionReader:
             return True
         if trace.open and trace.frames and text:
             _add_code(trace, text)
+        trace.before = text
         return self._continue_message(line, text, trace)
 
     def open(self, line: LogLine) -> bool:
@@ -290,7 +298,7 @@ class ExceptionReader:
             match = NAMED.match(text)
         else:
             return self._read_quoted(line, text)
-        if match is None:
+        if match is None or TRUNCATED.match(text):
             return False
         added = self._add_exception(
             LoggedException(
@@ -305,12 +313,20 @@ class ExceptionReader:
                 level=line.level,
             )
         )
+        if added and not trace.frames and trace.before.startswith("assert "):
+            self._state_condition(trace.before)
         if added and match["message"] is not None:  # without a colon it has no message
             trace.last = len(self.exceptions) - 1
         trace.frames, trace.open, trace.cause, trace.context = [], False, None, None
         trace.indent = None
         trace.continuation = 0
         return True
+
+    def _state_condition(self, code: str) -> None:
+        """Use the condition on the line before an assertion without frames as its message."""
+        exception = self.exceptions[-1]
+        if exception.name == "AssertionError" and not exception.message:
+            exception.message = f"{code.removeprefix('assert ')[:MOST_CODE]} is false"
 
     def _read_compiler_line(self, text: str, trace: _UnfinishedTrace) -> bool:
         """Read a backend's error that torch.compile quotes. Return whether the line contains one.

@@ -53,7 +53,7 @@ ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
 
 # The packages that may have made a call of which the log does not show the traceback.
 USERS = re.compile(
-    r"(?<![\w.-])(?:sglang|verl|trl|openrlhf|llamafactory|unsloth|axolotl|xinference|litellm|ddtrace|lmcache|lm_eval|fastchat|peft)(?![\w-])",
+    r"(?<![\w.-])(?:sglang|verl|trl|openrlhf|llamafactory|unsloth|axolotl|xinference|litellm|ddtrace|lmcache|lm_eval|fastchat|torchrl|peft)(?![\w-])",
     re.ASCII,
 )
 MOST_USERS = 4

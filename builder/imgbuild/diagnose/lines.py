@@ -74,7 +74,7 @@ SIGNALS = tuple(
             "reset",
         ),
         *("attribute", "argument", "keyword", "import name", "too ", "less than", "exclude"),
-        *("nvrm: xid", "low on ", "no mig dev"),
+        *("nvrm: xid", "low on ", "no mig dev", "did you mean"),
     )
 )
 TRACE = (b"traceback", b'file "', b'file \\"', b"the above exception", b"during handling", b"rror:")

@@ -33,6 +33,9 @@ NONE_USED = re.compile(
     r"None (?P<other>is not an? callable))"
 )
 EXPRESSION = r"(?P<value>[A-Za-z_][\w.]*(?:\[['\"]?\w+['\"]?\])*)"
+# A model's code, and the attributes of tensors that it reads.
+MODEL = re.compile(r"transformers/models/\w+/modeling_|transformers_modules/")
+OF_TENSORS = {"device", "shape", "dtype", "size", "to", "view", "dim", "ndim", "unsqueeze"}
 BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
 KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
 ASSERTION = re.compile(r"assert (?P<test>.{3,150}?)(?:, ?f?['\"].*)?$")
@@ -409,7 +412,7 @@ def _failed_lookup_reason(
                 cause += f", which {other} calls"
                 cure += _pair(exception, name, other, facts)
     elif match := NONE_USED.search(text):
-        cause, cure = _none_value_cause(match, raised, at, outside=caller is not None)
+        cause, cure = _none_value_cause(exception, match, raised, at, outside=caller is not None)
     if not cause:
         return None
     if (part := _part(exception, raised, caller)) is not None and " does not exist" not in cause:
@@ -419,14 +422,37 @@ def _failed_lookup_reason(
     return Reason(code="IMG923", cause=cause, cure=cure, confidence="medium", source="first")
 
 
+def _absent_input_cause(exception: LoggedException, name: str) -> tuple[str, str]:
+    """Return cause and cure if a model of transformers gets None for a tensor, or empty texts."""
+    models = [frame for frame in exception.frames[-4:] if MODEL.search(frame.file)]
+    if not models or name not in OF_TENSORS:
+        return "", ""
+    cause = f".{name} of None is used in a model of transformers"
+    cause += f" ({owners.shorten_path(models[-1].file)}:{models[-1].line}): its caller does not"
+    cause += " pass a tensor that the installed transformers requires there (position_ids,"
+    cause += " attention_mask, position embeddings), or another part of the model returned None"
+    cure = "use the transformers that the calling code was written for (the requirements of the"
+    cure += " project, transformers_version in config.json), or pass the argument; for images, use"
+    cure += " the processor and its configuration of the same release as the model"
+    return cause, cure
+
+
 def _none_value_cause(
-    match: re.Match[str], raised: TraceFrame | None, at: str, *, outside: bool
+    exception: LoggedException,
+    match: re.Match[str],
+    raised: TraceFrame | None,
+    at: str,
+    *,
+    outside: bool,
 ) -> tuple[str, str]:
     """Return cause and cure if None is used as a value.
 
     `outside` means that the program's own code uses it.
     """
     how = match["how"] or match["other"] or ""
+    cause, cure = _absent_input_cause(exception, match["name"] or "")
+    if cause:
+        return cause, cure
     what = f".{match['name']} of None is used" if match["name"] else f"None {how}"
     value = _none_expression(raised, match["name"] or "", how)
     if raised and raised.package and value.isidentifier() and not outside:

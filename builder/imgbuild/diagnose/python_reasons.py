@@ -140,6 +140,14 @@ def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:
             return other
         of_model = FORWARD.search(plain) is not None
         cure = f"remove {name}, or install the version that the caller was written for"
+        if package := releases.exporting_package(plain):
+            return Reason(
+                code="IMG904",
+                cause=f"{plain} of the installed {package} does not accept the argument {name}:"
+                f" this {package} is older than its caller expects, or has dropped it",
+                cure=f"pip install -U {package} within what the caller allows"
+                f" ({requirements.update_cure(package, caller, facts)}), or remove {name}",
+            )
         if of_model and caller != "transformers":
             cure = (
                 f"install the version of transformers that {caller or 'the calling code'} requires"
@@ -155,7 +163,10 @@ def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:
         )
     if not existence.spec and not existence.instead:
         return _unknown_argument_reason(existence, plain, name, facts, caller)
-    return existing.existence_reason(existence, what, f"remove {name}", "IMG904", facts)
+    remove, config = f"remove {name}", f"{plain.removesuffix('Trainer')}Config"
+    if existence.package == "trl" and plain.endswith("Trainer") and existence.removing_version:
+        remove = f"pass {name} in {config} (args={config}({name}=…)) instead of {plain}"
+    return existing.existence_reason(existence, what, remove, "IMG904", facts)
 
 
 def _unknown_argument_reason(
@@ -252,9 +263,18 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
         return existing.existence_reason(
             model, f"{name} with its model", "use another model", "IMG902", facts, caller
         )
+    package = releases.distribution_of_module(module)
+    if respelled := releases.respelled_class(name, package):
+        return Reason(
+            code="IMG902",
+            cause=f"{package} has no {name}: the class is named {respelled} (only the case"
+            " differs)",
+            cure=f"import {respelled} instead of {name}, also in other files and in the"
+            " configurations that name the class (tokenizer_class, architectures)",
+            confidence="high",
+        )
     if not caller and (sources := calls.sources_folder_reason(text)) is not None:
         return sources
-    package = releases.distribution_of_module(module)
     package = module.partition(".")[0] if " " in package else package
     return Reason(
         code="IMG902",
@@ -327,8 +347,33 @@ def _module(text: str, facts: LogFacts, caller: str) -> Reason | None:
     )
 
 
+def _overridden_reason(callee: str) -> Reason | None:
+    """Return the cause if transformers passes a new argument to a method of a derived trainer."""
+    owner, _, method = callee.rpartition(".")
+    passed = releases.load_name_table().passed.items()
+    name, before = next(
+        ((key, value) for key, value in passed if key.startswith(f"{method}.")), ("", "")
+    )
+    if not name or not owner.endswith("Trainer"):
+        return None
+    package = releases.name_owner(owner)
+    version = before.rpartition("<")[2]
+    return Reason(
+        code="IMG915",
+        cause=f"transformers {version} and newer pass {name.partition('.')[2]} to {callee}, and"
+        f" this {package or 'class'} was written for an older transformers",
+        cure=f"pip install -U {package}, or pip install '{before}'"
+        if package
+        else f"add {name.partition('.')[2]}=None to the parameters of {callee}, update the package"
+        f" that defines it, or pip install '{before}'",
+        confidence="high",
+    )
+
+
 def _positional_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if counted := COUNTED.search(text):
+        if (overridden := _overridden_reason(counted["callee"])) is not None:
+            return overridden
         package = releases.name_owner(counted["callee"].partition(".")[0])
         if package and caller and package != releases.package_name(caller):
             user = releases.package_name(caller)
@@ -354,6 +399,17 @@ def _positional_reason(text: str, facts: LogFacts, caller: str) -> Reason | None
     callee, names = match["callee"], match["names"].splitlines()[0]
     of_model = FORWARD.search(callee) or callee.endswith("RotaryEmbedding.forward")
     package = releases.name_owner(callee.partition(".")[0]) or ("transformers" if of_model else "")
+    added = releases.argument_existence(callee, re.findall(r"\w+", names)[0])
+    if added is not None and added.adding_version and not existing.is_in_log_version(added, facts):
+        old = f"{added.package}<{added.adding_version}"
+        return Reason(
+            code="IMG915",
+            cause=f"{added.package} {added.adding_version} added the required arguments of {callee}"
+            f" that the caller does not pass ({names}): the caller was written for {old}",
+            cure=f"pip install '{old}', or pass {names}, as the documentation of the installed"
+            f" {added.package} shows",
+            confidence="high",
+        )
     if package:
         return Reason(
             code="IMG915",

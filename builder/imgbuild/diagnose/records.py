@@ -1,10 +1,14 @@
-"""Reads log records in JSON and logfmt, as written by Docker or Kubernetes (separate: a format)."""
+"""Reads lines that contain other lines (separate: a format).
+
+These are records in JSON and logfmt, as written by Docker or Kubernetes, and tracebacks whose line
+ends were lost or escaped.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +21,17 @@ FAILURES = ("error", "errors", "detail", "object")  # of a server's response
 LOGFMT = re.compile(
     r"(?:(?:time|ts)=\S{1,40} )?level=\"?(?P<level>\w+)\"? (?:\w+=\S{1,80} )?"
     r"msg=(?P<text>\"(?:[^\"\\]|\\.)*\")"
+)
+
+
+# Tracebacks in one line.
+PLACE = r'File "[^"\n]{1,300}", line \d{1,7}, in (?:<?\w{1,80}>?)'
+JOINED = re.compile(rf"{PLACE}.{{0,2000}}?{PLACE}")
+BREAKS = re.compile(rf"\s+(?={PLACE})|(?<=\S)\s+(?=Traceback \(most recent call last\))")
+FRAME = re.compile(rf"(?P<place>{PLACE})\s?(?P<code>.*)")
+RAISED = re.compile(
+    r"(?:^|\s)(?P<text>(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)"
+    r"(?:\(\w{1,60}\))?: .*)"
 )
 
 
@@ -37,6 +52,10 @@ def unwrap_record(raw: str) -> LogRecord | None:
     """
     if match := LOGFMT.match(raw):
         return _record(match["level"], [_decode_text(match["text"])])
+    if "(most recent call last):\\n" in raw and not raw.startswith("{"):
+        return _record("", [raw.replace("\\n", "\n").replace('\\"', '"')])
+    if 'File "' in raw and JOINED.search(raw):
+        return LogRecord("", tuple(_split_traceback(raw)))
     if not raw.startswith("{") or not raw.rstrip().endswith("}"):
         return None
     value = _decode_text(raw)
@@ -48,6 +67,21 @@ def unwrap_record(raw: str) -> LogRecord | None:
         return None if failed else LogRecord("", ())
     texts = [value.get(key) for key in (*TEXTS, *TRACES)]
     return _record(level, texts) if any(isinstance(text, str) for text in texts) else None
+
+
+def _split_traceback(raw: str) -> Iterator[str]:
+    """Yield the lines of a traceback that is in one line."""
+    for part in BREAKS.split(raw):
+        frame = FRAME.match(part)
+        text = frame["code"] if frame else part
+        raised = RAISED.search(text)
+        code = text[: raised.start()] if raised else text
+        if frame:
+            yield f"  {frame['place']}"
+        if code.strip():
+            yield f"    {code.strip()}" if frame else code.strip()
+        if raised:
+            yield raised["text"]
 
 
 def _record(level: Any, texts: list[Any]) -> LogRecord:

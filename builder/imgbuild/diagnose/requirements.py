@@ -31,6 +31,11 @@ STATED = tuple(
             r"(?P<name>[\w.-]{2,40}?)(?P<spec>[<>=!~][<>=!~\d.,\w]*) is required for a normal"
             r" functioning of this module, but found [\w.-]{2,40}==(?P<have>[\w.]*\w)"
         ),
+        # The 'transformers<=4.48.3,>=4.41' distribution was not found and is required by …
+        (
+            r"The '(?P<name>[\w.-]{2,40}?)(?P<spec>[<>=!~][<>=!~\d.,*\w]*)' distribution was not"
+            r" found and is required by"
+        ),
         # Numba needs NumPy 2.2 or less. Got NumPy 2.3.
         (
             rf"(?:needs|requires) {NAME} (?:version )?{NUMBER} or (?P<bound>less|lower|older|"

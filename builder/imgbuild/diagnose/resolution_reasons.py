@@ -393,6 +393,9 @@ def _find_clash(
     for rows in constraints.values():
         needs = [row for row in rows if row.by]
         there = [row for row in rows if not row.by]
+        free = not re.search(r"[<>=!~]", needs[0].on) if needs else False
+        if free and there and there[0].on.endswith(" only") and len(constraints) > 1:
+            continue  # a requirement on the only version
         if needs and there:
             return needs[0], next((row for row in there if "wheels" in row.on), there[0])
     for rows in constraints.values():

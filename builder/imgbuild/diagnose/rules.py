@@ -30,10 +30,10 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     The rule applies to an event that one of the patterns `match` matches, if the log meets these
     conditions. Each pattern in `also`, and none in `unless`, matches some event. The pattern
     `frames` matches a frame of the exception (PACKAGE:FILE:FUNCTION:CODE), or "" if the exception
-    has no frame. Versions in the log are in the ranges `packages`. The machine is arm64, or is not,
-    as `arm` requires. With `failed`, the log shows a failure elsewhere, because the matched text
-    does not. With `last`, one of the last lines matches, because programs also print the text and
-    continue.
+    has no frame, and the pattern `no_frame` matches none of its frames. Versions in the log are in
+    the ranges `packages`. The machine is arm64, or is not, as `arm` requires. With `failed`, the
+    log shows a failure elsewhere, because the matched text does not. With `last`, one of the last
+    lines matches, because programs also print the text and continue.
 
     With `warns`, an event that is a warning is sufficient. With `follows`, the failure is a
     consequence if an exception of the program precedes it. For one event, the rule with the highest
@@ -52,6 +52,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     also: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     frames: str = ""
+    no_frame: str = ""
     packages: Mapping[str, str] = {}
     arm: bool | None = None
     failed: bool = False
@@ -176,6 +177,8 @@ def _iterate_matches(
             continue
         matched = rule
         if rule.frames and not any(re.search(rule.frames, frame) for frame in frames or ("",)):
+            continue
+        if rule.no_frame and any(re.search(rule.no_frame, frame) for frame in frames):
             continue
         found = {name: value for name, value in match.groupdict().items() if value}
         yield rule, {**rule.empty_groups, **found}

@@ -297,6 +297,12 @@ def definers(name: str) -> tuple[str, ...]:
     return _classes().get(name, ())
 
 
+def respelled_class(name: str, package: str) -> str:
+    """Return the class of `package` whose name differs from `name` in case only, or ""."""
+    same = (each for each in _classes() if each != name and each.lower() == name.lower())
+    return next((each for each in same if package in definers(each)), "")
+
+
 @lru_cache(maxsize=1)
 def _classes() -> Mapping[str, tuple[str, ...]]:
     """Map each class name to the packages that define it.
