@@ -27,9 +27,10 @@ from imgbuild.audit.judge import (
 )
 from imgbuild.audit.main_path.additions import main_path_of_additions
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.packages.library import Library, pack_value, read_fact
+from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.cache.context import Context
+from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
 from imgbuild.errors import AuditFailed, NoSolution
 from imgbuild.index.remote_wheel import LOCKED_PREFIX, BlockCache, ResolvedAddresses
@@ -168,9 +169,7 @@ def resolve_audited_arch(
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
             _refuse_unsupported_gpus(name, arch, errors)
             if not errors:
-                context.store.put_fact(
-                    CLEAN_FACT, _key(prepared, resolution, terms), pack_value(report)
-                )
+                write_fact(context.store, CLEAN_FACT, _key(prepared, resolution, terms), report)
                 _report_choices(prepared, chosen, resolution, excluded)
                 return _audited_arch(prepared, resolution, report, recorded, rounds)
             number = format_count(len(errors), "error")
@@ -182,9 +181,7 @@ def resolve_audited_arch(
             report = _relax_unused(report, now)
             if not any(finding.severity is Severity.ERROR for finding in report.findings):
                 terms = audit_terms(prepared, resolution, now)
-                context.store.put_fact(
-                    CLEAN_FACT, _key(prepared, resolution, terms), pack_value(report)
-                )
+                write_fact(context.store, CLEAN_FACT, _key(prepared, resolution, terms), report)
                 _report_choices(prepared, chosen, resolution, excluded)
                 return _audited_arch(prepared, resolution, report, now, rounds)
         if now == recorded:

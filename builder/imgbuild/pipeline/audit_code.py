@@ -22,10 +22,11 @@ from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import texts_key
 from imgbuild.audit.main_path import policy
-from imgbuild.audit.packages.library import Library, pack_value, read_fact
+from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.source.facts import ModuleFacts, OpaqueModule
 from imgbuild.cache.context import Context
+from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, LockStale
 from imgbuild.index.remote_wheel import LOCKED_PREFIX, BlockCache
@@ -225,7 +226,7 @@ def audit_code(packages: CodePackages, code: UserCode, store: Store, *, target: 
             ),
         )
         if not checked.absent:
-            store.put_fact(REPORT_FACT, key, pack_value(report))
+            write_fact(store, REPORT_FACT, key, report)
     return msgspec.structs.replace(report, target=target)
 
 

@@ -24,9 +24,10 @@ from imgbuild.audit.packages.base import (
     read_base,
     read_standalone,
 )
-from imgbuild.audit.packages.library import Library, pack_value, read_fact
+from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.index.candidates import FileRules
 from imgbuild.index.catalogue import FileCatalogue
@@ -120,7 +121,7 @@ def audit_lock(
     if report is None:
         with console.step(f"auditing {lock.target} for {arch}"):
             report = _LockAudit(lock, arch, inputs, drop=drop).run(terms, checks)
-        inputs.store.put_fact(REPORT_FACT, key, pack_value(report))
+        write_fact(inputs.store, REPORT_FACT, key, report)
     return report
 
 

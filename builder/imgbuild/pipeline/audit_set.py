@@ -20,13 +20,14 @@ from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS, AuditTerms
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.packages.environment import InstalledEnvironment
-from imgbuild.audit.packages.library import Library, pack_value, read_fact
+from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.packages.pinned import Pin, PinList, pick_wheels
 from imgbuild.audit.packages.reading import required_packages
 from imgbuild.audit.source import stdlib
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
+from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.index import pages
@@ -179,7 +180,7 @@ def _cached_report(
             return msgspec.structs.replace(report, target=request.terms.target)
     report, whole = make()
     if whole or request.offline:
-        store.put_fact(REPORT_FACT, complete if whole else offline, pack_value(report))
+        write_fact(store, REPORT_FACT, complete if whole else offline, report)
     return report
 
 

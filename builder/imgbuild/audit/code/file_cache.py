@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.audit.code.model import CodeText
-from imgbuild.audit.packages.library import pack_value, read_fact
+from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class FileCache:
         """Store the values that are new since the last call, and keep the values of other files."""
         for group, entries in self._new.items():
             self._stored[group] = {**self._entries(group), **entries}
-            self._store.put_fact(self._kind, group, pack_value(self._stored[group]))
+            write_fact(self._store, self._kind, group, self._stored[group])
         self._new.clear()
 
 

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from imgbuild.audit.binaries.elf import read_elf
-from imgbuild.audit.packages.library import pack_value, read_fact
 from imgbuild.audit.packages.published import published_facts
 from imgbuild.audit.packages.reading import reader_version
 from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
 from imgbuild.cpython.python_archive import archive_programs
 from imgbuild.deb.archive import read_deb
@@ -42,7 +42,7 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
         if libraries is None:
             with store.scratch() as folder:
                 libraries = tuple(_read_deb(locate(deb), folder / "files"))
-            store.put_fact(FACT, _key(deb), pack_value(libraries))
+            write_fact(store, FACT, _key(deb), libraries)
         return libraries
 
     by_deb = run_for_each(debs, _deb_libraries, threads=THREADS)
@@ -63,7 +63,7 @@ def read_standalone(
             for path, content in archive_programs(locate(archive), archive.file, python)
         ]
         facts = tuple(each for each in read_facts if each is not None)
-        store.put_fact(STANDALONE_FACT, _key(archive), pack_value(facts))
+        write_fact(store, STANDALONE_FACT, _key(archive), facts)
     return [*facts]
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 import msgspec
-from isal import isal_zlib
 
 from imgbuild import codec
 from imgbuild.audit.packages import advised, generated, loaded
@@ -50,10 +49,10 @@ from imgbuild.audit.packages.reading import (
 )
 from imgbuild.audit.packages.shortened import shorten_source
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts
+from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
 from imgbuild.index.remote_wheel import RangeClient
 from imgbuild.lock.resolution import Wheel
-from imgbuild.oci.content import INFLATE_ERROR
 from imgbuild.system.forked import processor_count
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import normalize_package, sha256
@@ -138,7 +137,7 @@ class LibraryWheel:
         if facts is None:
             facts = published.wheel(self.package, self.wheel.sha256)
             if facts is not None:
-                store.put_fact(PUBLISHED, key, pack_value(facts))
+                write_fact(store, PUBLISHED, key, facts)
         return facts
 
     @cached_property
@@ -435,7 +434,7 @@ class LibraryWheel:
             if stored is not None:
                 return stored
         value = read()
-        self._library.store.put_fact(kinds[-1], self.wheel.sha256, pack_value(value))
+        write_fact(self._library.store, kinds[-1], self.wheel.sha256, value)
         return value
 
     def _stored_value(self, kind: str, form: type[T], more: str = "") -> T | None:
@@ -447,9 +446,7 @@ class LibraryWheel:
 
     def _store_value(self, kind: str, value: object, more: str = "") -> None:
         key = f"{self.wheel.sha256} {reader_version()}{more}"
-        self._library.store.put_fact(
-            kind if self.is_local else kind + REMOTE_SUFFIX, key, pack_value(value)
-        )
+        write_fact(self._library.store, kind if self.is_local else kind + REMOTE_SUFFIX, key, value)
 
 
 class Library:
@@ -571,32 +568,13 @@ class Library:
         value = read_fact(self.store, kind, key, form)
         if value is None:
             value = read()
-            self.store.put_fact(kind, key, pack_value(value))
+            write_fact(self.store, kind, key, value)
         return value
 
     def save(self) -> None:
         """Store all facts that were read since the last call."""
         for library_wheel in self._library_wheels.values():
             library_wheel.save()
-
-
-def pack_value(value: object) -> bytes:
-    """Return `value` as compressed MessagePack."""
-    return bytes(isal_zlib.compress(msgspec.msgpack.encode(value), 1))
-
-
-def unpack_value(data: bytes, form: type[T]) -> T | None:
-    """Return the value that was passed to `pack_value`, or None for invalid data."""
-    try:
-        return msgspec.msgpack.decode(isal_zlib.decompress(data), type=form)
-    except (INFLATE_ERROR, msgspec.DecodeError):
-        return None
-
-
-def read_fact(store: Store, kind: str, key: str, form: type[T]) -> T | None:
-    """Return the fact that `pack_value` encoded, or None if it is missing or invalid."""
-    data = store.fact(kind, key)
-    return unpack_value(data, form) if data is not None else None
 
 
 def _sources(files: Iterable[str]) -> dict[str, str]:

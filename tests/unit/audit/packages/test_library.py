@@ -2,7 +2,7 @@
 
 import pytest
 
-from imgbuild.audit.packages.library import Library, pack_value, unpack_value
+from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.reading import find_modules, module_name, parse_metadata
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
@@ -149,12 +149,6 @@ def test_two_metadata_files_are_rejected(tmp_path, store):
     wheel, path = audited.wheel(tmp_path, "demo", "1.0", files)
     with pytest.raises(IntegrityError, match=r"one \.dist-info/METADATA, found 2"):
         _ = Library(store).wheel(wheel, path).index
-
-
-def test_packed_value_is_unpacked_unchanged():
-    assert unpack_value(pack_value({"a": (1, 2)}), dict[str, tuple[int, ...]]) == {"a": (1, 2)}
-    assert unpack_value(b"rubbish", dict[str, int]) is None
-    assert unpack_value(pack_value([1]), dict[str, int]) is None
 
 
 def test_progress_bar_counts_each_read_package_once(store, demo, tmp_path):
