@@ -185,6 +185,7 @@ def test_pages_work_without_javascript(site: Path, window: Browser) -> None:
         ({"packages": "torch==2.8.0+cu128"}, "cu128-verl0.6", "cu126-vllm"),
         ({"stack": "sglang"}, "cu130-sglang0.5.23", "cu130-vllm"),
         ({"cuda": "12.6"}, "cu126-vllm", "cu128-vllm"),
+        ({"until": "2025-10-31"}, "cu124-vllm", "cu130-vllm"),
         ({"python": "3.13"}, "cu130-vllm0.33.0", "cu130-vllm"),
         ({"driver": "580.64"}, "cu128-vllm", "cu130-vllm"),
         ({"driver": "580.65.06"}, "cu130-vllm", "nothing"),
