@@ -339,7 +339,7 @@ def test_content_security_policy_blocks_injected_scripts(site: Path, window: Bro
         (
             "cuda 13.0, torch 2.8.0",
             (
-                "torch 2.8.0 is built for CUDA 12.8 (it requires"
+                "torch 2.8.0 of the images is built for CUDA 12.8 (it requires"
                 " nvidia-cuda-runtime-cu12==12.8.90), not for CUDA 13.0"
             ),
         ),
