@@ -361,6 +361,8 @@ def test_content_security_policy_blocks_injected_scripts(site: Path, window: Bro
                 " images contain only wheels"
             ),
         ),
+        ("torch 2.6, torchvision 0.22", "torchvision 0.22.0 requires torch==2.7.0"),
+        ("cuda 12.9, torch 2.8", ""),  # a planned image, with a build of another index
         ("vllm>=0.8, torch 2.9", ""),
         ("deepspeed 0.19.3, vllm 0.8.5", ""),
     ],
