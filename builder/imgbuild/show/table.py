@@ -238,9 +238,13 @@ def highest_record(row: TableRow, *, brief: bool = False) -> str:
     best = max(runs, key=lambda run: (TIERS.index(run.tier), run.started))
     if not best.gpu:
         return best.tier
-    number = f"{len(best.gpu)} " if len(best.gpu) > 1 else ""
-    name = best.gpu[0].removeprefix("NVIDIA ").split()[0]
-    return f"{number}{name}" if brief else f"{number}{name} {best.started[:7]}"
+    return gpu_label(best) if brief else f"{gpu_label(best)} {best.started[:7]}"
+
+
+def gpu_label(run: RecordedRun) -> str:
+    """Return the number and the model of the GPUs of a run, such as "2 H200"."""
+    number = f"{len(run.gpu)} " if len(run.gpu) > 1 else ""
+    return f"{number}{run.gpu[0].removeprefix('NVIDIA ').split()[0]}"
 
 
 def runs_on_gpu(row: TableRow, gpu: str) -> list[RecordedRun]:
