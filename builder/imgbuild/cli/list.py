@@ -258,7 +258,7 @@ class RowMatcher:
             return ""
         shown = [table.add_images(self._project, row) for row in rows]
         runs = (run for row in shown for image in row.images for run in image.runs)
-        labels = sorted({table.gpu_label(run) for run in runs if run.gpu and run.good})
+        labels = sorted({run.gpu_models for run in runs if run.gpu and run.good})
         if any(table.runs_on_gpu(row, self._filters.tested) for row in shown) or not labels:
             return ""
         return f": tests passed only on {', '.join(labels)}"

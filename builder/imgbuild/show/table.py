@@ -238,13 +238,7 @@ def highest_record(row: TableRow, *, brief: bool = False) -> str:
     best = max(runs, key=lambda run: (TIERS.index(run.tier), run.started))
     if not best.gpu:
         return best.tier
-    return gpu_label(best) if brief else f"{gpu_label(best)} {best.started[:7]}"
-
-
-def gpu_label(run: RecordedRun) -> str:
-    """Return the number and the model of the GPUs of a run, such as "2 H200"."""
-    number = f"{len(run.gpu)} " if len(run.gpu) > 1 else ""
-    return f"{number}{run.gpu[0].removeprefix('NVIDIA ').split()[0]}"
+    return best.gpu_models if brief else f"{best.gpu_models} {best.started[:7]}"
 
 
 def runs_on_gpu(row: TableRow, gpu: str) -> list[RecordedRun]:
