@@ -185,6 +185,7 @@ def test_pages_work_without_javascript(site: Path, window: Browser) -> None:
         ({"packages": "torch==2.8.0+cu128"}, "cu128-verl0.6", "cu126-vllm"),
         ({"stack": "sglang"}, "cu130-sglang0.5.23", "cu130-vllm"),
         ({"cuda": "12.6"}, "cu126-vllm", "cu128-vllm"),
+        ({"until": "2025-10-31"}, "cu124-vllm", "cu130-vllm"),
         ({"python": "3.13"}, "cu130-vllm0.33.0", "cu130-vllm"),
         ({"driver": "580.64"}, "cu128-vllm", "cu130-vllm"),
         ({"driver": "580.65.06"}, "cu130-vllm", "nothing"),
@@ -338,7 +339,7 @@ def test_content_security_policy_blocks_injected_scripts(site: Path, window: Bro
         (
             "cuda 13.0, torch 2.8.0",
             (
-                "torch 2.8.0 is built for CUDA 12.8 (it requires"
+                "torch 2.8.0 of the images is built for CUDA 12.8 (it requires"
                 " nvidia-cuda-runtime-cu12==12.8.90), not for CUDA 13.0"
             ),
         ),
@@ -360,6 +361,8 @@ def test_content_security_policy_blocks_injected_scripts(site: Path, window: Bro
                 " images contain only wheels"
             ),
         ),
+        ("torch 2.6, torchvision 0.22", "torchvision 0.22.0 requires torch==2.7.0"),
+        ("cuda 12.9, torch 2.8", ""),  # a planned image, with a build of another index
         ("vllm>=0.8, torch 2.9", ""),
         ("deepspeed 0.19.3, vllm 0.8.5", ""),
     ],

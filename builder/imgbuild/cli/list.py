@@ -252,6 +252,17 @@ class RowMatcher:
         own = f"GPU {self._filters.gpu} has compute capability {self._model.capability}"
         return f": {own}, but images require at least {lowest}"
 
+    def tested_gpus(self, rows: Iterable[TableRow]) -> str:
+        """Return the GPUs of all passed tests of `rows`, if none was on the GPU of `--tested`."""
+        if self._filters.tested is None:
+            return ""
+        shown = [table.add_images(self._project, row) for row in rows]
+        runs = (run for row in shown for image in row.images for run in image.runs)
+        labels = sorted({run.gpu_models for run in runs if run.gpu and run.good})
+        if any(table.runs_on_gpu(row, self._filters.tested) for row in shown) or not labels:
+            return ""
+        return f": tests passed only on {', '.join(labels)}"
+
     def _fitting_images(self, row: TableRow) -> list[TargetFit]:
         """Return the images of the row that run on the GPU and the driver in the filters."""
         if row.target not in self._fits:
@@ -505,7 +516,9 @@ def list_targets(
                 shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
             rows.append(shown)
     if not rows:
-        raise filters.nothing_selected(read, arches, project, matcher.too_old(every))
+        raise filters.nothing_selected(
+            read, arches, project, matcher.too_old(every) or matcher.tested_gpus(every)
+        )
     if order == "size":
         rows.sort(key=lambda row: table.pull_size(row) or sys.maxsize)
     if runs:

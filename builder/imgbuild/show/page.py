@@ -24,6 +24,11 @@ FLASHINFER = {
     "jit": "kernels compiled at first use",
     "prebuilt": "compiled kernels from a wheel",
 }
+NO_REGISTRY = "HOST/REPOSITORY"  # in commands, if the matrix has no registry
+NO_REGISTRY_NOTE = (
+    "No registry is set, so nothing can be pulled: build the image, or push it to a repository of"
+    " your own, and set `registry: HOST/REPOSITORY` in matrix.yaml."
+)
 GPUS = 8  # of a node, in the examples
 LABEL = 14  # columns of a label, the space after it included
 # Packages that are named in addition to the pins, where they are locked.
@@ -175,13 +180,13 @@ def _commands(
     yield f"imgbuild build {name} --format sif"
     launch = f"torchrun --standalone --nproc-per-node {GPUS}" if has_torch else "python"
     yield f"imgbuild slurm {name} --gpus {GPUS} -- {launch} train.py > job.sh"
-    place = registry or "HOST/REPOSITORY"
+    place = registry or NO_REGISTRY
     if not registry:
         yield f"imgbuild push {name} {place}"
     job = f"imgbuild render {name} --format k8s-job --gpus {GPUS} --registry {place}"
     yield f"{job} -- {launch} train.py > job.yaml"
-    yield f"docker pull {place}@{target_digests.digest if registry else 'DIGEST'}"
     if registry:
+        yield f"docker pull {place}@{target_digests.digest}"
         yield f"apptainer pull {name}.sif docker://{registry}@{target_digests.digest}"
 
 
@@ -204,6 +209,8 @@ def page_lines(page: TargetPage) -> Iterator[str]:
     yield "Commands"
     for command in page.commands:
         yield from _command(command)
+    if any(NO_REGISTRY in command for command in page.commands):
+        yield from _wrap_text(NO_REGISTRY_NOTE, INDENT)
     if page.images:
         name = shlex.quote(row.target)
         parts = "--guide, --tests, --layers, --packages, --history"

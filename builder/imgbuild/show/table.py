@@ -238,9 +238,7 @@ def highest_record(row: TableRow, *, brief: bool = False) -> str:
     best = max(runs, key=lambda run: (TIERS.index(run.tier), run.started))
     if not best.gpu:
         return best.tier
-    number = f"{len(best.gpu)} " if len(best.gpu) > 1 else ""
-    name = best.gpu[0].removeprefix("NVIDIA ").split()[0]
-    return f"{number}{name}" if brief else f"{number}{name} {best.started[:7]}"
+    return best.gpu_models if brief else f"{best.gpu_models} {best.started[:7]}"
 
 
 def runs_on_gpu(row: TableRow, gpu: str) -> list[RecordedRun]:

@@ -45,7 +45,7 @@ def run_rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
         HEAD,
         *(
             (
-                _models(run),
+                run.gpu_models or NO_GPU,
                 run.tier,
                 str(run.passed),
                 str(run.failed),
@@ -128,13 +128,6 @@ def failure_lines(runs: Sequence[RecordedRun]) -> list[str]:
 
 def _tier(run: RecordedRun) -> int:
     return TIERS.index(run.tier)
-
-
-def _models(run: RecordedRun) -> str:
-    """Return the GPUs of a run without memory and form factor, such as "2 H100"."""
-    names = [name.removeprefix("NVIDIA ").partition(" ")[0] for name in run.gpu]
-    kinds = {name: names.count(name) for name in sorted(names)}
-    return " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items()) or NO_GPU
 
 
 def _gpus(run: RecordedRun) -> str:

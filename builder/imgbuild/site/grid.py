@@ -113,17 +113,10 @@ def gpu_results(runs: Iterable[RecordedRun]) -> GpuResults:
     """Return the GPUs on which tiers passed, and the tiers that failed."""
     passed: dict[str, list[RecordedRun]] = {}
     failed: dict[str, list[RecordedRun]] = {}
-    for run in sorted(runs, key=lambda run: (len(run.gpu), numbered_gpus(run))):
-        name = numbered_gpus(run)
+    for run in sorted(runs, key=lambda run: (len(run.gpu), run.gpu_models)):
+        name = run.gpu_models
         if not run.good:
             failed.setdefault(f"{run.tier} failed{f' on {name}' if name else ''}", []).append(run)
         elif name:
             passed.setdefault(name, []).append(run)
     return GpuResults(passed=passed, failed=failed)
-
-
-def numbered_gpus(run: RecordedRun) -> str:
-    """Return the GPUs of a run without manufacturer and memory, such as "H100", "2 H100", or ""."""
-    number = f"{len(run.gpu)} " if len(run.gpu) > 1 else ""
-    names = dict.fromkeys(name.removeprefix("NVIDIA ").split()[0] for name in run.gpu if name)
-    return number + " and ".join(names)

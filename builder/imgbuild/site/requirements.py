@@ -15,6 +15,17 @@ from imgbuild.smoke.records import LISTED_PACKAGES
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, Sha256, environment_markers, normalize_package
 
+# Packages that users name beside the main packages, and whose versions belong to those of torch or
+# transformers.
+COMPANIONS = (
+    "torchvision",
+    "torchaudio",
+    "xformers",
+    "torchao",
+    "peft",
+    "accelerate",
+    "tokenizers",
+)
 EXTRA = re.compile(r"""\bextra == ["']([A-Za-z0-9._-]+)["']""")
 
 
@@ -24,6 +35,7 @@ def main_package_requirements(
     """Return the requirements and extras with versions, by main package and version."""
     main = {
         *LISTED_PACKAGES,
+        *COMPANIONS,
         *(package for each in targets if each.lock for package in each.row.pins),
     }
     by_package: dict[str, dict[str, tuple[str, ...]]] = {}

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from imgbuild.show.page import PageImage
-from imgbuild.site.grid import numbered_gpus
 from imgbuild.site.model import SiteTarget
 from imgbuild.smoke.records import RecordedRun, runs_by_other_digest
 from imgbuild.smoke.result import CaseMessage
@@ -75,7 +74,7 @@ def lines_by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine
     groups: dict[str, list[TestLine]] = {}
     for target in targets:
         for line in test_lines(target):
-            groups.setdefault(numbered_gpus(line.run) or NO_GPU, []).append(line)
+            groups.setdefault(line.run.gpu_models or NO_GPU, []).append(line)
     names = sorted(groups, key=lambda name: (name == NO_GPU, name.lstrip("0123456789 "), name))
     return [(name, sorted(groups[name], key=_order)) for name in names]
 

@@ -107,6 +107,13 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.result == "pass"
 
     @property
+    def gpu_models(self) -> str:
+        """The GPUs without manufacturer and memory, such as "2 H100", or "" without a GPU."""
+        names = [name.removeprefix("NVIDIA ").partition(" ")[0] for name in self.gpu if name]
+        kinds = {name: names.count(name) for name in sorted(names)}
+        return " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items())
+
+    @property
     def gpus(self) -> str:
         """The GPUs with their numbers, such as "2 NVIDIA H200", or "" for tiers without GPUs."""
         kinds = sorted(Counter(self.gpu).items())

@@ -88,6 +88,12 @@ def test_targets_are_filtered_by_the_date_of_their_packages() -> None:
         CliRunner().invoke(app, ["list", "--as-of", "20"], catch_exceptions=False)
 
 
+def test_gpus_of_tests_are_named_if_no_target_was_tested_on_a_gpu() -> None:
+    words = ["list", "--tested", "A100", "--matrix", str(ROOT / "matrix.yaml")]
+    with pytest.raises(NothingSelected, match=r"--tested A100: tests passed only on .*, H200"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+
+
 @pytest.mark.usefixtures("project")
 def test_unknown_target_is_refused() -> None:
     done = CliRunner().invoke(app, ["list", "cu124"])

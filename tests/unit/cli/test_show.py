@@ -48,6 +48,8 @@ def test_page_of_an_image_has_digest_size_tests_and_commands(
     for line in (job, f"imgbuild push {TARGET} HOST/REPOSITORY", pod):
         assert line in " ".join(each.strip() for each in commands).replace(" \\ ", " ")
         assert f"    {line}" in guide_lines
+    assert "No registry is set, so nothing can be pulled" in done.stdout
+    assert "docker pull" not in done.stdout
     (page,) = json.loads(imgbuild("show", TARGET, "--json").stdout)
     assert page["digest"] == sample.target_digests.digest
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]

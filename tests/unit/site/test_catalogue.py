@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from imgbuild.matrix import project_paths
-from imgbuild.site import browser_data, catalogue, grid, pages, requirements, test_runs
+from imgbuild.site import browser_data, catalogue, grid, limits, pages, requirements, test_runs
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget, UpdateCost
@@ -242,6 +242,35 @@ def test_failed_case_of_a_run_is_shown(example_site: SiteCatalogue) -> None:
     for page in ("tests.html", "targets/cu130-vllm.html"):
         text = shown[page].decode()
         assert "<strong>Failed: trl rloo</strong> no loss &lt;is&gt; reported" in text
+
+
+def test_pages_without_a_registry_name_one_page_with_what_to_do(
+    example_site: SiteCatalogue,
+) -> None:
+    without = msgspec.structs.replace(example_site, registry="")
+    shown = dict(pages.site_pages(without, HISTORY))
+    start = shown["start.html"].decode()
+    assert "<strong>No registry is set for this site</strong>" in start
+    assert "start the workflow <code>nightly</code>" in start
+    for path, data in shown.items():
+        if path.startswith("targets/") and b"#digests" in data:
+            assert b"../start.html#get" in data, path
+            assert b"docker pull @" not in data
+    assert b"No registry is set" not in dict(pages.site_pages(example_site, HISTORY))["start.html"]
+
+
+def test_limits_of_the_catalogue_follow_from_its_test_records(example_site: SiteCatalogue) -> None:
+    found = limits.catalogue_limits(with_failed_run(example_site, "cu130-vllm"))
+    assert "cu130-vllm" in found.failed
+    assert "cu130-vllm" not in limits.catalogue_limits(example_site).failed
+    untested = dict(found.untested)
+    assert len(untested[Arch.ARM64]) == found.numbers[Arch.ARM64]
+    assert "H200" in found.gpus
+    text = dict(pages.site_pages(example_site, HISTORY))["limits.html"].decode()
+    assert "<h2 id=security>Security" in text
+    for line in limits.limit_texts().splitlines():
+        if line.startswith("- Licences"):
+            assert line.removeprefix("- ") in text
 
 
 def test_skipped_cases_are_listed_by_reason(example_site: SiteCatalogue) -> None:

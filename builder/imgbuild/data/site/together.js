@@ -58,14 +58,15 @@
       const numbers = given.read.map(request => having(data, request))
         .reduce((left, right) => left.filter(number => right.includes(number)));
       const targets = distinct(numbers.map(number => data.targets[data.images[number].target]));
-      const { obstacles, impossible, outside, defects, decisive: recordedReason } = reasons(data, given.read);
+      const { obstacles, impossible: excluded, outside, defects, decisive: recordedReason } = reasons(data, given.read);
       const against = targets.length ? [] : obstacles;
       const recorded = [...against, ...targets.length ? [] : defects];
       const rows = planned(data, given.read);
+      const impossible = excluded && !rows.length; // a planned row has a build of another index
       const remarks = targets.length ? [] : notes(data, given.read);
       // The requirements of packages on Python are only in notes.
       const python = given.read.some(({ name }) => name === "python") && remarks.find(({ text }) => /requires Python/.test(text));
-      const decisive = recordedReason || (python ? python.text : "");
+      const decisive = rows.length ? "" : recordedReason || (python ? python.text : "");
       const stops = targets.length ? [] : additions(data, given.read);
       show([
         heading(targets.length ? presence(given.read, targets)
@@ -163,8 +164,9 @@
     };
   }
 
-  /** Reasons about the CUDA release of torch come first, then those about torch. */
-  const rank = text => (/ for CUDA /.test(text) ? 0 : / torch[=<>!~]/.test(text) ? 1 : 2);
+  /** First the CUDA release of torch, then torch, then what one requires of the other. */
+  const rank = text => (/ for CUDA /.test(text) ? 0 : / torch[=<>!~]/.test(text) ? 1
+    : / requires .*; .* requires /.test(text) ? 3 : 2);
 
   /** Why a version, or what both require, excludes all versions that `other` allows: reasons of one kind. */
   function exclusions(data, request, version, other, kind) {
@@ -189,7 +191,7 @@
     const torch = name === "torch" ? version : pin ? pin.slice(7) : "";
     const built = ((data.requires.torch || {})[torch] || []).find(line => TOOLKIT.test(line));
     if (!wanted || !built || allows(wanted, TOOLKIT.exec(built)[1])) return [];
-    const subject = name === "torch" ? `torch ${version} is` : `${name} ${version} requires ${pin}, which is`;
+    const subject = name === "torch" ? `torch ${version} of the images is` : `${name} ${version} requires ${pin}, which is`;
     return [{
       kind: "obstacle",
       text: `${subject} built for CUDA ${TOOLKIT.exec(built)[1]} (it requires ${built}), not for CUDA ${wanted.specifier.replace(/^==|\.\*$/g, "")}`,
