@@ -30,7 +30,7 @@ from imgbuild.values import normalize_package
 
 
 class Level(enum.IntEnum):
-    """How certain it is that a scope runs. A lower level is more certain."""
+    """The certainty with which a scope runs. A lower level is more certain."""
 
     CERTAIN = 0  # all conditions on the path hold in this package set
     LIKELY = 1  # a method of an object that is constructed

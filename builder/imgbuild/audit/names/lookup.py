@@ -209,7 +209,7 @@ def _has_getattr_class(facts: ModuleFacts) -> bool:
 
 
 def _is_torch_name(module: str, name: str) -> bool:
-    """Return whether torch's compiled code adds this name, as it adds `torch.cuda.FloatTensor`."""
+    """Return whether torch's compiled code adds this name, such as `torch.cuda.FloatTensor`."""
     return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
 
 
