@@ -145,7 +145,6 @@ class _Linker:
         yield self._finding(package, facts, ConflictRelation.LIBRARY, other, library, text, remedy)
 
     def _is_certainly_missing(self, library: str) -> bool:
-        """Return whether a library is certainly missing, even in a partial package set."""
         owner = self._known.provider(library)
         there = bool(owner) and self._package_set.version(owner) is not None
         return there or bool(self._map.similar_libraries(library))

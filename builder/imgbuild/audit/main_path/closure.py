@@ -252,7 +252,6 @@ class _PathWalk:
             self._queue.append(place)
 
     def _follow_module(self, name: str, how: Reached) -> None:
-        """Follow the import of `name`, which runs the top level of the module and its parents."""
         at = ""
         for part in name.split("."):
             at = f"{at}.{part}" if at else part

@@ -355,7 +355,6 @@ def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None
 
 
 def _imported_names(home: ModuleFacts, definition: Class) -> Iterable[str]:
-    """Return the names that import statements in a class body bind."""
     return [line.bound for line in module_index(home).scoped.get(definition.name, ())]
 
 

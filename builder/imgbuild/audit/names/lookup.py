@@ -187,7 +187,6 @@ def search_module(
 
 
 def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
-    """Return whether the module's `__getattr__` certainly rejects a name."""
     read = module_sources(modules)
     return read is not None and read.attribute_raises(facts, name)
 

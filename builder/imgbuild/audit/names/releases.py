@@ -348,7 +348,6 @@ def package_name(module: str) -> str:
 
 
 def _parent_packages(module: str) -> Iterator[str]:
-    """Yield a module, followed by its parent packages."""
     while module:
         yield module
         module = module.rpartition(".")[0]
