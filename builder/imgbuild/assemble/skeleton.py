@@ -130,7 +130,6 @@ def _user_packages(recipe: UserPackages) -> Iterator[LayerMember]:
 
 
 def _constraints(recipe: UserPackages) -> LayerMember:
-    """Return the constraints file, with which pip keeps the versions of the image's packages."""
     versions = sorted(item for item in recipe.versions.items() if item[0] not in UNCONSTRAINED)
     lines = "".join(f"{name}=={version}\n" for name, version in versions)
     return _file(f"{HOME}/constraints.txt", lines)

@@ -145,7 +145,6 @@ def find_advisories(path: Path, packages: Sequence[InstalledSource]) -> SourceAn
 
 
 def _read_report(path: Path) -> tuple[str, ReportEntries]:
-    """Read the report `path`, and identify the scanner by a key that only its reports contain."""
     keys = codec.read_document(path, dict[str, msgspec.Raw], what=REPORT_KIND, hint=HINT)
     for key, (scanner, form, entries) in FORMS.items():
         if key in keys:

@@ -426,7 +426,6 @@ def _packed_index(url: str, digest: str, context: Context) -> bytes:
 
 
 def _verified_release(data: bytes, url: str, store: Store) -> dict[str, str]:
-    """Return the fields in the signed part of `InRelease`, after verification of the signature."""
     gpgv = process.find_program("gpgv", remedy=REMEDY)
     keyring = next((path for path in KEYRINGS if path.exists()), None)
     if keyring is None:

@@ -163,7 +163,6 @@ class _TarStream:
             raise self._damage_error(error) from error
 
     def extractfile(self, info: tarfile.TarInfo) -> IO[bytes] | None:
-        """Return the content of `info`, which must be read before the next member."""
         return self._tar.extractfile(info)
 
     def content(self, info: tarfile.TarInfo) -> bytes:

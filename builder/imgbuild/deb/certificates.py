@@ -101,7 +101,6 @@ def _canonical_name(name: bytes) -> bytes:
 
 
 def _children(data: bytes) -> list[tuple[int, bytes]]:
-    """Return the tag and the content of each element in DER data."""
     result, place = [], 0
     while place < len(data):
         tag, length, place = data[place], data[place + 1], place + 2

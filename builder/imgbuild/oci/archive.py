@@ -117,7 +117,6 @@ def full_reference(tag: str) -> str:
 def _contents(
     layout: Layout, arch: Arch | None, form: Format, tag: str
 ) -> tuple[dict[str, bytes], dict[Digest, Bytes]]:
-    """Return the contents of the archive's documents by file name, and the sizes of its blobs."""
     chosen = dict(layout.images) if arch is None else {arch: layout.image(arch)}
     if form == "docker-archive" and len(chosen) > 1:
         message = f"a docker-archive has one architecture; {layout.path} has {', '.join(chosen)}"

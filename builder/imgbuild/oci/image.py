@@ -334,7 +334,10 @@ def _layers(blobs: Iterable[BlobLocation], diff_ids: Iterable[Digest]) -> tuple[
 
 
 def _docker_save_image(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
-    """Return the image in an archive from an older `docker save`, without digests as file names."""
+    """Return the image in an archive from an older `docker save`.
+
+    File names in such an archive are not digests.
+    """
     if not holder.has(LISTING_FILE):
         message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING_FILE}"
         raise InputError(message, hint=HINT)

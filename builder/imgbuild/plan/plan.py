@@ -271,7 +271,6 @@ def published_layers(lock: Lock) -> frozenset[Digest]:
 
 
 def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
-    """Return the recipes and layer names of a target that is not an extension."""
     resolution = lock.arch[arch]
     settings = lock.settings
     below = _base_layers(lock, arch, resolution)
@@ -311,7 +310,6 @@ def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
 def _extension_recipes(
     lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]
 ) -> list[tuple[str, Recipe]]:
-    """Return the recipes of the layers that an extension adds on top of `below`."""
     resolution, extends = lock.arch[arch], lock.extends
     if extends is None:
         return []
@@ -494,7 +492,6 @@ def _tools(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Re
 
 
 def _split_debs(resolution: Resolution) -> tuple[tuple[Deb, ...], tuple[Deb, ...]]:
-    """Return the Debian packages of the base, and the interactive tools."""
     names = frozenset(resolution.tools or ())
     base = tuple(deb for deb in resolution.debs if deb.package not in names)
     return base, tuple(deb for deb in resolution.debs if deb.package in names)

@@ -132,7 +132,6 @@ class FlatTree:
         yield END
 
     def _files(self) -> dict[tuple[int, int], tuple[TreeNode, list[str]]]:
-        """Return the node and all paths of each file, by the layer and member with the content."""
         files_by_source: dict[tuple[int, int], tuple[TreeNode, list[str]]] = {}
         for path, node in self.tree.iterate_paths():
             if node.kind == "file":

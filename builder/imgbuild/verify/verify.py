@@ -150,7 +150,6 @@ class Verification:
         checklist.run("rebuild", again, option=options_by_check["rebuild"])
 
     def _run_without_lock(self) -> None:
-        """Run the checks that need no lock, and record the other checks as not made."""
         options_by_check = self.wanted.options_by_check
         self.checklist.run("image", _refuse_without_lock)
         if self.wanted.whole:

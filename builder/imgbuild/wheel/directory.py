@@ -138,7 +138,6 @@ def _records(data: bytes, count: int, label: str) -> list[DirectoryEntry]:
 
 
 def _record(data: bytes, at: int, label: str) -> tuple[DirectoryEntry, int]:
-    """Return the entry at offset `at`, and the offset of the next entry."""
     (_, _, system, _, _, flags, method, _, _, crc, compressed, size, name_length, extra_length,
      comment_length, disk, _, external, start) = CENTRAL.unpack_from(data, at)  # fmt: skip
     name_at = at + CENTRAL.size

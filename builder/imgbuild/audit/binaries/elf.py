@@ -337,7 +337,6 @@ def _string(text: bytes, offset: int) -> str:
 
 
 def _dynamic_entries(data: bytes, text: bytes) -> dict[int, list[str]]:
-    """Map each tag of the dynamic section to the strings of its entries."""
     strings: dict[int, list[str]] = {NEEDED: [], SONAME: [], RPATH: [], RUNPATH: []}
     for tag, value in DYNAMIC.iter_unpack(data):
         if tag == 0:

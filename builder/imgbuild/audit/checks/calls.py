@@ -259,7 +259,6 @@ def _is_for_other_device(fact: Call | Attribute) -> bool:
 
 
 def _is_missing_from_module(what: Meaning) -> bool:
-    """Return whether a module certainly lacks a name."""
     holder = what.holder.definition if what.holder is not None else None
     return what.found.state == "absent" and isinstance(holder, ModuleFacts)
 
@@ -295,7 +294,6 @@ def _is_bound(package_set: ImportablePackages, fact: Call, what: Meaning) -> boo
 
 
 def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
-    """Return whether the object may be an instance of a subclass that overrides the method."""
     holder, method = what.holder, what.found.definition
     if holder is None or holder.exact or holder.home is None or not isinstance(method, Function):
         return False

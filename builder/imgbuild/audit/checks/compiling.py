@@ -73,7 +73,6 @@ def _module_findings(
 
 
 def _is_compiler_call(facts: ModuleFacts, call: Call) -> bool:
-    """Return whether the callee is one of torch's compilers, according to the module's imports."""
     first, _, rest = call.callee.partition(".")
     for line in facts.imports:
         if line.bound != first or line.scope not in ("", call.scope):

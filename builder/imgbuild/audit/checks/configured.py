@@ -34,7 +34,6 @@ def check_configured_targets(package_set: ImportablePackages, path: MainPath) ->
 
 
 def _is_absent(package_set: ImportablePackages, target: str) -> bool:
-    """Return whether a dotted name is certainly undefined in an installed package."""
     module, _, name = target.rpartition(".")
     if package_set.owner(module.partition(".")[0]) is None:
         return False

@@ -88,7 +88,6 @@ def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
 def _users(
     package_set: PackageSet, path: MainPath, modules: frozenset[str]
 ) -> dict[str, FindingPlace]:
-    """Map each module to a place that imports it, preferably on the main path."""
     users: dict[str, FindingPlace] = {}
     for facts in path.module_facts(package_set):
         name = facts.module

@@ -145,7 +145,6 @@ class _Linker:
         yield self._finding(package, facts, ConflictRelation.LIBRARY, other, library, text, remedy)
 
     def _is_certainly_missing(self, library: str) -> bool:
-        """Return whether a library is certainly missing, even in a partial package set."""
         owner = self._known.provider(library)
         there = bool(owner) and self._package_set.version(owner) is not None
         return there or bool(self._map.similar_libraries(library))
@@ -292,7 +291,7 @@ class _Linker:
 
 
 def lacks_version(candidates: Sequence[ElfFacts], version: str, glibc: str) -> bool:
-    """Return whether none of `candidates`, the files found for a library, has a symbol version.
+    """Return whether none of `candidates`, the files of a library, has the symbol version.
 
     `glibc` is the version in the base, or "" if unknown. A library without symbol versions is
     accepted, because the dynamic linker only warns about it.
@@ -437,7 +436,7 @@ class LoadedBinaries:
 
 
 def is_hidden(guards: Iterable[Guard]) -> bool:
-    """Return whether a statement may not run, or its exceptions are caught."""
+    """Return whether a statement may be skipped, or its exceptions are caught."""
     return any(guard.kind in HIDING_GUARDS for guard in guards)
 
 

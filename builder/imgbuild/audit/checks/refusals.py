@@ -124,7 +124,6 @@ def _raising_statements(facts: ModuleFacts) -> Iterator[_Step]:
 def _calls(
     package_set: PackageSetView, facts: ModuleFacts, raising: _RaisingDefinitions
 ) -> Iterator[_Step]:
-    """Yield the calls of callables that may raise, at the top level and in class bodies."""
     here = module_scopes(facts)
     for scope in here.scopes_run_by(""):
         for call in here.calls.get(scope, ()):
@@ -296,7 +295,6 @@ class _RaisingDefinitions:
         return self._known[key]
 
     def _called_functions(self, lookup: LookupResult) -> Iterator[tuple[ModuleFacts, Function]]:
-        """Yield the functions that run when a definition is called."""
         definition, home = lookup.definition, lookup.home
         if isinstance(definition, Function) and home is not None:
             yield home, definition

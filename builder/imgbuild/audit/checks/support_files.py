@@ -169,7 +169,7 @@ def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
 
 
 def _name_declarations(package_set: PackageSet, package: str) -> Iterator[SupportDeclaration]:
-    """Yield the torch release in the local part of a version.
+    """Yield a declaration for the torch release in the local part of a package's version.
 
     An example is `flashinfer_python-0.2.5+cu124torch2.6`.
     """

@@ -30,7 +30,7 @@ from imgbuild.values import normalize_package
 
 
 class Level(enum.IntEnum):
-    """How certain it is that a scope runs. A lower level is more certain."""
+    """The certainty with which a scope runs. A lower level is more certain."""
 
     CERTAIN = 0  # all conditions on the path hold in this package set
     LIKELY = 1  # a method of an object that is constructed
@@ -252,7 +252,6 @@ class _PathWalk:
             self._queue.append(place)
 
     def _follow_module(self, name: str, how: Reached) -> None:
-        """Follow the import of `name`, which runs the top level of the module and its parents."""
         at = ""
         for part in name.split("."):
             at = f"{at}.{part}" if at else part

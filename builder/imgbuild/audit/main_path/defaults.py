@@ -314,7 +314,6 @@ class _DefaultWalk:
     # -- expressions
 
     def value(self, node: ast.expr) -> object:
-        """Return the value of an expression. Calls in the expression are followed."""
         match node:
             case ast.Constant():
                 return node.value if isinstance(node.value, _PLAIN_TYPES) else UNKNOWN

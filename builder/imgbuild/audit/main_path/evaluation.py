@@ -423,7 +423,6 @@ class Evaluation(Execution):
         return None
 
     def _is_changed(self, called: FunctionValue) -> bool:
-        """Return whether decorators of a top-level function may change the result of a call."""
         node = called.node
         if isinstance(node, ast.Lambda) or called.frame.outer is not None or called.frame.names:
             return False  # its decorators were applied when it was defined

@@ -143,7 +143,6 @@ def _apply_bool(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) 
 
 
 def _apply_isinstance(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -> object:
-    """Return the result of `isinstance`, for plain values and builtin types."""
     if len(arguments) != 2 or not is_fully_known(arguments[0]):
         return UNKNOWN
     classes = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)

@@ -52,7 +52,6 @@ class ModuleTree:
 
     @functools.cached_property
     def _globals(self) -> frozenset[str]:
-        """The names that functions declare as global."""
         declared = _GLOBAL.findall(self._text)
         return frozenset(name for names in declared for name in names.replace(" ", "").split(","))
 

@@ -163,7 +163,7 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
 
 
 def _is_enumeration(modules: Modules, chain: Iterable[LookupResult]) -> bool:
-    """Return whether all unread bases of a class are enumerations or types (user code only)."""
+    """Return whether the unread bases of a user's class are enumerations, str or int."""
     bases = {each.trace[0] if each.trace else "" for each in chain if each.definition is None}
     is_readable = bases <= {*_ENUMERATIONS, "str", "int"} and not bases.isdisjoint(_ENUMERATIONS)
     return is_readable and module_sources(modules) is not None
@@ -355,7 +355,6 @@ def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None
 
 
 def _imported_names(home: ModuleFacts, definition: Class) -> Iterable[str]:
-    """Return the names that import statements in a class body bind."""
     return [line.bound for line in module_index(home).scoped.get(definition.name, ())]
 
 

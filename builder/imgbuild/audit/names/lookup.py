@@ -187,7 +187,6 @@ def search_module(
 
 
 def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
-    """Return whether the module's `__getattr__` certainly rejects a name."""
     read = module_sources(modules)
     return read is not None and read.attribute_raises(facts, name)
 
@@ -209,7 +208,7 @@ def _has_getattr_class(facts: ModuleFacts) -> bool:
 
 
 def _is_torch_name(module: str, name: str) -> bool:
-    """Return whether torch's compiled code adds this name, as it adds `torch.cuda.FloatTensor`."""
+    """Return whether torch's compiled code adds this name, such as `torch.cuda.FloatTensor`."""
     return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
 
 

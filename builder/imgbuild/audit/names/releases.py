@@ -278,7 +278,10 @@ def symbol_existence(name: str) -> Existence | None:
 
 
 def name_owner(name: str) -> str:
-    """Return the package with this import name, or the only package with this class, or ""."""
+    """Return the package with this import name or this class.
+
+    Returns "" if there is no such package, or if several packages define the class.
+    """
     for package in load_package_names().values():
         if name in package.arguments or name in package.members:
             return package.package
@@ -339,7 +342,7 @@ def exporting_package(name: str) -> str:
 
 
 def distribution_of_module(module: str) -> str:
-    """Return what to install for a module: a package, possibly with installation notes."""
+    """Return the package to install for a module, possibly followed by installation notes."""
     names = load_name_table().import_names
     distributions = (names[path] for path in _parent_packages(module) if path in names)
     return next(distributions, normalize_package(module.partition(".")[0]))
@@ -351,7 +354,6 @@ def package_name(module: str) -> str:
 
 
 def _parent_packages(module: str) -> Iterator[str]:
-    """Yield a module, followed by its parent packages."""
     while module:
         yield module
         module = module.rpartition(".")[0]

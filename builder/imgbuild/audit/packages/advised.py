@@ -88,7 +88,6 @@ def _modules(body: Sequence[ast.stmt], root: str) -> tuple[str, ...]:
 
 
 def _extras(handler: ast.ExceptHandler, package: str) -> list[str]:
-    """Return the extras of a package in a handler's installation instructions."""
     texts = [
         part.value.translate(_QUOTES)
         for part in walk_tree(handler)

@@ -150,7 +150,6 @@ def _read_virtual_environment(root: Path, python: str | None, *, named: bool) ->
 
 
 def _interpreter_place(program: Path) -> _EnvironmentPlace:
-    """Run an interpreter to get its version and folders, and return its environment."""
     command = [str(program), "-I", "-S", "-c", _PROBE]
     try:
         result = process.run_command(command)

@@ -289,7 +289,6 @@ def _file_lists(wheels: Sequence[PublishedWheelFacts]) -> tuple[FileList, ...]:
 
 
 def _share_values(wheels: Sequence[Mapping[str, T]]) -> tuple[tuple[str, T, WheelNumbers], ...]:
-    """Return the distinct values of each name, with the numbers of the wheels that contain them."""
     shared: dict[tuple[str, bytes], tuple[T, list[int]]] = {}
     for number, values in enumerate(wheels):
         for name, value in values.items():

@@ -252,7 +252,6 @@ class _RequirementReader:
 
 
 def _pipe_command(paths: Sequence[Path | None], python: str = "") -> str:
-    """Return a command that pins the requirements of these files and audits the pins."""
     files = shlex.join(str(path) if path is not None else "-" for path in paths)
     version = f" --python-version {python}" if python else ""
     same = f" --python {python}" if python else ""

@@ -88,7 +88,6 @@ def _read_sdist(sdist: Path) -> dict[str, bytes]:
 
 
 def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the files that an installation would copy, by path relative to site-packages."""
     source = [name.removeprefix("src/") for name in files if name.startswith("src/")]
     folder = "src/" if any(name.count("/") == 1 for name in source) else ""
     packages = {

@@ -212,7 +212,6 @@ class ConditionReader:
         )
 
     def _one_branch(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
-        """Return the guards of a condition with a single recognized branch."""
         text = self.source.short_text(test)
         if not _SURROUNDINGS.search(text):
             return yes, no

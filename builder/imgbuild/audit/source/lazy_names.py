@@ -229,7 +229,6 @@ class LazyNames:
         return [line for line in top if any(guard.kind == "typing" for guard in line.guards)]
 
     def _read_getattr(self, node: FunctionNode) -> None:
-        """Read the names for which the `__getattr__` of a module returns values."""
         name = node.args.args[0].arg if node.args.args else "name"
         understood = any(isinstance(inner, ast.Raise) for inner in walk_tree(node))
         for statement in node.body:
@@ -348,7 +347,6 @@ class LazyNames:
 
 
 def _import_time_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run when the module is imported, including those in branches."""
     for statement in body:
         yield statement
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -394,7 +392,6 @@ def _sets_computed_names(source: bytes, module: str) -> bool:
 
 
 def _source(line: Import) -> str:
-    """Return the value in `lazy` for a name that this statement imports."""
     return line.module if line.name == line.bound else f"{line.module}:{line.name}"
 
 

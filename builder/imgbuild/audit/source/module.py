@@ -185,7 +185,6 @@ def _result_type(types: LocalTypes, kind: str) -> str:
 
 
 def _requires_attribute(record: NameUse, stored: set[str], imported: set[str]) -> bool:
-    """Return whether an attribute must exist for a read, because the module does not assign it."""
     expression = record.expression
     first, _, _ = expression.partition(".")
     if record.types is not None:

@@ -148,7 +148,6 @@ class NameValues:
     """Tracks the values of names by scope."""
 
     def __init__(self, body: Sequence[ast.AST] = (), source: bytes = b"") -> None:
-        """Prepare to read a module with these statements and this source text."""
         self._expressions = b":=" in source or not source
         self.frame = ScopeFrame("module", None, body, expressions=self._expressions)
         # Names that some function binds for a scope around it.

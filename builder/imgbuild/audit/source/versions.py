@@ -49,7 +49,6 @@ class VersionReader:
     """Recognizes expressions for the versions of packages."""
 
     def __init__(self, names: NameValues) -> None:
-        """Create a reader. `names` contains the values of names at the current position."""
         self.names = names
 
     def package(self, node: ast.AST) -> str:

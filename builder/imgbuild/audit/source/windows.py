@@ -127,7 +127,7 @@ class _WindowReader:
         )
 
     def _record_window(self, line: int, outcome: Outcome, name: str, guards: Guards) -> None:
-        """Record a window if its last guard in the function is on another package's version."""
+        """Record a window if its last guard in the function tests another package's version."""
         scope = self.expressions.scope
         retained = tuple(guard for guard in guards if not _UNSET_CONDITION.fullmatch(guard.subject))
         within = [guard for guard in guards[scope.guarded :] if guard in retained]
