@@ -18,11 +18,12 @@ from tests.support.source_code import (
     called_names,
     internal_imports,
     module_imports,
+    module_path,
     package_modules,
 )
 
 # How the first line of a module with one importer in its folder gives the reason for that.
-SEPARATE = re.compile(r"\(separate: [^()]+\)\.$")
+SEPARATE = re.compile(r"^# A separate module: .+\.$", re.MULTILINE)
 
 
 def test_repository_root_has_only_known_files():
@@ -136,7 +137,7 @@ def test_class_names_are_unique():
 
 
 def test_module_with_a_single_importer_in_its_folder_has_a_documented_reason():
-    """The first line of its docstring ends with `(separate: reason).`"""
+    """A comment `# A separate module: reason.` follows its docstring."""
     importers: dict[str, set[str]] = {}
     for name in package_modules():
         for other in internal_imports(name, package_modules()):
@@ -150,8 +151,8 @@ def test_module_with_a_single_importer_in_its_folder_has_a_documented_reason():
     }
     explained = {
         name
-        for name, tree in package_modules().items()
-        if SEPARATE.search((ast.get_docstring(tree) or "").partition("\n")[0])
+        for name in package_modules()
+        if SEPARATE.search(module_path(name).read_text(encoding="utf-8"))
     }
     assert single - explained == set(), (
         "merge these modules into their importers, or state why they are separate"

@@ -61,6 +61,12 @@ def package_modules() -> dict[str, ast.Module]:
     return trees
 
 
+def module_path(name: str) -> Path:
+    """Return the file of a module in `package_modules`, or the `__init__.py` of a folder."""
+    path = PACKAGE.joinpath(*name.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 @functools.cache
 def module_imports(tree: ast.Module) -> list[tuple[str, int]]:
     """The dotted name and line of every import in a module, also in functions.

@@ -1,4 +1,4 @@
-"""Defines the sources of inputs and published layers, and their order (separate: one policy).
+"""Defines the sources of inputs and published layers, and their order.
 
 The sources of a lock's inputs are the user's files, the mirror, indexes and Debian archives, the
 base image's registry, and builds of sdists. The sources of a published target's layers are its
@@ -6,6 +6,7 @@ layout, or the mirror and its registry. Offline, inputs that need a server are r
 first request.
 """
 
+# A separate module: one policy.
 from __future__ import annotations
 
 import shutil

@@ -1,8 +1,9 @@
-"""Tracks processes that use a cache, and removes files of dead processes (separate: lock files).
+"""Tracks processes that use a cache, and removes files of dead processes.
 
 Each process locks a file in `live/`, and has a folder with the same name in `scratch/`.
 """
 
+# A separate module: lock files.
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,6 @@
-"""Prepares a cache folder for several users (separate: a security boundary)."""
+"""Prepares a cache folder for several users."""
 
+# A separate module: a security boundary.
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,6 @@
-"""Formats findings of `imgbuild audit`, and defines options for auditing code (separate: size)."""
+"""Formats findings of `imgbuild audit`, and defines options for auditing code."""
 
+# A separate module: size.
 from __future__ import annotations
 
 import enum

@@ -1,5 +1,6 @@
-"""Formats the output of `imgbuild doctor` as lines (separate: size)."""
+"""Formats the output of `imgbuild doctor` as lines."""
 
+# A separate module: size.
 from __future__ import annotations
 
 import sys

@@ -1,5 +1,6 @@
-"""Prints which targets run a user's code, for `list --runs` (separate: the size of `list`)."""
+"""Prints which targets run a user's code, for `list --runs`."""
 
+# A separate module: the size of `list`.
 from __future__ import annotations
 
 import platform

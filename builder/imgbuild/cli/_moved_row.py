@@ -1,5 +1,6 @@
-"""Compares a row of a project before and after a move to another lock (separate: size)."""
+"""Compares a row of a project before and after a move to another lock."""
 
+# A separate module: size.
 from __future__ import annotations
 
 import os

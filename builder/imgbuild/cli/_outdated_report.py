@@ -1,5 +1,6 @@
-"""Formats the report of `imgbuild outdated` as a table (separate: size)."""
+"""Formats the report of `imgbuild outdated` as a table."""
 
+# A separate module: size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,6 @@
-"""Prints the requirements of a project and the nearest targets (separate: size)."""
+"""Prints the requirements of a project and the nearest targets."""
 
+# A separate module: size.
 from __future__ import annotations
 
 from collections.abc import Sequence

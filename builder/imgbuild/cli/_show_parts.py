@@ -1,5 +1,6 @@
-"""Prints the parts of `imgbuild show` on layers, history and tests (separate: size)."""
+"""Prints the parts of `imgbuild show` on layers, history and tests."""
 
+# A separate module: size.
 from __future__ import annotations
 
 import re

@@ -1,5 +1,6 @@
-"""Updates a matrix: tries newer versions and adds rows (separate: one of two forms)."""
+"""Updates a matrix: tries newer versions and adds rows."""
 
+# A separate module: one of two forms.
 from __future__ import annotations
 
 import datetime

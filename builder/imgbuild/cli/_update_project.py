@@ -1,5 +1,6 @@
-"""Updates a project to another target or to the newest lock (separate: one of two forms)."""
+"""Updates a project to another target or to the newest lock."""
 
+# A separate module: one of two forms.
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,6 @@
-"""Implements `imgbuild ci script`, which writes CI jobs as a shell script (separate: a verb)."""
+"""Implements `imgbuild ci script`, which writes CI jobs as a shell script."""
 
+# A separate module: a verb.
 from __future__ import annotations
 
 from typing import Annotated

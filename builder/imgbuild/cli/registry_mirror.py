@@ -1,5 +1,6 @@
-"""Implements `imgbuild registry mirror`, which mirrors inputs of locks (separate: a verb)."""
+"""Implements `imgbuild registry mirror`, which mirrors inputs of locks."""
 
+# A separate module: a verb.
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
-"""Implements `imgbuild run`, which runs a command in an image (separate: a verb)."""
+"""Implements `imgbuild run`, which runs a command in an image."""
 
+# A separate module: a verb.
 from __future__ import annotations
 
 import contextlib

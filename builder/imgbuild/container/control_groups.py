@@ -1,9 +1,10 @@
-"""Limits memory and processes of a command with control groups (separate: a kernel interface).
+"""Limits memory and processes of a command with control groups.
 
 Like the other modules of the enclosure, this module imports only the standard library (see
 `enclosure`).
 """
 
+# A separate module: a kernel interface.
 from __future__ import annotations
 
 import contextlib

@@ -1,9 +1,10 @@
-"""Serves an image from a registry on 127.0.0.1 to an engine (separate: a protocol).
+"""Serves an image from a registry on 127.0.0.1 to an engine.
 
 The registry implements the part of the OCI distribution API that pulls use: GET and HEAD requests
 for manifests and blobs, with ranges. Engines request only missing layers.
 """
 
+# A separate module: a protocol.
 from __future__ import annotations
 
 import contextlib

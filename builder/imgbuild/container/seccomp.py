@@ -1,9 +1,10 @@
-"""Creates the seccomp filter of system calls in the sandbox with libseccomp (separate: a policy).
+"""Creates the seccomp filter of system calls in the sandbox with libseccomp.
 
 The filter denies system calls that commands do not need and sandbox escapes have used: new
 namespaces and mounts, tracing, kernel keys, bpf, io_uring, modules, and faked terminal input.
 """
 
+# A separate module: a policy.
 from __future__ import annotations
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Transfers images to Docker or podman (separate: `docker` is imported only if needed).
+"""Transfers images to Docker or podman.
 
 An engine on this machine pulls missing layers from a registry on the loopback interface (see
 `container.loopback`). Docker unpacks the layers one by one after it has downloaded all of them, so
@@ -7,6 +7,7 @@ reach the registry, for example because it is on another machine, receives an ar
 the archive omits existing layers, unless Docker rejects such an archive.
 """
 
+# A separate module: `docker` is imported only if needed.
 from __future__ import annotations
 
 import contextlib

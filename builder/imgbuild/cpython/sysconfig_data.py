@@ -1,10 +1,11 @@
-"""Adapts `_sysconfigdata_*.py` of a standalone build to images (separate: a file format).
+"""Adapts `_sysconfigdata_*.py` of a standalone build to images.
 
 The module assigns a dictionary to `build_time_vars`. The values contain the folder and the
 compilers of the build, and an image has neither. Sources: Lib/sysconfig of CPython, and
 python-build-standalone's relocatable form, in which values are f-strings with `installed_base`.
 """
 
+# A separate module: a file format.
 from __future__ import annotations
 
 import ast

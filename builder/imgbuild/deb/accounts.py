@@ -1,9 +1,10 @@
-"""Creates the users and groups of a Debian base in /etc (separate: file formats).
+"""Creates the users and groups of a Debian base in /etc.
 
 The files are passwd, group, shadow and gshadow. They list the accounts of base-passwd, the groups
 that packages add, and the image's user. No account has a password.
 """
 
+# A separate module: file formats.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

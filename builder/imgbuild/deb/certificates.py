@@ -1,9 +1,10 @@
-"""Creates the bundle and the hash links of the base's CA certificates (separate: a file format).
+"""Creates the bundle and the hash links of the base's CA certificates.
 
 Like `update-ca-certificates` and `openssl rehash`, this module creates `etc/ssl/certs` and
 `etc/ca-certificates.conf` from `usr/share/ca-certificates`.
 """
 
+# A separate module: a file format.
 from __future__ import annotations
 
 import base64

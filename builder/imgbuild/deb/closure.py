@@ -1,8 +1,9 @@
-"""Resolves dependencies of Debian packages (separate: a pure function).
+"""Resolves dependencies of Debian packages.
 
 The result is sorted by name and depends only on the arguments. Recommends are ignored.
 """
 
+# A separate module: a pure function.
 from __future__ import annotations
 
 import difflib

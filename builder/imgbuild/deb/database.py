@@ -1,10 +1,11 @@
-"""Writes dpkg's database of installed packages (separate: a file format).
+"""Writes dpkg's database of installed packages.
 
 `var/lib/dpkg` contains the files that dpkg would write: status, info/*, triggers, diversions and
 alternatives. A complete database is written instead of files in status.d, because `apt-get install`
 in a derived image needs the database.
 """
 
+# A separate module: a file format.
 from __future__ import annotations
 
 import hashlib

@@ -1,9 +1,10 @@
-"""Creates `/etc/ld.so.cache` with the same bytes as `ldconfig` (separate: a file format).
+"""Creates `/etc/ld.so.cache` with the same bytes as `ldconfig`.
 
 Missing links from SONAMEs to libraries are created, too. Layout and order are as in glibc 2.33 and
 later (elf/cache.c). The order is essential, because the dynamic linker uses binary search.
 """
 
+# A separate module: a file format.
 from __future__ import annotations
 
 import functools

@@ -1,5 +1,6 @@
-"""Explains missing symbols, libraries and CUDA errors (separate: facts about binaries)."""
+"""Explains missing symbols, libraries and CUDA errors."""
 
+# A separate module: facts about binaries.
 from __future__ import annotations
 
 import re

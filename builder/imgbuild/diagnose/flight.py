@@ -1,9 +1,10 @@
-"""Compares the ranks in dumps of PyTorch's flight recorder (separate: not a log).
+"""Compares the ranks in dumps of PyTorch's flight recorder.
 
 A dump is a trace of one rank by `torch.distributed`, in pickle or JSON format. The rank is the
 number at the end of the file name, as written by PyTorch.
 """
 
+# A separate module: not a log.
 from __future__ import annotations
 
 import io

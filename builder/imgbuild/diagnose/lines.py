@@ -1,10 +1,11 @@
-"""Reads the lines of a log that may report a failure (separate: bounds of memory and work).
+"""Reads the lines of a log that may report a failure.
 
 A log may contain gigabytes, endless lines, escape sequences and bytes that are not text. Blocks
 without a word of `SIGNALS` are skipped. Of lines that differ only in digits, the first `REPEATS`
 are read. After `MOST_LINES` lines, only the end of the log is read.
 """
 
+# A separate module: bounds of memory and work.
 from __future__ import annotations
 
 import codecs

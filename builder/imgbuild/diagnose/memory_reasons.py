@@ -1,5 +1,6 @@
-"""Explains why a GPU ran out of memory (separate: by the sizes in the message of torch)."""
+"""Explains why a GPU ran out of memory."""
 
+# A separate module: by the sizes in the message of torch.
 from __future__ import annotations
 
 import re

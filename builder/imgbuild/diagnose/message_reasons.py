@@ -1,9 +1,10 @@
-"""Explains exceptions without a rule (separate: by message and frames, not by a pattern).
+"""Explains exceptions without a rule.
 
 The exception's message is the cause. The frames show the package that raised the exception, and the
 line of the user's program that led to it.
 """
 
+# A separate module: by message and frames, not by a pattern.
 from __future__ import annotations
 
 import itertools

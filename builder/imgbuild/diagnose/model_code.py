@@ -1,5 +1,6 @@
-"""Explains errors in the code of a model that uses transformers (separate: one package)."""
+"""Explains errors in the code of a model that uses transformers."""
 
+# A separate module: one package.
 from __future__ import annotations
 
 import re

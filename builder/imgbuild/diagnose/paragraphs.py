@@ -1,5 +1,6 @@
-"""Joins the lines of messages from resolvers and CMake (separate: several lines)."""
+"""Joins the lines of messages from resolvers and CMake."""
 
+# A separate module: several lines.
 from __future__ import annotations
 
 import re

@@ -1,5 +1,6 @@
-"""Explains unexpected arguments by the releases that accept them (separate: by a table)."""
+"""Explains unexpected arguments by the releases that accept them."""
 
+# A separate module: by a table.
 from __future__ import annotations
 
 import re

@@ -1,8 +1,9 @@
-"""Finds the part of a package that raised an exception (separate: a table of places).
+"""Finds the part of a package that raised an exception.
 
 `data/diagnose/facts/parts.yaml` lists the parts and their alternatives.
 """
 
+# A separate module: a table of places.
 from __future__ import annotations
 
 import re

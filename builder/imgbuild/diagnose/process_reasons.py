@@ -1,5 +1,6 @@
-"""Explains failures that require the whole log (separate: others require one line)."""
+"""Explains failures that require the whole log."""
 
+# A separate module: others require one line.
 from __future__ import annotations
 
 from imgbuild.diagnose.finding import Reason

@@ -1,9 +1,10 @@
-"""Explains lines from compilers, apt, git, docker, Slurm and others (separate: not Python).
+"""Explains lines from compilers, apt, git, docker, Slurm and others.
 
 `data/diagnose/facts/programs.yaml` lists the forms of the lines, and `program_cures.yaml` the cures
 by message.
 """
 
+# A separate module: not Python.
 from __future__ import annotations
 
 import re

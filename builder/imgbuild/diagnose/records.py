@@ -1,9 +1,10 @@
-"""Reads lines that contain other lines (separate: a format).
+"""Reads lines that contain other lines.
 
 These are records in JSON and logfmt, as written by Docker or Kubernetes, and tracebacks whose line
 ends were lost or escaped.
 """
 
+# A separate module: a format.
 from __future__ import annotations
 
 import json

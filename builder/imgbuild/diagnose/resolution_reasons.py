@@ -1,9 +1,10 @@
-"""Explains why uv or pip finds no solution (separate: an explanation in prose).
+"""Explains why uv or pip finds no solution.
 
 The explanation lists dependencies. The cause is the package whose requirements exclude each other,
 or whose required version is on no index.
 """
 
+# A separate module: an explanation in prose.
 from __future__ import annotations
 
 import re

@@ -1,8 +1,9 @@
-"""Explains weights whose shape differs from the shape in the model (separate: shapes).
+"""Explains weights whose shape differs from the shape in the model.
 
 `data/diagnose/facts/shapes.yaml` contains the causes and cures.
 """
 
+# A separate module: shapes.
 from __future__ import annotations
 
 import re

@@ -1,8 +1,9 @@
-"""Explains missing names of the standard library (separate: versions of Python).
+"""Explains missing names of the standard library.
 
 The names are in `data/audit/stdlib.yaml` (Python 3.10 to 3.14).
 """
 
+# A separate module: versions of Python.
 from __future__ import annotations
 
 import re

@@ -1,5 +1,6 @@
-"""Reads the reports of NCCL's watchdogs for each rank (separate: a state of all ranks)."""
+"""Reads the reports of NCCL's watchdogs for each rank."""
 
+# A separate module: a state of all ranks.
 from __future__ import annotations
 
 import re

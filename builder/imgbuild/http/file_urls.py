@@ -1,8 +1,9 @@
-"""Serves folders in `file:` URLs as pages of links (separate: replaces a server).
+"""Serves folders in `file:` URLs as pages of links.
 
 Ranges of files are supported, so that wheels in folders are read in the same way as on servers.
 """
 
+# A separate module: replaces a server.
 from __future__ import annotations
 
 import html

@@ -1,8 +1,9 @@
-"""Validates values of a lock, such as paths, labels and users (separate: only checks).
+"""Validates values of a lock, such as paths, labels and users.
 
 A lock can be untrusted, and its strings are used in scripts, mounts and the user's matrix.
 """
 
+# A separate module: only checks.
 from __future__ import annotations
 
 import datetime

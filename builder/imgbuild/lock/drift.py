@@ -1,5 +1,6 @@
-"""Describes differences between matrix and lock in one line per key (separate: only messages)."""
+"""Describes differences between matrix and lock in one line per key."""
 
+# A separate module: only messages.
 from __future__ import annotations
 
 from collections.abc import Iterator

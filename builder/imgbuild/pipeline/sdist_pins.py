@@ -1,5 +1,6 @@
-"""Reads the code of packages that are published only as an sdist (separate: one kind of pin)."""
+"""Reads the code of packages that are published only as an sdist."""
 
+# A separate module: one kind of pin.
 from __future__ import annotations
 
 from collections.abc import Iterable

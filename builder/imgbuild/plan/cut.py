@@ -1,5 +1,6 @@
-"""Assigns wheels to layers that targets can share (separate: a rule)."""
+"""Assigns wheels to layers that targets can share."""
 
+# A separate module: a rule.
 from __future__ import annotations
 
 import fnmatch

@@ -1,8 +1,9 @@
-"""Creates the OCI image configuration of a plan (separate: a format).
+"""Creates the OCI image configuration of a plan.
 
 The configuration depends only on the plan. It contains no tool versions, host names or build times.
 """
 
+# A separate module: a format.
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
-"""Selects the files to read if several files declare requirements (separate: the policy)."""
+"""Selects the files to read if several files declare requirements."""
 
+# A separate module: the policy.
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,5 +1,6 @@
-"""Reads versions of Python, torch and CUDA from image tags (separate: a table of images)."""
+"""Reads versions of Python, torch and CUDA from image tags."""
 
+# A separate module: a table of images.
 from __future__ import annotations
 
 import re

@@ -1,5 +1,6 @@
-"""Finds the installer that a command line calls (separate: a table of programs)."""
+"""Finds the installer that a command line calls."""
 
+# A separate module: a table of programs.
 from __future__ import annotations
 
 import re

@@ -1,5 +1,6 @@
-"""Reads the locked requirements of groups and extras in a poetry.lock (separate: a file format)."""
+"""Reads the locked requirements of groups and extras in a poetry.lock."""
 
+# A separate module: a file format.
 from __future__ import annotations
 
 import re

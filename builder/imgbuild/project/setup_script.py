@@ -1,9 +1,10 @@
-"""Reads setup.py without running it (separate: an evaluator of literals and lists).
+"""Reads setup.py without running it.
 
 Assignments of literals and lists are evaluated. Values that only the build backend can compute are
 None.
 """
 
+# A separate module: an evaluator of literals and lists.
 from __future__ import annotations
 
 import ast

@@ -1,9 +1,10 @@
-"""Reads a uv.lock with `uv export`, or directly (separate: a file format).
+"""Reads a uv.lock with `uv export`, or directly.
 
 uv runs offline in a folder with only the pyproject.toml files and the lock. It uses no
 configuration files, environment variables or builds.
 """
 
+# A separate module: a file format.
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,6 @@
-"""Plans the blobs, documents and tags of a push (separate: a pure function)."""
+"""Plans the blobs, documents and tags of a push."""
 
+# A separate module: a pure function.
 from __future__ import annotations
 
 import datetime

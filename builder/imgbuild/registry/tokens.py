@@ -1,8 +1,9 @@
-"""Answers WWW-Authenticate challenges with tokens or basic credentials (separate: a protocol).
+"""Answers WWW-Authenticate challenges with tokens or basic credentials.
 
 Without TLS, credentials are sent only to the server that requested them.
 """
 
+# A separate module: a protocol.
 from __future__ import annotations
 
 import base64

@@ -1,4 +1,4 @@
-"""Uploads blobs in one request or in chunks, or mounts them (separate: a protocol).
+"""Uploads blobs in one request or in chunks, or mounts them.
 
 Only one chunk of a blob is in memory at a time. A blob is first sent in one PUT request. If the
 connection drops, or the blob is too large for one request, the number of received bytes is queried.
@@ -6,6 +6,7 @@ The rest of this blob and all later blobs are then sent in chunks, because docke
 the bytes of a dropped request. After an inconsistent response, a new upload is started.
 """
 
+# A separate module: a protocol.
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,6 @@
-"""Renders an Apptainer definition file (separate: an output format)."""
+"""Renders an Apptainer definition file."""
 
+# A separate module: an output format.
 from __future__ import annotations
 
 from pathlib import Path

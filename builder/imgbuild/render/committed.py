@@ -1,5 +1,6 @@
-"""Writes and checks the Dockerfiles next to locks (separate: these files are not optional)."""
+"""Writes and checks the Dockerfiles next to locks."""
 
+# A separate module: these files are not optional.
 from __future__ import annotations
 
 import re

@@ -1,9 +1,10 @@
-"""Renders a container as a Compose file or a devcontainer.json (separate: single machines).
+"""Renders a container as a Compose file or a devcontainer.json.
 
 Formats: docs.docker.com/reference/compose-file (where a `$` is written `$$`) and the reference of
 devcontainer.json at containers.dev (`${…}` cannot be escaped and is refused).
 """
 
+# A separate module: single machines.
 from __future__ import annotations
 
 from typing import Any

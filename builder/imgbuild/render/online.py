@@ -1,8 +1,9 @@
-"""Renders a Dockerfile that downloads its inputs (separate: an output format).
+"""Renders a Dockerfile that downloads its inputs.
 
 The installation steps have no network access, and check the same hashes as in other Dockerfiles.
 """
 
+# A separate module: an output format.
 from __future__ import annotations
 
 from collections.abc import Iterable

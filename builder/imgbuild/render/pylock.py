@@ -1,9 +1,10 @@
-"""Renders PEP 751's pylock.toml for pip and uv (separate: an output format).
+"""Renders PEP 751's pylock.toml for pip and uv.
 
 The file is never committed, because it contains host names. If the version of a package depends on
 the architecture, the package has several entries, each with a marker for an architecture.
 """
 
+# A separate module: an output format.
 from __future__ import annotations
 
 import json

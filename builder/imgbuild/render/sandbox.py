@@ -1,4 +1,4 @@
-"""Restricts Jinja for templates of untrusted checkouts (separate: a security boundary).
+"""Restricts Jinja for templates of untrusted checkouts.
 
 Templates can only format the values that imgbuild passes. They cannot access other Python
 attributes, call methods that read or change other data, or read files that are not templates. The
@@ -6,6 +6,7 @@ size of the output and the number of loop iterations are limited. A value that i
 filter must be a plain word.
 """
 
+# A separate module: a security boundary.
 from __future__ import annotations
 
 import enum

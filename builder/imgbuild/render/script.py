@@ -1,9 +1,10 @@
-"""Renders a shell script that installs a lock (separate: an output format).
+"""Renders a shell script that installs a lock.
 
 Packages with omitted files are installed into separate folders. These packages, and packages that
 must be built, are installed last.
 """
 
+# A separate module: an output format.
 from __future__ import annotations
 
 from collections.abc import Sequence

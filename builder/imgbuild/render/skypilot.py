@@ -1,8 +1,9 @@
-"""Renders a container as a SkyPilot task (separate: a format for cloud machines).
+"""Renders a container as a SkyPilot task.
 
 The YAML specification of tasks is at docs.skypilot.co.
 """
 
+# A separate module: a format for cloud machines.
 from __future__ import annotations
 
 import shlex

@@ -1,9 +1,10 @@
-"""Determines the default `as_of` of a request: the cut-off date for uploads (separate: one rule).
+"""Determines the default `as_of` of a request: the cut-off date for uploads.
 
 Packages that work together are released at about the same time. A solver that can use files from
 much later finds package sets that nobody has tried.
 """
 
+# A separate module: one rule.
 from __future__ import annotations
 
 import datetime

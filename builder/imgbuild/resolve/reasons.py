@@ -1,5 +1,6 @@
-"""Explains why a resolution contains each package at its version (separate: explanations only)."""
+"""Explains why a resolution contains each package at its version."""
 
+# A separate module: explanations only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

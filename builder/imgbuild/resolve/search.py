@@ -1,8 +1,9 @@
-"""Tries versions for `resolve` until an audit has no errors (separate: an algorithm).
+"""Tries versions for `resolve` until an audit has no errors.
 
 Solutions with newer versions, and solutions within the version ranges from extras, are preferred.
 """
 
+# A separate module: an algorithm.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping

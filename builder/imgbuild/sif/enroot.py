@@ -1,10 +1,11 @@
-"""Creates the files in a squashfs that enroot and pyxis read (separate: a format).
+"""Creates the files in a squashfs that enroot and pyxis read.
 
 The files `environment`, `fstab` and `rc` are required by `enroot create`. They have the same
 content as in the output of `enroot import`. Unlike with `enroot import`, the image's files keep
 their owners.
 """
 
+# A separate module: a format.
 from __future__ import annotations
 
 from imgbuild.oci.merged import MergedTree

@@ -1,4 +1,4 @@
-"""Merges layers into one tar, with whiteouts and hard links applied (separate: an algorithm).
+"""Merges layers into one tar, with whiteouts and hard links applied.
 
 The tar contains each path once: first folders, links and devices, then files in the order of the
 layers. No file is written, and each path takes a few hundred bytes of memory.
@@ -9,6 +9,7 @@ another layer hides. The first pass checks the digests of the layers. The second
 diff IDs, and compares their members with those in the first pass.
 """
 
+# A separate module: an algorithm.
 from __future__ import annotations
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Lists a layer's members without decompressing their contents (separate: an algorithm).
+"""Lists a layer's members without decompressing their contents.
 
 In imgbuild's layers, each larger file is a gzip member (`oci.layer`). The end of a member is
 located without decompressing it: the trailer contains the size of the file, and an uncompressed
@@ -7,6 +7,7 @@ the layer is read in full. The result can be wrong in rare cases, so callers tha
 later compare the members (`MembersHash`).
 """
 
+# A separate module: an algorithm.
 from __future__ import annotations
 
 import os

@@ -1,9 +1,10 @@
-"""Computes `data.js`, the data of the site's forms (separate: another format than the pages).
+"""Computes `data.js`, the data of the site's forms.
 
 The GPUs of an image, the order of images, and other results of imgbuild's rules are computed here.
 The browser only compares versions.
 """
 
+# A separate module: another format than the pages.
 from __future__ import annotations
 
 import itertools

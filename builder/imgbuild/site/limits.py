@@ -1,5 +1,6 @@
-"""Describes what tests do not cover (separate: tools/reference.py writes its texts to docs)."""
+"""Describes what tests do not cover."""
 
+# A separate module: tools/reference.py writes its texts to docs.
 from __future__ import annotations
 
 from collections import Counter

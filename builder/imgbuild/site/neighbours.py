@@ -1,5 +1,6 @@
-"""Finds the most similar targets, and the differences (separate: rule of similarity)."""
+"""Finds the most similar targets, and the differences."""
 
+# A separate module: rule of similarity.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,10 @@
-"""Renders the pages of a site from the templates in `data/site` (separate: Jinja).
+"""Renders the pages of a site from the templates in `data/site`.
 
 The output of templates is escaped, because names, reasons and summaries are texts from a matrix, a
 lock or a commit.
 """
 
+# A separate module: Jinja.
 from __future__ import annotations
 
 import itertools

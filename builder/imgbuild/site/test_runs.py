@@ -1,5 +1,6 @@
-"""Formats test records as lines of tables, with tested digests (separate: tests of images)."""
+"""Formats test records as lines of tables, with tested digests."""
 
+# A separate module: tests of images.
 from __future__ import annotations
 
 from collections.abc import Sequence

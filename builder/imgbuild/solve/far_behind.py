@@ -1,9 +1,10 @@
-"""Detects versions that are far older than a project intends (separate: one rule).
+"""Detects versions that are far older than a project intends.
 
 For example, `vllm<=0.6.3` is meant to select 0.6.3. But if no recent version is installable, uv
 selects 0.2.2 without an error. This version is a year older and has fewer requirements.
 """
 
+# A separate module: one rule.
 from __future__ import annotations
 
 import datetime

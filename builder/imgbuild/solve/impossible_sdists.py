@@ -1,8 +1,9 @@
-"""Finds sdists that learned constraints exclude before uv reads METADATA (separate: one rule).
+"""Finds sdists that learned constraints exclude before uv reads METADATA.
 
 An sdist must be built to get its METADATA, which takes seconds to minutes for each version.
 """
 
+# A separate module: one rule.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping

@@ -1,9 +1,10 @@
-"""Gets metadata that only a project's build backend provides (separate: runs project code).
+"""Gets metadata that only a project's build backend provides.
 
 The folder is packed as an sdist. The backend's hook runs in the sandbox (`sdist_wheel`), with the
 build requirements in the folder's pyproject.toml. Backends that fail are reported.
 """
 
+# A separate module: runs project code.
 from __future__ import annotations
 
 import configparser

@@ -1,5 +1,6 @@
-"""Finds constraints for a target's CUDA release, and checks chosen packages (separate: size)."""
+"""Finds constraints for a target's CUDA release, and checks chosen packages."""
 
+# A separate module: size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

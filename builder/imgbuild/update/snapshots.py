@@ -1,10 +1,11 @@
-"""Finds a newer base for a row (separate: other modules update packages).
+"""Finds a newer base for a row.
 
 A base with `security:` uses the security updates of the day of the lock, which only snapshots of
 this day or later contain. The archives of a standalone Python are part of the base, too. Therefore,
 a new row gets a new base, and other rows keep their bases.
 """
 
+# A separate module: other modules update packages.
 from __future__ import annotations
 
 import re

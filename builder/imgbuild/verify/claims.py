@@ -1,5 +1,6 @@
-"""Checks signatures, SBOMs, provenance, VEX and tags (separate: claims, not content)."""
+"""Checks signatures, SBOMs, provenance, VEX and tags."""
 
+# A separate module: claims, not content.
 from __future__ import annotations
 
 import datetime

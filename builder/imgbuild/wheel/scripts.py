@@ -1,5 +1,6 @@
-"""Generates scripts for entry points, and rewrites shebang lines (separate: a file format)."""
+"""Generates scripts for entry points, and rewrites shebang lines."""
 
+# A separate module: a file format.
 from __future__ import annotations
 
 import configparser

@@ -1,5 +1,6 @@
-"""Finds GPU code in libraries, fat binaries and cubins by magic number (separate: a format)."""
+"""Finds GPU code in libraries, fat binaries and cubins by magic number."""
 
+# A separate module: a format.
 from __future__ import annotations
 
 import struct

@@ -1,10 +1,11 @@
-"""Finds libraries that are loaded by a name that does not exist (separate: strings).
+"""Finds libraries that are loaded by a name that does not exist.
 
 Only names without a version are reported, and only if the library exists under a versioned name,
 because other names are for other platforms. A file that also contains a versioned name tries both
 names. A package is assumed to load its own libraries by their correct names.
 """
 
+# A separate module: strings.
 from __future__ import annotations
 
 import posixpath

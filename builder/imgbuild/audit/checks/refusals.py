@@ -1,9 +1,10 @@
-"""Finds packages that raise an exception at import in this package set (separate: evaluates code).
+"""Finds packages that raise an exception at import in this package set.
 
 Statements, calls and decorators are evaluated with their actual arguments. A refusal is reported
 only if every path through the code ends in an exception that the package itself raises.
 """
 
+# A separate module: evaluates code.
 from __future__ import annotations
 
 import ast

@@ -1,10 +1,11 @@
-"""Checks versions of other packages that a package declares in files (separate: file formats).
+"""Checks versions of other packages that a package declares in files.
 
 These are the tables of requirements that transformers and similar packages check at import, the
 torch version in cpp_lib.json of xformers, the local part of a wheel's version, and the CUDA
 releases in the library names of bitsandbytes.
 """
 
+# A separate module: file formats.
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,6 @@
-"""Checks options and subcommands of packages' programs in scripts (separate: one check)."""
+"""Checks options and subcommands of packages' programs in scripts."""
 
+# A separate module: one check.
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,6 @@
-"""Checks configuration files of accelerate and DeepSpeed (separate: one check)."""
+"""Checks configuration files of accelerate and DeepSpeed."""
 
+# A separate module: one check.
 from __future__ import annotations
 
 import ast

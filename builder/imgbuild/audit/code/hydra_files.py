@@ -1,5 +1,6 @@
-"""Checks Hydra configurations of users, and `hydra.compose` in Python (separate: one check)."""
+"""Checks Hydra configurations of users, and `hydra.compose` in Python."""
 
+# A separate module: one check.
 from __future__ import annotations
 
 import ast

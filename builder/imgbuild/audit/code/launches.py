@@ -1,5 +1,6 @@
-"""Compares launched processes with the allocated GPUs, and checks ZeRO-3 (separate: one check)."""
+"""Compares launched processes with the allocated GPUs, and checks ZeRO-3."""
 
+# A separate module: one check.
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,6 @@
-"""Finds the column of a finding in the syntax tree (separate: traverses a tree once)."""
+"""Finds the column of a finding in the syntax tree."""
 
+# A separate module: traverses a tree once.
 from __future__ import annotations
 
 import ast

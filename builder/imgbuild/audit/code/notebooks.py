@@ -1,5 +1,6 @@
-"""Reads notebooks as Python modules and shell commands (separate: one format)."""
+"""Reads notebooks as Python modules and shell commands."""
 
+# A separate module: one format.
 from __future__ import annotations
 
 import json

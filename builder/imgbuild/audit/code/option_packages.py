@@ -1,8 +1,9 @@
-"""Checks values of options that require a package, such as flash_attention_2 (separate: one check).
+"""Checks values of options that require a package, such as flash_attention_2.
 
 Conditions are not evaluated, so each finding is a warning.
 """
 
+# A separate module: one check.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,6 @@
-"""Checks methods that users override or replace in classes of packages (separate: one check)."""
+"""Checks methods that users override or replace in classes of packages."""
 
+# A separate module: one check.
 from __future__ import annotations
 
 import re

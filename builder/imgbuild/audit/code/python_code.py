@@ -1,5 +1,6 @@
-"""Compares imports and calls in a user's Python code with a package set (separate: one check)."""
+"""Compares imports and calls in a user's Python code with a package set."""
 
+# A separate module: one check.
 from __future__ import annotations
 
 import re

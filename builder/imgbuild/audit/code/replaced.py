@@ -1,5 +1,6 @@
-"""Finds functions that a file does not use with a package set (separate: reads files again)."""
+"""Finds functions that a file does not use with a package set."""
 
+# A separate module: reads files again.
 from __future__ import annotations
 
 import ast

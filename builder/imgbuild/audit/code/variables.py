@@ -1,5 +1,6 @@
-"""Checks the names and values of environment variables that users set (separate: one check)."""
+"""Checks the names and values of environment variables that users set."""
 
+# A separate module: one check.
 from __future__ import annotations
 
 import re

@@ -1,4 +1,4 @@
-"""Finds the code that an entry point runs by default (separate: follows statements in order).
+"""Finds the code that an entry point runs by default.
 
 The statements of a function are followed in order. The configuration is that of the Hydra program,
 or consists of the defaults of the dataclass that annotates a parameter. Conditions on the
@@ -6,6 +6,7 @@ configuration are evaluated. If a condition is unknown, neither branch is follow
 `X.remote(…)` counts as a call.
 """
 
+# A separate module: follows statements in order.
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,6 @@
-"""Evaluates statements: if, for, try, with, return (separate: a level of the interpreter)."""
+"""Evaluates statements: if, for, try, with, return."""
 
+# A separate module: a level of the interpreter.
 from __future__ import annotations
 
 import ast

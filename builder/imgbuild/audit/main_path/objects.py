@@ -1,9 +1,10 @@
-"""Evaluates objects: construction, attributes, methods (separate: a level of the interpreter).
+"""Evaluates objects: construction, attributes, methods.
 
 A class is followed if all of its base classes can be read, its metaclass is known, and all of its
 decorators are in `_TRANSPARENT_DECORATORS`.
 """
 
+# A separate module: a level of the interpreter.
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,6 @@
-"""Evaluates operators and comparisons of values, with bounds (separate: pure functions)."""
+"""Evaluates operators and comparisons of values, with bounds."""
 
+# A separate module: pure functions.
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,6 @@
-"""Removes docstrings and comments, but no lines, from source (separate: one transformation)."""
+"""Removes docstrings and comments, but no lines, from source."""
 
+# A separate module: one transformation.
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,6 @@
-"""Reads lazily bound names: tables, `__getattr__` and sys.modules (separate: many idioms)."""
+"""Reads lazily bound names: tables, `__getattr__` and sys.modules."""
 
+# A separate module: many idioms.
 from __future__ import annotations
 
 import ast

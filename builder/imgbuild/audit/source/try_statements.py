@@ -1,5 +1,6 @@
-"""Reads guards and flags in branches of `try` statements (separate: one type of statement)."""
+"""Reads guards and flags in branches of `try` statements."""
 
+# A separate module: one type of statement.
 from __future__ import annotations
 
 import ast

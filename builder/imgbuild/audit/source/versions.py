@@ -1,9 +1,10 @@
-"""Reads expressions for package versions and parts of them (separate: one type of condition).
+"""Reads expressions for package versions and parts of them.
 
 `Version(torch.__version__).release[:2] >= (2, 6)` compares a part of a version. A part has a
 specifier only if it starts with the first number. Other parts have no guard.
 """
 
+# A separate module: one type of condition.
 from __future__ import annotations
 
 import ast
