@@ -150,3 +150,32 @@ def test_failure_without_a_rule_is_explained_by_its_first_exception() -> None:
 def test_escape_sequences_are_removed() -> None:
     line = parse_line(1, "\x1b[1;31m\x1b]0;title\x07ValueError\x00: x\x1b[0m")
     assert line.text == "ValueError: x"
+
+
+@each_row(
+    "end",
+    [" ", "\\n"],  # joined by the page where it was posted, or the text of a record
+)
+def test_traceback_in_one_line_is_split_into_its_frames(end: str) -> None:
+    text = "Traceback (most recent call last):\n" + "".join(
+        f'  File "/workspace/{name}.py", line 9, in main\n    {name}.start()\n'
+        for name in ("train", "trainer")
+    )
+    joined = end.join(f"{text}{KEYWORD}".splitlines())
+    (exception,) = read(joined).exceptions
+    assert [frame.file for frame in exception.frames] == [
+        "/workspace/train.py",
+        "/workspace/trainer.py",
+    ]
+    assert exception.text == KEYWORD
+
+
+def test_assertion_without_a_message_states_its_condition() -> None:
+    text = """\
+Traceback (most recent call last):
+  File "/workspace/train.py", line 9, in main
+    assert rank < size
+AssertionError
+"""
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
+    assert "rank < size" in finding.cause
