@@ -151,7 +151,9 @@ def main() -> None:
     verb.add_argument("target")
     verb.add_argument("folder", type=Path)
     verb.add_argument(
-        "--torch", default="2.13.0+cpu", help="CPU version of torch (default: %(default)s)"
+        "--torch",
+        default="2.13.0+cpu",
+        help="version of the CPU build of torch (default: %(default)s)",
     )
     verb = verbs.add_parser("audit", help="audit files for a target")
     verb.add_argument("target", help="target, or quoted options of `imgbuild audit`")

@@ -406,7 +406,7 @@ def main() -> None:
         "--results", type=Path, help="results file (default: results.jsonl in the folder)"
     )
     parser.add_argument(
-        "--draws", type=Path, help="for `again`: results file with the draws to audit"
+        "--draws", type=Path, help="for `again`: results file with the random sets to audit"
     )
     parser.add_argument(
         "--sample",
@@ -415,10 +415,12 @@ def main() -> None:
         help="share of the draws without a failure to audit (default: %(default)s)",
     )
     parser.add_argument(
-        "--no-audit", action="store_true", help="only install and import, for a later `again`"
+        "--no-audit",
+        action="store_true",
+        help="only install and import the packages, for a later run of `again`",
     )
     parser.add_argument(
-        "--only", choices=CHOICES, default="all", help="audit only these sets with `again`"
+        "--only", choices=CHOICES, default="all", help="for `again`: audit only these sets"
     )
     parser.add_argument("--details", action="store_true", help="list misses and false alarms")
     parser.add_argument("--held-out", action="store_true", help="with --details: include odd seeds")

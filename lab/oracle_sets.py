@@ -272,7 +272,9 @@ def _pinned_requirement(name: str, dice: random.Random, shop: PackageShop) -> st
 def packages_to_import(
     package: str, pins: ResolvedPins, table: PackageTable, most: int = 6
 ) -> tuple[str, ...]:
-    """Return `package` and its direct dependents in `pins`, packages of the table first."""
+    """Return at most `most` packages: `package` and its direct dependents in `pins`.
+
+    Packages of the table are first."""
     users = [name for name in pins.needed_by.get(package, ()) if name in pins.versions]
     users.sort(key=lambda name: (name not in table.packages, name))
     return (package, *users[:most])

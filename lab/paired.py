@@ -56,7 +56,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=5, help="number of pairs to measure")
     parser.add_argument("--setup", default="", help="command to run before each run")
-    parser.add_argument("words", nargs="+", help="verb and options of imgbuild, after --")
+    parser.add_argument("words", nargs="+", help="subcommand and options of imgbuild, after --")
     given = parser.parse_args()
     trees = (given.before.resolve(), given.after.resolve())
     timings: dict[Path, list[tuple[float, float]]] = {tree: [] for tree in trees}

@@ -495,7 +495,9 @@ def main() -> int:
         help="only add missing wheels and Debian packages; read no modules",
     )
     parser.add_argument(
-        "--modules", action="store_true", help="only add the modules that audits of targets read"
+        "--modules",
+        action="store_true",
+        help="only add the modules that are read when a target is audited",
     )
     parser.add_argument(
         "--names", action="store_true", help="only add the names that audits of targets look up"

@@ -151,7 +151,7 @@ NamesOption = Annotated[
         metavar="A B | TARGET...",
         help="Two images, each a target, TARGET@REVISION with a git revision, a lock.json or its"
         " folder, or an image in a registry. With --files, two OCI layouts or archives,"
-        " including archives from `docker save`. With --builder docker, targets.",
+        " including archives from `docker save`. With --builder docker, two targets.",
         autocompletion=complete_target,
         show_default=False,
     ),

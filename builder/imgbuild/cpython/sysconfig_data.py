@@ -80,7 +80,10 @@ def _part(name: str, part: ast.expr) -> str:
 
 
 def encode_sysconfig(values: Mapping[str, str | int], built_at: str, prefix: str) -> bytes:
-    """Return the module with `values`, for Python in `prefix` and the image's compilers."""
+    """Return the source of the sysconfig data module with `values`.
+
+    The values are adapted to Python in `prefix`, not in `built_at`, and to the image's compilers.
+    """
     lines = [
         f"    {name!a}: {_adapt_value(name, value, built_at, prefix)!a},"
         for name, value in sorted(values.items())

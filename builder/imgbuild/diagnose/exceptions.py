@@ -122,7 +122,7 @@ class TraceFrame(msgspec.Struct, frozen=True):
 
     @property
     def is_standard(self) -> bool:
-        """Whether the file is part of Python's standard library, or generated."""
+        """Whether the file is part of Python's standard library, or is a generated file."""
         return owners.is_standard(self.file)
 
 

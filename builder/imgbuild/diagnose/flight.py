@@ -165,7 +165,7 @@ def flight_findings(dumps: Iterable[RankDump]) -> list[LogFinding]:
 def _different_collectives(
     label: str, states: Mapping[int, tuple[CollectiveCall, ...]]
 ) -> list[LogFinding]:
-    """Return findings for ranks that entered different collectives at the same number."""
+    """Return findings for ranks that entered different collectives at the same sequence number."""
     by_number: dict[int, dict[int, CollectiveCall]] = {}
     for rank, calls in states.items():
         for call in calls:

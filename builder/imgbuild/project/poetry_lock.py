@@ -65,7 +65,7 @@ def read_file(reading: ProjectReading, name: str, roots: Iterable[str]) -> None:
 
 
 def _closure(packages: Sequence[PoetryPackage], roots: Iterable[str]) -> Iterator[PoetryPackage]:
-    """Yield `roots` and their dependencies on Linux, in the order of the file."""
+    """Yield `roots` and their dependencies on Linux, in the order of poetry.lock."""
     by_name: dict[str, list[PoetryPackage]] = {}
     for package in packages:
         by_name.setdefault(normalize_package(package.name), []).append(package)

@@ -83,7 +83,7 @@ def devcontainer_text(container: ContainerSettings) -> str:
         message = (
             f"{', '.join(wrong)}: devcontainer.json cannot contain the characters ${{ in a value"
         )
-        raise InputError(message, hint="set the variable in a terminal of the container")
+        raise InputError(message, hint="set the variable in a shell inside the container")
     arguments = [f"--shm-size={container.shared}m"] if container.shared else ["--ipc=host"]
     if container.arch is not None:
         arguments.append(f"--platform={_platform(container.arch)}")

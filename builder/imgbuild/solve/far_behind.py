@@ -110,9 +110,9 @@ def far_behind_error(
     """
     lag, overlay, row = behind.lag, problem.overlay, problem.row
     message = (
-        f"{problem.name} requires {lag.package}{behind.spec}, but its newest version, {lag.newest}"
-        f" of {lag.newest_uploaded:%Y-%m}, is not installable, nor is any version after"
-        f" {installable}"
+        f"{problem.name} requires {lag.package}{behind.spec}, but the newest version of"
+        f" {lag.package}, {lag.newest} of {lag.newest_uploaded:%Y-%m}, is not installable, nor is"
+        f" any version after {installable}"
     )
     hint = (
         "set a lower bound in the project's files to require a newer version, or pin"

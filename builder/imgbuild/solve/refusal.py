@@ -41,7 +41,7 @@ def pin_refusals(catalogue: FileCatalogue) -> tuple[str, ...]:
 
 
 def pin_refusal(catalogue: FileCatalogue, package: str, version: str) -> str | None:
-    """Return why a version has no usable file, and the nearest version.
+    """Return why a version has no usable file, and the nearest version that has one.
 
     Return None if it has a usable file.
     """

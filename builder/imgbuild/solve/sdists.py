@@ -309,7 +309,7 @@ def sdist_job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdi
     }
     present = {key: path for key, path in paths.items() if path is not None}
     if len(present) < len(paths):
-        message = f"inputs of {recipe.package} were removed from the cache while it was built"
+        message = f"inputs of {recipe.package} were removed from the cache during the build"
         raise IntegrityError(message, hint="run the same command again")
     return sdist_wheel.SdistJob(
         package=recipe.package,

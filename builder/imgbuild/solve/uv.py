@@ -72,7 +72,7 @@ def _named_index(command: Sequence[str]) -> str:
 
 
 def pip_index() -> str | None:
-    """Return the index in pip's configuration, PIP_INDEX_URL or pip.conf, or None."""
+    """Return the index from PIP_INDEX_URL or pip.conf, or None."""
     command = [*programs.python_command(), "-m", "pip", "config", "list"]
     env = _settings_file("PIP_CONFIG_FILE")
     listed = process.run_command(command, check=False, cwd=ROOT, env=env).stdout

@@ -411,7 +411,7 @@ def update_rows(
     inputs: Inputs,
     options: UpdateSettings,
 ) -> tuple[list[RowUpdate], dict[str, ImgbuildError]]:
-    """Update each row, and return the errors of rows that could not be tried, by name.
+    """Update each row, and map rows for which no update could be tried to their errors.
 
     `matrix_of` reads the current matrix, because each update can add a row.
     """

@@ -176,7 +176,7 @@ def test_busy_osv_server_is_retried(asking: Asking) -> None:
         (
             "/v1/querybatch",
             b'{"results": [{"vulns": [{"id": "../../secret"}]}, {}, {}, {}]}',
-            "lists an invalid advisory '../../secret'",
+            "lists the invalid advisory ID '../../secret'",
         ),
         (
             "/v1/querybatch",

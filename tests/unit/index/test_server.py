@@ -73,7 +73,7 @@ def test_cutoff_date_applies_to_each_file_of_the_index(stack, tmp_path):
     assert names == ["demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"]
 
 
-def test_local_index_reads_metadata_of_a_remote_wheel_by_ranges(stack, tmp_path):
+def test_local_index_reads_metadata_of_a_remote_wheel_with_range_requests(stack, tmp_path):
     index = LocalIndex()
     blob = bytes(range(256)) * 4000
     index.wheel("demo", "1.0", ["numpy<2"], files={"demo/a.bin": blob, "demo/b.bin": blob})

@@ -89,7 +89,7 @@ def test_every_variable_of_every_image_has_a_reason_and_a_source(
     assert lacking == []
 
 
-def test_source_files_of_variables_exist(committed: dict[str, TargetEnvironment]) -> None:
+def test_files_that_define_the_variables_exist(committed: dict[str, TargetEnvironment]) -> None:
     lists = [
         each
         for environment in committed.values()

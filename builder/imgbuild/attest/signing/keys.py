@@ -103,7 +103,7 @@ def load_public(path: Path) -> PublicKey:
     try:
         key = forms.load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        message = f"{path} is not a public key in PEM"
+        message = f"{path} is not a public key in PEM format"
         raise InputError(message, hint=CREATION_REMEDY) from error
     if isinstance(key, ed25519.Ed25519PublicKey) or (
         isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)

@@ -49,7 +49,9 @@ def test_cached_findings_of_a_folder_are_stored_as_one_cache_entry(store: Store)
     assert _facts(store) == 3
 
 
-def test_cached_findings_are_read_with_their_key_and_replaced_by_a_newer_key(store: Store) -> None:
+def test_cached_findings_are_read_with_their_key_and_replaced_if_the_key_changes(
+    store: Store,
+) -> None:
     cache = _cache(store)
     cache.write("one/a.py", "v1", msgspec.msgpack.encode(1))
     cache.write("one/b.py", "v1", msgspec.msgpack.encode(2))

@@ -70,7 +70,7 @@ def test_condition_on_a_parameter_is_data_regardless_of_the_parameter_name(name,
         "if ask():\n    vllm_available = True\nelse:\n    vllm_available = False",
     ],
 )
-def test_condition_on_a_module_variable_becomes_a_guard_to_evaluate(bound):
+def test_condition_on_a_module_variable_is_recorded_as_a_guard(bound):
     test = "    if vllm_available:\n        import marked\n"
     evaluated = guards_of_import(f"{bound}\nif True:\n{test}")[-1]
     assert evaluated.kind == "result"
@@ -139,7 +139,7 @@ def test_comparison_of_leading_version_components_becomes_a_guard(test, spec):
         "Version(torch.__version__).minor >= 6",
     ],
 )
-def test_comparisons_of_inner_version_components_are_unknown(test):
+def test_comparison_of_a_single_version_component_has_no_known_result(test):
     assert guard_kinds(f"if {test}:\n    import marked\n") == ["unknown"]
 
 
