@@ -153,7 +153,7 @@ def main() -> None:
     verb.add_argument(
         "--torch",
         default="2.13.0+cpu",
-        help="version of the CPU build of torch (default: %(default)s)",
+        help="CPU build of torch (default: %(default)s)",
     )
     verb = verbs.add_parser("audit", help="audit files for a target")
     verb.add_argument("target", help="target, or quoted options of `imgbuild audit`")

@@ -417,7 +417,7 @@ def main() -> None:
     parser.add_argument(
         "--no-audit",
         action="store_true",
-        help="only install and import the packages, for a later run of `again`",
+        help="only install and import the packages, for a later run of`again`",
     )
     parser.add_argument(
         "--only", choices=CHOICES, default="all", help="for `again`: audit only these sets"

@@ -274,7 +274,8 @@ def packages_to_import(
 ) -> tuple[str, ...]:
     """Return at most `most` packages: `package` and its direct dependents in `pins`.
 
-    Packages of the table are first."""
+    Packages of the table are first.
+    """
     users = [name for name in pins.needed_by.get(package, ()) if name in pins.versions]
     users.sort(key=lambda name: (name not in table.packages, name))
     return (package, *users[:most])

@@ -19,9 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tier", default="static", help="static, cpu, gpu or multi-gpu")
     group.addoption("--expect", help="JSON file with the expected content")
     group.addoption("--model", help="folder of a real model, for the gpu tiers")
-    group.addoption(
-        "--timeout-factor", default="1", help="factor by which time limits are multiplied"
-    )
+    group.addoption("--timeout-factor", default="1", help="multiplies all time limits")
 
 
 def pytest_collection(session: pytest.Session) -> None:

@@ -497,7 +497,7 @@ def main() -> int:
     parser.add_argument(
         "--modules",
         action="store_true",
-        help="only add the modules that are read when a target is audited",
+        help="only add the modules that audits read",
     )
     parser.add_argument(
         "--names", action="store_true", help="only add the names that audits of targets look up"

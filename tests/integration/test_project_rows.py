@@ -220,7 +220,9 @@ def test_resolution_to_outdated_packages_is_refused(
     text = "torch==2.6.0\ndrift<=0.6\n"
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
     refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
-    newest = "requires drift<=0.6, but its newest version, 0.6 of 2025-01, is not installable"
+    newest = (
+        "requires drift<=0.6, but the newest version of drift, 0.6 of 2025-01, is not installable"
+    )
     assert f"{newest}, nor is any version after 0.2" in refused
     assert "vanished was not found" in refused
     assert "drift==0.2" in refused

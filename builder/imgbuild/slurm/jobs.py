@@ -448,7 +448,10 @@ class JobPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_paths(values: Collection[str], passed: Collection[str]) -> JobPaths:
-    """Return the path variables for a job whose script sets `values` and passes the variables named in `passed`."""
+    """Return the path variables of a job.
+
+    Its script sets `values`, and passes the variables named in `passed`.
+    """
     mounted = []
     left_out = []
     for row in path_variables.path_variable_table():

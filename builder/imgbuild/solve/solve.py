@@ -153,8 +153,8 @@ def refuse_python(problem: SolveProblem, python: str) -> None:
         minor = ".".join(python.split(".")[:2])
         message = f"{problem.name}: the project does not accept Python {python}"
         hint = (
-            "in matrix.yaml, use a target with a different Python version, or accept this version with"
-            f" `relax: {{python: {{spec: '=={minor}.*', reason: …}}}}`"
+            "in matrix.yaml, use a target with a different Python version, or accept this version"
+            f" with `relax: {{python: {{spec: '=={minor}.*', reason: …}}}}`"
         )
         raise InputError(message, problems=problems, hint=hint)
 

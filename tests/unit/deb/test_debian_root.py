@@ -300,7 +300,7 @@ def test_debian_package_that_differs_from_the_lock_is_refused(
         debian_root.base_members(recipe, packages.paths, tmp_path / "spool")
 
 
-def test_base_layer_is_independent_of_package_order_and_build_folder(
+def test_base_layer_does_not_depend_on_package_order_or_folder(
     packages: Packages, tmp_path: Path
 ) -> None:
     digests = set()

@@ -192,7 +192,7 @@ def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
 
 
 def may_add_names(facts: ModuleFacts) -> bool:
-    """Return whether a module calls a function that adds names, such as `lazy_import(globals(), …)`."""
+    """Return whether a module calls a function that adds names, such as `lazy_import`."""
     return any(
         not call.scope and call.positional and _ADDING_CALLS.search(call.callee)
         for call in facts.calls

@@ -49,7 +49,7 @@ def test_cached_findings_of_a_folder_are_stored_as_one_cache_entry(store: Store)
     assert _facts(store) == 3
 
 
-def test_cached_findings_are_read_with_their_key_and_replaced_if_the_key_changes(
+def test_cached_findings_are_replaced_if_their_key_changes(
     store: Store,
 ) -> None:
     cache = _cache(store)
