@@ -224,8 +224,8 @@ class OsvServer:
     def _valid_names(self, vulns: Iterable[_NamedAdvisory]) -> Iterable[_NamedAdvisory]:
         for reference in vulns:
             if ID.fullmatch(reference.id) is None:
-                message = f"{redact_url(self._address)} lists the invalid advisory ID"
-                    f" {reference.id[:80]!r}"
+                advisory = f"the invalid advisory ID {reference.id[:80]!r}"
+                message = f"{redact_url(self._address)} lists {advisory}"
                 raise FetchFailed(message, hint=NONSENSE)
             yield reference
 

@@ -175,8 +175,10 @@ def _parse_requested(
     cuda = releases.cuda_of_tag(version.local or "")
     if version.local and not cuda and package not in keep:
         message = f"--have {text}: the default index has no build +{version.local} of {package}"
-        hint = f"specify an index that has this build (--index {package}=INDEX), or omit"
+        hint = (
+            f"specify an index that has this build (--index {package}=INDEX), or omit"
             f" +{version.local}"
+        )
         raise InputError(message, hint=hint)
     if version.local and package not in keep:
         requested = msgspec.structs.replace(requested, spec=f"=={version.public}")
