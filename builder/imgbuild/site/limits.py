@@ -13,8 +13,6 @@ from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.system import files
 from imgbuild.values import Arch
 
-FILE = "site/limits.md"
-
 
 class CatalogueLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about images that are not retired.
@@ -35,7 +33,7 @@ class CatalogueLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 def limit_texts() -> str:
     """Return the limits of imgbuild as Markdown, which docs/reference/limits.md also contains."""
-    return files.data(FILE).read_text(encoding="utf-8")
+    return files.data("site/limits.md").read_text(encoding="utf-8")
 
 
 def limit_sections() -> list[tuple[str, str, str]]:

@@ -209,7 +209,7 @@ def test_expected_content_for_smoke_tests_matches_the_lock():
     assert expected.packages == {"pip": "1.0", "torch": "2.6.0", "trl": "0.18.2"}
     assert expected.debian == ("bash", "python3")
     assert (expected.prefix, expected.cache) == ("/opt/venv", "/var/cache/imgbuild")
-    with pytest.raises(InputError, match="not cover arm64"):
+    with pytest.raises(InputError, match="not include arm64"):
         runner.create_expectation(samples.lock(), Arch.ARM64)
 
 
