@@ -129,7 +129,9 @@ def changed_parameters(values: Mapping[Version, Functions]) -> dict[str, dict[st
             if all(accepted):
                 continue
             places = [index for index, each in enumerate(accepted) if each]
-            bounds = [f">={pairs[places[0]][1]}"] if places[0] else []
+            # Releases before it may only take any keyword, and pass it on.
+            named = next(index for index, (names, _) in enumerate(pairs) if name in names)
+            bounds = [f">={pairs[named][1]}"] if places[0] else []
             if places[-1] + 1 < len(pairs):
                 bounds.append(f"<{pairs[places[-1] + 1][1]}")
             if bounds and places[-1] - places[0] + 1 == len(places):

@@ -32,6 +32,8 @@ def parameter_reason(text: str, caller: str, above: str, facts: LogFacts) -> Rea
     function = callee.removeprefix("__main__.")
     if "." not in function and function[:1].isupper():
         function += ".__init__"
+    if caller in calls.OWN_MODELS and OF_MODEL.match(function):
+        return None  # a model of the engine, whose class has the name of one of transformers
     found = parameters.accepting_releases(function, name)
     near = (*map(releases.package_name, (caller, above)), *facts.versions, *found)
     package = next((each for each in near if each in found), "")
