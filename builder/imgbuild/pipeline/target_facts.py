@@ -81,7 +81,7 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, request: ChoiceRequest)
         recommended=target.recommended,
         retired=target.retired != "",
         driver=floors.driver,
-        gpu=floors.gpu,
+        gpu=(*floors.gpu, *floors.gpu_ptx),
         size=size,
         unfit=judge_target(request.host, needs).reasons,
         learned=constraints.read_constraints(project.images),

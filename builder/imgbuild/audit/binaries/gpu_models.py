@@ -89,21 +89,21 @@ def gpu_list(able: Iterable[str], later: Iterable[str], arch: Arch | None) -> st
     use". `able` are the capabilities with machine code, and `later` those for which some code is
     only PTX. GPUs that machines of `arch` cannot have are omitted.
     """
-    compiled = _sort_capabilities(later)
     names = {entry.capability: entry.names.split(", ") for entry in gpus.load_drivers().gpus}
-    shown = []
-    for capability in _sort_capabilities({*able, *compiled}):
+    shown: dict[str, str] = {}
+    for capability in _sort_capabilities({*able, *later}):
         models = [
             name
             for name in names.get(capability, ())
             if (model := find_gpu_model(name)) is None or arch is None or model.arch in (None, arch)
         ]
         if models:
-            shown.append(f"{', '.join(models)} ({capability})")
+            shown[capability] = f"{', '.join(models)} ({capability})"
         elif capability not in names:
-            shown.append(capability)
+            shown[capability] = capability
+    compiled = [capability for capability in _sort_capabilities(later) if capability in shown]
     remark = f"; the driver compiles some code for {', '.join(compiled)} at first use"
-    return ", ".join(shown) + (remark if shown and compiled else "")
+    return ", ".join(shown.values()) + (remark if compiled else "")
 
 
 def gpu_span(able: Iterable[str]) -> str:

@@ -81,7 +81,7 @@ def test_gpu_model_names_are_unique() -> None:
 
 
 def test_list_of_gpus_has_names_and_omits_gpus_of_other_machines() -> None:
-    able, later = ("9.0", "8.0", "12.1", "11.0"), ("9.0",)
+    able, later = ("9.0", "8.0", "12.1", "11.0"), ("9.0", "12.1")
     compiled = "; the driver compiles some code for 9.0 at first use"
     assert gpu_models.gpu_list(able, later, Arch.X86_64) == (
         f"A100, A30 (8.0), H100, H200 (9.0), 11.0{compiled}"
