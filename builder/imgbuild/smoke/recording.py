@@ -135,7 +135,7 @@ def _locked_digests(
             place,
             f"the run belongs to the target {target!r}, which has no lock in this project",
             hint="select another project with --matrix FILE; locked in this project: "
-            "{', '.join(project.locked_targets())}",
+            f"{', '.join(project.locked_targets())}",
         )
     lock = lock_file.read_lock(project.images, target)
     return lock, image_digests.read_digests(project.images, lock)
