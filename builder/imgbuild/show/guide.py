@@ -10,13 +10,11 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Target
-from imgbuild.render.readme import readme_text
 from imgbuild.show.page import PageImage, TargetPage, image_capabilities
 from imgbuild.smoke.records import RecordedRun, equal_image, run_summary
 from imgbuild.system import quoting
@@ -38,14 +36,11 @@ class TargetGuide(msgspec.Struct, frozen=True, kw_only=True):
     page: TargetPage
 
 
-def image_readme(lock: Lock, target: Target, images: Path) -> str:
-    """Return the README of the image of `lock`, with the known issues of the row `target`.
+def image_readme(text: str, lock: Lock, target: Target) -> str:
+    """Return the README `text` of the image of `lock`, with the known issues of the row `target`.
 
     In an image without `user_packages`, only root can use pip.
-
-    Raises InputError for a template of the project that cannot be rendered.
     """
-    text = lock.settings.readme or readme_text(lock, target, images)
     if lock.settings.user_packages is not True:
         addition = (
             "## Add a package\n\n"

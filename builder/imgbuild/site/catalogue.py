@@ -30,6 +30,7 @@ from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import LayerDigests, TargetDigests
 from imgbuild.plan.plan import FilesRecipe, Recipe, WheelsRecipe, create_plan
 from imgbuild.registry.image_reference import Repository
+from imgbuild.render.readme import readme_text
 from imgbuild.show import guide, page, status, table
 from imgbuild.show.table import TableRow
 from imgbuild.site import commands, grid, neighbours, requirements
@@ -197,8 +198,9 @@ def _target(
 
 def _guide(project: Project, target: Target, lock: Lock) -> str:
     """Return the README of an image, without the title and the list of versions."""
-    text = guide.image_readme(lock, target, project.images)
-    return text[text.find("\n## ") + 1 :]
+    text = lock.settings.readme or readme_text(lock, target, project.images)
+    applied = guide.image_readme(text, lock, target)
+    return applied[applied.find("\n## ") + 1 :]
 
 
 def _versions(lock: Lock | None) -> dict[str, str]:
