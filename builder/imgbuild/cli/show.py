@@ -37,7 +37,7 @@ from imgbuild.matrix.select import Selected
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import read_digests
-from imgbuild.render import readme
+from imgbuild.render.readme import readme_text
 from imgbuild.show import guide, image_environment, licence_counts, page, status, table
 from imgbuild.show.guide import TargetGuide
 from imgbuild.show.image_environment import ImageVariable, RuntimeVariable, TargetEnvironment
@@ -364,9 +364,9 @@ def target_guide(session: Session, item: Selected) -> TargetGuide:
     """Return the guide of a locked target. Raises LockStale if the target is not locked."""
     images = session.project.images
     lock = read_lock(images, item.name)
-    text = lock.settings.readme or readme.readme_text(lock, item.target, images)
-    return guide.create_guide(
-        text, _page(session, item), user_packages=lock.settings.user_packages is True
+    text = lock.settings.readme or readme_text(lock, item.target, images)
+    return TargetGuide(
+        readme=guide.image_readme(text, lock, item.target), page=_page(session, item)
     )
 
 

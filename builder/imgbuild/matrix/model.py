@@ -365,6 +365,10 @@ class Target(StrictStruct, frozen=True):
         tuple[Prose, ...],
         Meta(description="information for users of this image, for README and `--guide`"),
     ] = ()
+    known_issues: Annotated[
+        tuple[Prose, ...],
+        Meta(description="limitations found after the image was locked, for `--guide`"),
+    ] = ()
     env: Variables = {}
     labels: Labels = {}
     waive: Waivers = ()

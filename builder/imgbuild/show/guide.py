@@ -1,7 +1,7 @@
 """Formats the image's README with sizes and test results, for `imgbuild show TARGET --guide`.
 
 The README in the image contains neither the digest and the sizes, which depend on the README, nor
-test records, which depend on the digest.
+test records and known issues, which are found after the digest.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.model import Target
 from imgbuild.show.page import PageImage, TargetPage, image_gpus
 from imgbuild.smoke.records import RecordedRun, equal_image, run_summary
 from imgbuild.system import quoting
@@ -28,34 +30,33 @@ ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
 
 
 class TargetGuide(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of /opt/imgbuild/README in an image, and the page of the target."""
+    """The README of an image with its known issues, and the page of the target."""
 
     readme: str
     page: TargetPage
 
 
-def create_guide(readme: str, page: TargetPage, *, user_packages: bool) -> TargetGuide:
-    """Return the guide of a target. In an image without `user_packages`, only root can use pip."""
-    text = image_readme(readme, page.row.target, user_packages=user_packages)
-    return TargetGuide(readme=text, page=page)
+def image_readme(text: str, lock: Lock, target: Target) -> str:
+    """Return the README `text` of the image of `lock`, with the known issues of the row `target`.
 
-
-def image_readme(readme: str, target: str, *, user_packages: bool) -> str:
-    """Return the README of an image. Instructions to add packages depend on `user_packages`."""
-    if user_packages:
-        return readme
-    text = (
-        "## Add a package\n\n"
-        "The environment belongs to root, and pip in this image has no folder for other users."
-        f"\nimgbuild init --extends {target}, then imgbuild add PACKAGE, make an image with it.\n"
-    )
-    return ADDITION.sub(lambda _: text, readme)
+    In an image without `user_packages`, only root can use pip.
+    """
+    if lock.settings.user_packages is not True:
+        addition = (
+            "## Add a package\n\n"
+            "The environment belongs to root, and pip in this image has no folder for other users."
+            f"\nimgbuild init --extends {lock.target}, then imgbuild add PACKAGE, make an image"
+            " with it.\n"
+        )
+        text = ADDITION.sub(lambda _: addition, text)
+    issues = [line for issue in target.known_issues for line in _item(" ".join(issue.split()))]
+    return "\n".join([text.rstrip("\n"), *(["", "## Known issues", "", *issues] if issues else [])])
 
 
 def guide_lines(guide: TargetGuide) -> Iterator[str]:
     """Yield the guide as Markdown with 100 columns. Only commands and digests can be longer."""
     page = guide.page
-    yield from guide.readme.rstrip("\n").split("\n")
+    yield from guide.readme.split("\n")
     yield from ("", "## Image", "")
     if page.digest:
         yield from (f"    {page.digest}", "")

@@ -30,7 +30,7 @@ from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import LayerDigests, TargetDigests
 from imgbuild.plan.plan import FilesRecipe, Recipe, WheelsRecipe, create_plan
 from imgbuild.registry.image_reference import Repository
-from imgbuild.render import readme
+from imgbuild.render.readme import readme_text
 from imgbuild.show import guide, page, status, table
 from imgbuild.show.table import TableRow
 from imgbuild.site import commands, grid, neighbours, requirements
@@ -200,10 +200,8 @@ def _target(
 
 def _guide(project: Project, target: Target, lock: Lock) -> str:
     """Return the README of an image, without the title and the list of versions."""
-    text = lock.settings.readme or readme.readme_text(lock, target, project.images)
-    applied = guide.image_readme(
-        text, lock.target, user_packages=lock.settings.user_packages is True
-    )
+    text = lock.settings.readme or readme_text(lock, target, project.images)
+    applied = guide.image_readme(text, lock, target)
     return applied[applied.find("\n## ") + 1 :]
 
 

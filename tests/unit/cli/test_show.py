@@ -173,6 +173,21 @@ def test_guide_of_an_image_has_the_readme_and_catalogue_data(
     assert imgbuild("show", UNLOCKED, "--guide").status == LockStale.exit_code
 
 
+def test_known_issues_are_in_the_guide_and_change_no_digest(
+    imgbuild: Command, sample: SampleProject
+) -> None:
+    digest = imgbuild("digest", TARGET).stdout
+    text = sample.matrix.read_text("utf-8")
+    row = f"  {TARGET}:\n"
+    issue = "    known_issues:\n      - >-\n        DPO fails\n        offline.\n"
+    sample.matrix.write_text(text.replace(row, row + issue, 1), "utf-8")
+    assert (
+        "\n\n## Known issues\n\n- DPO fails offline.\n\n## Image\n"
+        in imgbuild("show", TARGET, "--guide").stdout
+    )
+    assert imgbuild("digest", TARGET).stdout == digest != ""
+
+
 def test_guide_of_image_without_user_packages_has_no_pip(imgbuild: Command) -> None:
     done = imgbuild("show", TARGET, "--guide", "--matrix", str(ROOT / "matrix.yaml"))
     assert "    pip install PACKAGE" not in done.stdout

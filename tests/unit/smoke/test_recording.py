@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[Callable[[SampleProject], Path], str]] = {
     ),
     "unlocked target": (
         lambda sample: answer_file(sample, target=UNLOCKED),
-        f"locked in this project: {TARGET}",
+        f"select another project with --matrix FILE; locked in this project: {TARGET}",
     ),
     "part of the tier": (
         lambda sample: answer_file(sample, only="vllm*"),
