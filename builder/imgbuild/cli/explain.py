@@ -31,7 +31,7 @@ def explain(code: CODE) -> None:
         imgbuild explain IMG504 --json
     """
     every = codes.all_explanations()
-    explanation = every.get(code.upper())
+    explanation = every.get(codes.current_code(code.upper()))
     if explanation is None:
         near = nearest_choice(code.upper(), every)
         hint = (

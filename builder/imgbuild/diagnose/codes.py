@@ -29,6 +29,12 @@ def all_explanations() -> dict[str, Explanation]:
     }
 
 
+def current_code(code: str) -> str:
+    """Return the code of the findings that had `code` in an earlier version."""
+    kinds = rules.derived_kinds()
+    return next((now for now, kind in kinds.items() if code in kind.earlier), code)
+
+
 def all_failures() -> list[Explanation]:
     """The explanations of failures in logs, sorted by title."""
     failures = [
@@ -45,7 +51,7 @@ def _iterate_explanations() -> Iterator[Explanation]:
 
 
 def _kind_explanation(code: str, kind: FindingKind) -> Explanation:
-    return Explanation(code=code, title=kind.title, text=kind.text)
+    return Explanation(code=code, title=kind.title, text=kind.text, example=kind.example)
 
 
 def rule_explanation(rule: FailureRule) -> Explanation:

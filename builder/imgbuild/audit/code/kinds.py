@@ -11,10 +11,15 @@ from imgbuild.system import files, yaml_data
 
 
 class FindingKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A type of finding: `title` is short, and `text` is the output of `imgbuild explain CODE`."""
+    """A type of finding: `title` is short, and `text` is the output of `imgbuild explain CODE`.
+
+    `earlier` are the codes that these findings had in earlier versions.
+    """
 
     title: str
     text: str
+    example: str = ""
+    earlier: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=1)
