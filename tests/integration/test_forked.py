@@ -97,7 +97,7 @@ def test_code_audit_in_a_forked_process_has_the_same_findings(
     original = python_code._module_findings
     process = os.getpid()
 
-    def _recording(look: object, new: Mapping[str, CodeText], *rest: Any) -> object:
+    def _recording(look: Any, new: Mapping[str, CodeText], *rest: Any) -> object:
         checked.extend(new)
         if os.getpid() != process:
             (tmp_path / "copied").touch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.code.option_packages import load_options
+from imgbuild.audit.code.option_settings import load_options
 from tests.support import audited
 from tests.support.audited_code import Findings, finding_places
 
