@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,25 @@ def test_process_with_threads_is_not_forked() -> None:
     assert copy_limit() == 1
     event.set()
     thread.join()
+
+
+def test_shares_become_smaller_and_contain_all_items() -> None:
+    shares = forked.split_shares(range(100), lambda _: 1, 2, 5)
+    assert [each for share in shares for each in share] == list(range(100))
+    assert [len(share) for share in shares][:3] == [25, 18, 14]
+    assert min(len(share) for share in shares[:-1]) == 5
+    assert len(forked.split_shares(range(100), lambda _: 1, 1, 5)) == 1
+
+
+def test_each_share_is_computed_once() -> None:
+    def _numbers(shares: Iterable[int]) -> list[int]:
+        return list(shares)
+
+    own, copies = forked.compute_shares(
+        range(300), _numbers, lambda shares: repr(_numbers(shares)).encode(), 3
+    )
+    others = [number for data in copies for number in ast.literal_eval((data or b"").decode())]
+    assert sorted([*own, *others]) == list(range(300))
 
 
 @pytest.mark.parametrize("fails", [False, True])

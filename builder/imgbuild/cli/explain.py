@@ -32,7 +32,7 @@ def explain(code: CODE) -> None:
     """
     every = codes.all_explanations()
     named = code.upper() if code.upper().startswith("IMG") else f"IMG{code}"
-    explanation = every.get(named)
+    explanation = every.get(codes.current_code(named))
     if explanation is None:
         near = nearest_choice(named, every)
         hint = (

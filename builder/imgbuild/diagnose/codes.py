@@ -29,6 +29,12 @@ def all_explanations() -> dict[str, Explanation]:
     }
 
 
+def current_code(code: str) -> str:
+    """Return the code of the findings that had `code` in an earlier version."""
+    kinds = rules.derived_kinds()
+    return next((now for now, kind in kinds.items() if code in kind.earlier), code)
+
+
 def all_failures() -> list[Explanation]:
     """The explanations of failures in logs, sorted by title."""
     failures = [
@@ -46,7 +52,8 @@ def _iterate_explanations() -> Iterator[Explanation]:
 
 def _kind_explanation(code: str, kind: FindingKind) -> Explanation:
     parts = (kind.text.strip(), f"Cure: {kind.cure.strip()}" if kind.cure else "")
-    return Explanation(code=code, title=kind.title, text="\n\n".join(filter(None, parts)))
+    text = "\n\n".join(filter(None, parts))
+    return Explanation(code=code, title=kind.title, text=text, example=kind.example)
 
 
 def rule_explanation(rule: FailureRule) -> Explanation:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from imgbuild.audit.code.kinds import load_finding_kinds
 from imgbuild.diagnose import codes, lines, literals, rules
 from imgbuild.diagnose.diagnosis import diagnose_log, first_finding_sentence
 from imgbuild.diagnose.rules import FailureRule
@@ -89,6 +90,17 @@ def test_every_diagnosis_code_has_an_explanation() -> None:
     assert {rule.code for rule in RULES} <= every.keys()
     assert set(rules.derived_kinds()) <= every.keys()
     assert not [each.code for each in every.values() if "{" in each.text.replace("{'use_", "")]
+
+
+def test_every_code_of_the_audit_has_an_example() -> None:
+    every = codes.all_explanations()
+    assert not [code for code in load_finding_kinds() if not every[code].example]
+
+
+def test_codes_of_earlier_versions_lead_to_current_ones() -> None:
+    assert codes.current_code("IMG768") == "IMG906"
+    earlier = [code for kind in rules.derived_kinds().values() for code in kind.earlier]
+    assert not codes.all_explanations().keys() & set(earlier)
 
 
 def test_explanation_of_a_code_has_both_cause_and_cure_or_neither() -> None:

@@ -116,12 +116,8 @@ class CodeSet:
             facts = self._user_module(name)
             if isinstance(facts, ModuleFacts):
                 here = module_scopes(facts)
-                places.update(
-                    {
-                        (name, here.scope_runner(use.scope)): _CERTAINLY_REACHED
-                        for use in _uses(facts)
-                    }
-                )
+                for scope in {use.scope for use in _uses(facts)}:
+                    places[(name, here.scope_runner(scope))] = _CERTAINLY_REACHED
                 places[(name, "")] = _CERTAINLY_REACHED
         return MainPath(places, view=self._view)
 
@@ -212,7 +208,7 @@ def _without_data_conditions(facts: ModuleFacts) -> ModuleFacts:
     def _convert_uses(uses: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(
             msgspec.structs.replace(fact, guards=_retained_guards(fact.guards))
-            if fact.guards
+            if any(guard.kind == _DATA_SUBJECT for guard in fact.guards)
             else fact
             for fact in uses
         )

@@ -24,7 +24,7 @@ from imgbuild.audit.source.tree import walk_tree
 
 _RUNNERS = frozenset(("run", "Popen", "call", "check_call", "check_output", "getoutput"))
 _SPAWNERS = frozenset(("create_subprocess_exec", "create_subprocess_shell", "system", "popen"))
-_RUN_PATTERN = re.compile(rb"subprocess|os\.system|os\.popen")
+_RUNNING_WORDS = (b"subprocess", b"os.system", b"os.popen")
 _SETTINGS = re.compile(
     rb"^[\s-]*[\"']?(?:command|args|entrypoint|run|setup)[\"']?\s*:", re.MULTILINE
 )
@@ -68,7 +68,7 @@ def _add_nested_commands(command: Command) -> Iterator[Command]:
 
 def python_commands(source: bytes, tree: ast.Module) -> Iterator[Command]:
     """Yield the commands that a Python file runs."""
-    if not _RUN_PATTERN.search(source):
+    if not any(word in source for word in _RUNNING_WORDS):
         return
     lists: dict[str, list[ast.List]] = {}
     run: list[ast.expr] = []

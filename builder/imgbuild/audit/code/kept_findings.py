@@ -1,4 +1,4 @@
-"""Caches findings in Python files, together with the files on which they depend.
+"""Caches findings in Python files, and the states of conditions in packages.
 
 The findings in a file depend on the package set, on the file, and on the user's modules that it
 uses directly or indirectly. Of these modules, usually only the summaries matter.
@@ -10,15 +10,20 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from imgbuild.audit.code.code_set import CodeSet
+from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.file_cache import FileCache, decode_value
 from imgbuild.audit.code.model import CodeFinding
 from imgbuild.audit.code.reading import CodeFacts
+from imgbuild.audit.main_path.guards import GuardState, guard_results
+from imgbuild.audit.packages.library import pack_value, read_fact
+from imgbuild.audit.source.facts import Guard
 from imgbuild.cache.store import Store
 from imgbuild.report import Evidence
 from imgbuild.values import sha256
 
 FINDINGS_FACT = "code-findings"
+CONDITIONS_FACT = "code-conditions"
+Conditions = tuple[tuple[Guard, GuardState], ...]
 
 
 class FileFindings(msgspec.Struct, frozen=True):
@@ -37,6 +42,10 @@ class FindingCache:
     def __init__(self, store: Store, key: str, code: CodeSet, facts: CodeFacts) -> None:
         """Open the cache. `key` stands for the package set and the code of the checks."""
         self._cache = FileCache(store, FINDINGS_FACT, key, list(code.code_by_module.values()))
+        self._store = store
+        # Conditions on missing modules are true if the user has a module of that name.
+        roots = sorted({name.partition(".")[0] for name in code.names()})
+        self._conditions_key = sha256(" ".join((key, *roots)).encode())
         files = {name: text.file for name, text in code.code_by_module.items()}
         contents = {name: f"{name} {facts.digests[file]}" for name, file in files.items()}
         seen = {name: f"{name} {facts.summaries[file].interface}" for name, file in files.items()}
@@ -71,9 +80,28 @@ class FindingCache:
         """Set the findings in a file. `save` writes them."""
         self._cache.write(file, self._keys[file], msgspec.msgpack.encode(findings))
 
+    def read_conditions(self) -> Conditions:
+        """Return the states of conditions in packages."""
+        return read_fact(self._store, CONDITIONS_FACT, self._conditions_key, Conditions) or ()
+
+    def write_conditions(self, conditions: Conditions) -> None:
+        """Store the states of conditions in packages."""
+        self._store.put_fact(CONDITIONS_FACT, self._conditions_key, pack_value(conditions))
+
     def save(self) -> None:
         """Store the findings that were set."""
         self._cache.save()
+
+
+def package_conditions(code: CodeSet) -> Conditions:
+    """Return the states of conditions in packages that were determined."""
+    states = guard_results(code)
+    owners = {guard: code.owner(guard.subject.partition(":")[0]) for guard in states}
+    return tuple(
+        (guard, state)
+        for guard, state in states.items()
+        if state is not None and owners[guard] not in (None, CODE)
+    )
 
 
 def _used_modules(named: Collection[str], modules: Collection[str]) -> Collection[str]:

@@ -11,14 +11,17 @@ from imgbuild.system import files, yaml_data
 
 
 class FindingKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A type of finding: `title` is short, and `imgbuild explain CODE` prints `text` and `cure`.
+    """A type of finding, which `imgbuild explain CODE` describes.
 
-    `cure` is "" if each finding has its own.
+    `cure` is "" if each finding has its own. `earlier` are the codes that these findings had in
+    earlier versions.
     """
 
     title: str
     text: str
     cure: str = ""
+    example: str = ""
+    earlier: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=1)

@@ -62,21 +62,22 @@ def load_options() -> Mapping[tuple[str, str], OptionPackages]:
 def file_options(text: CodeText, tree: ast.Module | None = None) -> tuple[OptionUse, ...]:
     """Return the options of the table in a file. `tree` is that of a valid Python file."""
     table = load_options()
-    if not any(_may_use(text, name, value) for name, value in table):
+    # Most files do not contain the words of an option, and are not searched.
+    names = {name for name in {name for name, _ in table} if _contains(text, name.encode())}
+    if not any(
+        name in names and (value == _TRUE or _contains(text, value.encode()))
+        for name, value in table
+    ):
         return ()
     return tuple(use for use in _option_uses(text, tree) if (use.name, use.value) in table)
 
 
-def _may_use(text: CodeText, name: str, value: str) -> bool:
-    """Whether a file contains the words of an option. Most files do not, and are not searched."""
-    words = (name,) if value == _TRUE else (name, value)
-    return all(_contains(text, word.encode()) for word in words)
-
-
 def _contains(text: CodeText, word: bytes) -> bool:
     """Whether a file contains `word`, or the word as a flag, with hyphens."""
-    forms = {word, word.replace(b"_", b"-")}
-    return any(form in text.source or form in text.commands for form in forms)
+    if word in text.source or word in text.commands:
+        return True
+    flag = word.replace(b"_", b"-")
+    return flag in text.commands or (text.kind != "python" and flag in text.source)
 
 
 def _option_uses(text: CodeText, tree: ast.Module | None) -> Iterator[OptionUse]:

@@ -14,13 +14,19 @@ from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.checks.findings import SEVERITY_ORDER, missing_package_remedy
 from imgbuild.audit.code import other_sets, overridden
 from imgbuild.audit.code.code_set import CODE, CodeSet
-from imgbuild.audit.code.kept_findings import FileFindings, FindingCache
+from imgbuild.audit.code.kept_findings import (
+    Conditions,
+    FileFindings,
+    FindingCache,
+    package_conditions,
+)
 from imgbuild.audit.code.locate import CodeTree
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import OtherSet, Replacement
 from imgbuild.audit.code.reading import CodeFacts
 from imgbuild.audit.code.wheel_sources import recommended_name
 from imgbuild.audit.main_path import policy
+from imgbuild.audit.main_path.guards import guard_results
 from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
@@ -46,6 +52,7 @@ _DEVELOPMENT = re.compile(
     r"(?:^|/)(?:tests?/|docs?/|test_[^/]*\.py$|[^/]*_test\.py$"
     r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
 )
+Checked = tuple[dict[str, FileFindings], Conditions]
 _NOQA_LINES = 4  # folders above a script that may contain a project's packages
 _PREFIX = f"{CODE} 0 "
 SHARE = 512 << 10  # bytes of source that are worth a share of a process
@@ -76,9 +83,14 @@ def check_python_code(
         stored = {file: kept.read(file) for file in places}
         known = {file: each for file, each in stored.items() if each and _is_current(each, code)}
     new = {name: text for name, text in code.code_by_module.items() if text.file not in known}
+    states = guard_results(code)
+    states.update(kept.read_conditions() if kept is not None and new else ())
+    before = len(states)
     checked = _check_modules(code, new, rules, others, copied)
     known |= checked
     if kept is not None:
+        if len(states) > before:
+            kept.write_conditions(package_conditions(code))
         for file, entry in checked.items():
             kept.write(file, entry)
         kept.save()
@@ -116,11 +128,13 @@ def _check_modules(
 
     def _check_copied(shares: Iterable[Iterable[tuple[str, CodeText]]]) -> bytes:
         with copied() if copied is not None else nullcontext():
-            return msgspec.msgpack.encode(_check_shares(shares))
+            return msgspec.msgpack.encode((_check_shares(shares), package_conditions(code)))
 
     findings, copies = forked.compute_shares(shares, _check_shares, _check_copied, processes)
-    for data in copies:
-        findings |= msgspec.msgpack.decode(data or b"\x80", type=dict[str, FileFindings])
+    for data in filter(None, copies):
+        more, conditions = msgspec.msgpack.decode(data, type=Checked)
+        findings |= more
+        guard_results(code).update(conditions)
     # A copy fails if a file would have to be fetched.
     left = [(name, text) for name, text in new.items() if text.file not in findings]
     return findings | _check_shares([left] if left else [])

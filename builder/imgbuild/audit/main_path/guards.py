@@ -215,9 +215,14 @@ _results: WeakKeyDictionary[ImportablePackages, dict[Guard, GuardState | None]] 
 )
 
 
+def guard_results(package_set: ImportablePackages) -> dict[Guard, GuardState | None]:
+    """Return the states of guards of kind "result" that were determined, which can be extended."""
+    return _results.setdefault(package_set, {})
+
+
 def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
     """Judge whether a function returns a true value, based on the guards of its returns."""
-    memory = _results.setdefault(package_set, {})
+    memory = guard_results(package_set)
     if guard not in memory:
         same = _guard_in_definition(package_set, guard)
         if same != guard:  # the function itself, for all modules that call it in the same form

@@ -7,6 +7,7 @@ CRC of every member is checked.
 
 from __future__ import annotations
 
+import bisect
 import io
 import struct
 import zipfile
@@ -225,3 +226,26 @@ def _inflate_member(data: Iterator[bytes], member: WheelMember, where: str) -> I
     for piece in data:
         yield checker.add_piece(piece)
     checker.finish()
+
+
+class SearchText(msgspec.Struct, frozen=True):
+    """The sources of many modules in one string, for fast text search.
+
+    `ends` contains the offset in `source` at which each of `modules` ends.
+    """
+
+    modules: tuple[str, ...]
+    ends: tuple[int, ...]
+    source: bytes
+
+    def modules_containing(self, word: bytes) -> tuple[str, ...]:
+        """Return the modules whose source contains `word`."""
+        modules = []
+        at = self.source.find(word)
+        while at >= 0:
+            place = bisect.bisect_right(self.ends, at)
+            if at + len(word) <= self.ends[place]:
+                modules.append(self.modules[place])
+                at = self.ends[place] - 1
+            at = self.source.find(word, at + 1)
+        return tuple(dict.fromkeys(modules))

@@ -9,7 +9,6 @@ checked only by CRC.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import fnmatch
 import itertools
@@ -24,7 +23,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.audit.packages import advised, generated, loaded
 from imgbuild.audit.packages.advised import AdvisedExtra, part_files, read_advised
-from imgbuild.audit.packages.content import LIMIT, WheelContent
+from imgbuild.audit.packages.content import LIMIT, SearchText, WheelContent
 from imgbuild.audit.packages.extensions import extension_modules
 from imgbuild.audit.packages.generated import GeneratedCode, generated_files, read_generated
 from imgbuild.audit.packages.loaded import NamesByFile, loading_files, read_loaded
@@ -67,29 +66,6 @@ CAPITALS = "capitals-1"
 ASSEMBLERS = "assemblers-1"
 _CAPITALS = re.compile(rb"\b[A-Z][A-Z0-9_]+")
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
-
-
-class SearchText(msgspec.Struct, frozen=True):
-    """The sources of many modules in one string, for fast text search.
-
-    `ends` contains the offset in `source` at which each of `modules` ends.
-    """
-
-    modules: tuple[str, ...]
-    ends: tuple[int, ...]
-    source: bytes
-
-    def modules_containing(self, word: bytes) -> tuple[str, ...]:
-        """Return the modules whose source contains `word`."""
-        modules = []
-        at = self.source.find(word)
-        while at >= 0:
-            place = bisect.bisect_right(self.ends, at)
-            if at + len(word) <= self.ends[place]:
-                modules.append(self.modules[place])
-                at = self.ends[place] - 1
-            at = self.source.find(word, at + 1)
-        return tuple(dict.fromkeys(modules))
 
 
 class LibraryWheel:

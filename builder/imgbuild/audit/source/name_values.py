@@ -279,11 +279,15 @@ class NameValues:
         """Continue after one of `paths`. Without paths, nothing changes."""
         if not paths:
             return
-        state = dict(paths[0].state)
-        for name in {name for path in paths for name in path.state}:
-            values = [path.state.get(name) for path in paths]
-            if any(value is not values[0] for value in values):
-                state[name] = self._joined_value(name, paths)
+        first = paths[0].state
+        state = dict(first)
+        different: set[str] = set()
+        for path in paths[1:]:
+            other = path.state
+            different.update(first.keys() - other.keys())
+            different.update(name for name in other if other[name] is not first.get(name))
+        for name in different:
+            state[name] = self._joined_value(name, paths)
         self.frame.values = state
         if self.frame.kind == "class":
             for name, name_value in state.items():

@@ -116,8 +116,7 @@ def _program(tree: ast.Module, source: bytes, *, expressions: bool) -> ast.Funct
     nodes = walk_tree(tree) if may_declare else ()
     names = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     for node in tree.body:
-        is_main = isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
-        if is_main and isinstance(node, ast.If):
+        if isinstance(node, ast.If) and _names_module(node.test):
             body += node.body
         elif not isinstance(node, (ast.Import, ast.ImportFrom, *_FUNCTIONS, ast.ClassDef)):
             body.append(node)
@@ -127,6 +126,16 @@ def _program(tree: ast.Module, source: bytes, *, expressions: bool) -> ast.Funct
     nothing = ast.arguments([], [], None, [], [], None, [])
     return ast.FunctionDef(
         PROGRAM, nothing, body or [ast.Pass(lineno=1, col_offset=0)], [], lineno=1, col_offset=0
+    )
+
+
+def _names_module(test: ast.expr) -> bool:
+    """Whether an expression contains `__name__`."""
+    return any(
+        "__name__" in str(getattr(node, field, ""))
+        for node in walk_tree(test)
+        for field in ("id", "attr", "value")
+        if not isinstance(getattr(node, field, None), ast.AST)
     )
 
 

@@ -94,8 +94,15 @@ def nodes_on_lines(tree: ast.AST, lines: Sequence[int]) -> Iterator[ast.AST]:
 
 
 def matching_lines(source: bytes, pattern: re.Pattern[bytes]) -> list[int]:
-    """Return the numbers of the lines with a match of `pattern`."""
-    return [at for at, line in enumerate(source.splitlines(), 1) if pattern.search(line)]
+    """Return the sorted numbers of the lines on which matches of `pattern` begin."""
+    source = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines: list[int] = []
+    line, at = 1, 0
+    for match in pattern.finditer(source):
+        line += source.count(b"\n", at, match.start())
+        at = match.start()
+        lines.append(line)
+    return lines
 
 
 def walk_tree(node: ast.AST) -> list[ast.AST]:
