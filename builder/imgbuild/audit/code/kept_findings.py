@@ -15,8 +15,8 @@ from imgbuild.audit.code.file_cache import FileCache, decode_value
 from imgbuild.audit.code.model import CodeFinding
 from imgbuild.audit.code.reading import CodeFacts
 from imgbuild.audit.main_path.guards import GuardState, guard_results
-from imgbuild.audit.packages.library import pack_value, read_fact
 from imgbuild.audit.source.facts import Guard
+from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
 from imgbuild.report import Evidence
 from imgbuild.values import sha256
@@ -86,7 +86,7 @@ class FindingCache:
 
     def write_conditions(self, conditions: Conditions) -> None:
         """Store the states of conditions in packages."""
-        self._store.put_fact(CONDITIONS_FACT, self._conditions_key, pack_value(conditions))
+        write_fact(self._store, CONDITIONS_FACT, self._conditions_key, conditions)
 
     def save(self) -> None:
         """Store the findings that were set."""
