@@ -357,7 +357,7 @@ def test_content_security_policy_blocks_injected_scripts(site: Path, window: Bro
         (
             "flash-attn, vllm 0.33",
             (
-                "flash-attn is in no image: it is published as source that compiles CUDA code, but"
+                "flash-attn is in no image: it is published only as source with CUDA code, but"
                 " images contain only wheels"
             ),
         ),
