@@ -384,6 +384,7 @@ def test_requirements_form_shows_commands_for_an_image_that_meets_all(
     assert use == f"{pull} imgbuild run cu130-verl0.9 -- python train.py"
     assert project == (
         "imgbuild init --from requirements.txt --extends cu130-verl0.9 imgbuild lock"
+        " imgbuild build imgbuild run -- python train.py"
     )
     buttons = window.run("return document.querySelectorAll('.answer button.copy').length")
     places = window.run("return document.querySelectorAll('.answer .code').length")
@@ -406,7 +407,7 @@ def test_requirements_form_shows_commands_for_an_image_that_meets_all(
         ("vllm 0.8.5, trl 1.16.0", "trl 1.16.0 supports vllm<=0.31.0,>=0.22.0 (its extra vllm)"),
         (
             "vllm 0.8.5, trl 1.16.0",
-            "With transformers 4.56.2 of the images, vllm has a known defect",
+            "With transformers 4.56.2 of the images, vllm has a known incompatibility",
         ),
         ("vllm 0.33.0, trl 1.16.0", "Outside the versions that a package names as supported"),
         ("vllm 0.8.5, trl 1.16.0", "in 3 images, with trl 0.17.0, 0.18.2: cu124-vllm0.8.5"),
