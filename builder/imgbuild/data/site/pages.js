@@ -405,9 +405,9 @@
         ` of that version. Write ${each.name}==${each.version} or` +
         ` ${each.name}${each.specifier.replace(/===?/, "~=")}`)]),
       absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
+      list(compiled),
       source.length ? paragraph(`Not added, since the index has no wheel: ${source.join(", ")}. imgbuild init leaves it out.` +
         (wheel ? ` A wheel for this image has in its name: ${wheel}` : "")) : null,
-      list(compiled),
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
       other.length ? paragraph("Remove or change these lines, or let imgbuild solve for a new image:" +
         " imgbuild init --from requirements.txt", "muted") : null,

@@ -49,10 +49,10 @@
       has(row)[request.name] && allows(request, has(row)[request.name])));
   }
 
-  const NEWEST = /\b(?:newest|latest)\s+([a-z][\w.-]*)|\b([a-z][\w.-]*?)(?:\s+|==?\s*)(?:newest|latest)\b/gi;
+  const NEWEST = /\b(?:newest|latest)\s+([a-z][\w.-]*)|\b((?!with\b|and\b)[a-z][\w.-]*?)(?:\s+|==?\s*)(?:newest|latest)\b/gi;
 
   /** The text with versions in place of "newest": the newest of the data. */
-  const withNewest = (text, data) => text.replace(NEWEST, (whole, after, before) => {
+  const withNewest = (text, data) => text.replace(/^\s*why not\s+/i, "").replace(NEWEST, (whole, after, before) => {
     const every = Object.keys(data.versions[versions.normalize(after || before)] || {}).sort(versions.compare);
     return every.length ? `${after || before} ${every[every.length - 1]}` : whole;
   });
