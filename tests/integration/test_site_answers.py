@@ -374,6 +374,17 @@ def test_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browser)
     assert "No line is a requirement" in window.texts("#answer")[0]
 
 
+def test_requirements_form_names_the_wheel_and_what_needs_nvcc(site: Path, window: Browser) -> None:
+    open_form(window, site, "requirements.html", requirements="deepspeed\nvllm==0.8.5.post1\napex")
+    card = window.texts('[data-target="cu124-vllm0.8.5"]')[0]
+    assert "has in its name: cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64" in card
+    assert "compile at first use with nvcc; this image has none" in card
+    open_form(window, site, "requirements.html", requirements="deepspeed\nvllm==0.26.0\napex")
+    card = window.texts('[data-target="cu130-verl0.9"]')[0]
+    assert "cu13torch2.11cxx11abiTRUE" in card
+    assert "with nvcc" not in card
+
+
 def test_requirements_form_shows_commands_for_an_image_that_meets_all(
     site: Path, window: Browser
 ) -> None:
@@ -384,6 +395,7 @@ def test_requirements_form_shows_commands_for_an_image_that_meets_all(
     assert use == f"{pull} imgbuild run cu130-verl0.9 -- python train.py"
     assert project == (
         "imgbuild init --from requirements.txt --extends cu130-verl0.9 imgbuild lock"
+        " imgbuild build imgbuild run -- python train.py"
     )
     buttons = window.run("return document.querySelectorAll('.answer button.copy').length")
     places = window.run("return document.querySelectorAll('.answer .code').length")
@@ -406,7 +418,7 @@ def test_requirements_form_shows_commands_for_an_image_that_meets_all(
         ("vllm 0.8.5, trl 1.16.0", "trl 1.16.0 supports vllm<=0.31.0,>=0.22.0 (its extra vllm)"),
         (
             "vllm 0.8.5, trl 1.16.0",
-            "With transformers 4.56.2 of the images, vllm has a known defect",
+            "With transformers 4.56.2 of the images, vllm has a known incompatibility",
         ),
         ("vllm 0.33.0, trl 1.16.0", "Outside the versions that a package names as supported"),
         ("vllm 0.8.5, trl 1.16.0", "in 3 images, with trl 0.17.0, 0.18.2: cu124-vllm0.8.5"),
@@ -423,6 +435,8 @@ def test_requirements_form_shows_commands_for_an_image_that_meets_all(
         ("vllm 1.y", "Not understood: vllm 1.y"),
         ("foo 3", "No image has it."),
         ("= ! ?", "Not understood"),
+        ("newest vllm with newest torch", "vllm 0.33.0 requires torch==2.14.0"),
+        ("vllm latest", "Newest in the images: vllm 0.33.0"),
         ("torch 2.15.0", "refused: torch 2.15.0 in cu130-trl"),
         ("verl 0.9 with python 3.13", "python 3.13: in 2 images, with no verl: cu130-vllm0.33.0"),
         ("deepspeed 0.19.8, cuda 12.8", "imgbuild resolve 'deepspeed==0.19.8' --cuda 12.8"),
@@ -490,6 +504,10 @@ def test_machine_form_shows_the_required_driver(site: Path, window: Browser) -> 
     open_form(window, site, "machine.html", machine="GH200, driver 570.86.15")
     (answer,) = window.texts(".verdict")
     assert answer.endswith("With driver 580.65.06 or newer, images run on it.")
+    for gpu in ("V100", "Instinct MI300X"):
+        open_form(window, site, "machine.html", machine=f"{gpu}, driver 470.82.01")
+        (answer,) = window.texts(".verdict")
+        assert answer == f"No image runs on it. None has code for {gpu}: no driver changes this."
 
 
 # -- two images

@@ -357,8 +357,8 @@ def test_content_security_policy_blocks_injected_scripts(site: Path, window: Bro
         (
             "flash-attn, vllm 0.33",
             (
-                "flash-attn is in no image: it is published only as source with CUDA code, but"
-                " images contain only wheels"
+                "flash-attn is in no image: it is published only as source with CUDA code on the"
+                " index, but images contain only wheels"
             ),
         ),
         ("torch 2.6, torchvision 0.22", "torchvision 0.22.0 requires torch==2.7.0"),

@@ -203,8 +203,9 @@ def absence_text(package: str) -> str:
         return ""
     without = "".join(f"; {setting}" for setting in project.without)
     return (
-        "it is published only as source with CUDA code, but images contain only wheels; to add a"
-        f" wheel from {project.releases}, run in a project: imgbuild add '{package} @ https://….whl'"
+        "it is published only as source with CUDA code on the index, but images contain only"
+        f" wheels; to add a wheel that {project.releases} may have, run in a project:"
+        f" imgbuild add '{package} @ https://….whl'"
         f"{'; without it: ' if without else ''}{without.removeprefix('; ')}"
     )
 

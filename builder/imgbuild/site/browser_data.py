@@ -29,6 +29,7 @@ from imgbuild.doctor.targets import (
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.report import Floors
 from imgbuild.resolve import source_only
+from imgbuild.resolve.source_only import WheelNeeds
 from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.grid import gpu_results
@@ -39,6 +40,11 @@ DATA_FORMAT = 1
 FILE = "data.js"
 VARIABLE = "imgbuildData"
 FULL_DRIVER = '"full driver"'  # the label in machine.js
+# What packages compile at first use with nvcc, of which wheels exist from CUDA 13 on (matrix.yaml).
+COMPILED_PACKAGES = {
+    "deepspeed": "published only as source, and built without its operators (FusedAdam, offload),"
+    " which compile at first use with nvcc; this image has none (images of CUDA 13 can have it)"
+}
 COMPARED_FILE = "compared.js"
 COMPARED_VARIABLE = "imgbuildCompared"
 
@@ -64,11 +70,14 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
     locked = _locked_targets(catalogue)
     numbers = {target.name: number for number, target in enumerate(locked)}
     images = _images(sources, locked, numbers)
+    wheels = [*dict.fromkeys(image["wheel"] for image in images)]
+    images = [image | {"wheel": wheels.index(image["wheel"])} for image in images]
     return {
         "format": DATA_FORMAT,
         "registry": catalogue.registry,
         "targets": [_target(target) for target in locked],
         "images": images,
+        "wheels": wheels,
         "restriction": restriction_text("{}", FULL_DRIVER),
         "gpus": gpu_names.gpu_name_table(),
         "capabilities": gpu_names.computed_capabilities(),
@@ -79,6 +88,7 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
         ],
         **_package_versions(locked, images),
         **_requirement_data(catalogue),
+        "compiled": COMPILED_PACKAGES,
         "sources": {name: source_only.absence_text(name) for name in source_only.PROJECTS},
         "unlocked": [_unlocked_target(target) for target in catalogue.targets if not target.lock],
         "constraints": [
@@ -256,8 +266,19 @@ def _images(
             results = gpu_results(image.runs)
             tests = {"tested": [*results.passed], "failed": [*results.failed]}
             data = image_data(by_name[name], arch, numbers[name], image.size)
-            images.append(data | tests | {"unpacked": image.unpacked})
+            wheel = _wheel_names(locked[numbers[name]], arch, floors=by_name[name].floors[arch])
+            images.append(data | tests | {"unpacked": image.unpacked, "wheel": wheel})
     return images
+
+
+def _wheel_names(target: SiteTarget, arch: Arch, floors: Floors) -> str:
+    """Return what the file names of compiled wheels for an image contain, or "" without torch."""
+    torch = target.lock.arch[arch].versions.get("torch") if target.lock else None
+    if not torch:
+        return ""
+    needs = WheelNeeds(python=target.row.python, cuda=floors.cuda, torch=torch, machine=arch.wheel)
+    name = needs.file_name("flash-attn", "99") or ""  # later than all special cases
+    return name.partition("+")[2].removesuffix(".whl")
 
 
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.diagnose import codes
 from imgbuild.learn.recorded import RecordedRefusal
 from imgbuild.show import table, test_cases
+from imgbuild.show.lock_changes import VersionChange
 from imgbuild.show.page import PageImage, image_gpus
 from imgbuild.site import commands, gpu_names, limits, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
@@ -72,8 +73,7 @@ HEADINGS = (
     *("Also", "Download", "Tested"),
 )
 RECENT = 20  # changes on the page of all changes
-SHOWN_ITEMS = 10  # packages of a change
-FOLDED_ITEMS = 30  # further packages of the newest change; longer lists are in history.json
+SHOWN_ITEMS = 10  # packages of a change; the others are folded
 LISTED_ITEMS = 6  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
 SEVERE_RATINGS = ("critical", "high")
@@ -198,11 +198,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    environment.globals |= {
-        "tiers": CASES,
-        "shown_changes": SHOWN_ITEMS,
-        "listed_changes": FOLDED_ITEMS,
-    }
+    environment.globals |= {"tiers": CASES, "shown_changes": SHOWN_ITEMS}
     return environment
 
 
@@ -345,6 +341,11 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
     return [*chips.values()]
 
 
+def _main_first(changes: Iterable[VersionChange]) -> list[VersionChange]:
+    """Move the main packages to the front. The order is otherwise unchanged."""
+    return sorted(changes, key=lambda change: change.package not in table.NAMED_PACKAGES)
+
+
 def _cve_rows(report: CveReport) -> list[Vulnerability]:
     """Return the severe and the accepted vulnerabilities, at most LISTED_ITEMS."""
     rows = [
@@ -401,9 +402,13 @@ def _command_markup(text: str) -> Markup:
 
 def _pull_commands(target: SiteTarget, registry: str) -> str:
     """Commands to pull a target by digest. Without a registry, commands to push it are included."""
-    place = registry or commands.REPOSITORY
-    pull = f"docker pull {place}@{target.page.digest}"
-    return pull if registry else f"imgbuild push {shlex.quote(target.name)} {place}\n{pull}"
+    image = f"{registry or commands.REPOSITORY}@{target.page.digest}"
+    pull = f"docker pull {image}"
+    if registry:  # the commands for Apptainer are above
+        return pull
+    name = shlex.quote(target.name)
+    push = f"imgbuild push {name} {commands.REPOSITORY}"
+    return f"{push}\n{pull}\napptainer pull {shlex.quote(f'{target.name}.sif')} docker://{image}"
 
 
 def _markdown(text: str) -> Markup:
@@ -448,6 +453,7 @@ def _also_text(target: SiteTarget) -> str:
 FILTERS: Mapping[str, Callable[..., object]] = {
     "also": _also_text,
     "chosen": _command_markup,
+    "main_first": _main_first,
     "markdown": _markdown,
     "prose": _prose,
     "pull": _pull_commands,

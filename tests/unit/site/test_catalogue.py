@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from imgbuild.matrix import project_paths
+from imgbuild.show.lock_changes import VersionChange
 from imgbuild.site import browser_data, catalogue, grid, limits, pages, requirements, test_runs
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
@@ -19,7 +20,7 @@ from imgbuild.site.model import SiteCatalogue, SiteTarget, UpdateCost
 from imgbuild.smoke.result import FirstFailure
 from imgbuild.system.reporter import SILENT_REPORTER
 from imgbuild.values import Arch
-from tests.support.site_history import HISTORY
+from tests.support.site_history import CHANGE, HISTORY
 
 ROOT = Path(__file__).parents[3]
 
@@ -257,6 +258,19 @@ def test_pages_without_a_registry_name_one_page_with_what_to_do(
             assert b"../start.html#get" in data, path
             assert b"docker pull @" not in data
     assert b"No registry is set" not in dict(pages.site_pages(example_site, HISTORY))["start.html"]
+
+
+def test_changes_begin_with_the_main_packages(example_site: SiteCatalogue) -> None:
+    names = [*(f"a{number}" for number in range(20)), "vllm"]
+    changes = tuple(VersionChange(package=name, old="1", new="2") for name in names)
+    shown = target(example_site, "cu130-vllm")
+    first = msgspec.structs.replace(CHANGE, changes=changes)
+    changed = msgspec.structs.replace(
+        example_site, targets=(msgspec.structs.replace(shown, history=(first, first)),)
+    )
+    page = dict(pages.site_pages(changed, HISTORY))["targets/cu130-vllm.html"].decode()
+    assert page.count("<ul class=packages><li>vllm 1 → 2") == 2
+    assert page.count("<summary>11 more") == 2
 
 
 def test_limits_of_the_catalogue_follow_from_its_test_records(example_site: SiteCatalogue) -> None:

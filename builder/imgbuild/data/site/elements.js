@@ -14,7 +14,7 @@
   }
 
   const all = (selector, within) => [...(within || document).querySelectorAll(selector)];
-  const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+  const count = (number, noun, several = `${noun}s`) => `${number} ${number === 1 ? noun : several}`;
   const distinct = values => [...new Set(values)];
   const paragraph = (text, name) => element("p", name ? { class: name, text } : { text });
 
@@ -64,10 +64,14 @@
     const place = element("div", { class: "code" }, [button]);
     pre.replaceWith(place);
     place.prepend(pre);
+    pre.tabIndex = 0; // it scrolls
     return place;
   }
 
-  const addCopyButtons = () => all("pre[data-copy]").forEach(withCopyButton);
+  const addCopyButtons = () => {
+    all("pre[data-copy]").forEach(withCopyButton);
+    for (const pre of all(".guide pre")) pre.tabIndex = 0;
+  };
 
   /** Commands with a button that copies them; `label` names them for a screen reader. */
   const commands = (label, lines) =>

@@ -6,6 +6,8 @@
   // What looks like the name of a GPU, whether or not the table has it.
   const UNKNOWN = /\b(?:GTX|RTX|Quadro|Tesla|Titan|GeForce|NVIDIA)(?: (?:GTX|RTX))? [A-Z]{0,3}\d{2,4}\w*/gi;
 
+  const AMD = /\b(?:(?:Radeon|Instinct)(?: (?:RX|PRO|[A-Z]{0,2}\d{2,4}\w*))*|MI\d{2,3}[AX]?)\b/gi;
+
   // The CUDA release that nvidia-smi or a person names next to the driver.
   const CUDA = /\bCUDA(?:[ _]version)?\s*[:=]?\s*\d+(?:\.\d+)*/gi;
   const ARCH = /^(?:x86[_-]64|amd64|arm64|aarch64)$/i;
@@ -113,7 +115,7 @@
       }
     });
     if (!names.length) names = inWords(text, table);
-    if (!names.length) names = text.match(UNKNOWN) || [];
+    if (!names.length) names = text.match(UNKNOWN) || text.match(AMD) || [];
     if (!driver) {
       const rest = names.reduce((left, name) => left.replace(name, " "), text);
       const alone = /(?:^|[\s,;])([3-9]\d{2}(?:\.\d+){0,2})(?=$|[\s,;])/.exec(rest);
@@ -190,7 +192,8 @@
       remarks.push(`of driver ${machine.driver}, release ${image.driver} or newer is needed`);
     }
     machine.gpus.forEach(each => {
-      if (!each.capability) unknown.push(`${each.name} is not in the tables of GPUs`);
+      if (each.name.search(AMD) >= 0) reasons.push(`${each.name} is not an NVIDIA GPU`);
+      else if (!each.capability) unknown.push(`${each.name} is not in the tables of GPUs`);
       else if (!image.gpus || data.capabilities.indexOf(each.capability) < 0) {
         unknown.push(`compute capability ${each.capability} is not in the tables`);
       } else if (image.gpus.indexOf(each.capability) < 0) {

@@ -192,7 +192,7 @@
       target.retired ? chip("retired", "") : null,
       paragraph(facts.join(" · "), style),
       ...children,
-      details(`${count(target.incompatible.length, "known defect")} of the versions in this image`,
+      details(`${count(target.incompatible.length, "known incompatibility", "known incompatibilities")} of its versions`,
         target.incompatible.length ? [list(target.incompatible)] : []),
     ]);
   }
@@ -281,9 +281,16 @@
     return `Compared: ${facts.join(", ")}.${releases}`;
   }
 
-  /** The oldest driver with which an image that is not retired would run on a machine. */
+  /** Whether an image that is not retired would run on a machine with another driver, and which. */
   function newerDriver(machine, data) {
-    const drivers = data.images.filter(image => machine.driver && !data.targets[image.target].retired &&
+    const current = data.images.filter(image => !data.targets[image.target].retired &&
+      image.arch === machines.architecture(machine));
+    const lacking = machine.gpus.filter(gpu => current.every(image => machines.judge(
+      { ...machine, gpus: [gpu], driver: image.driverFull }, image, data).state === "no"));
+    if (lacking.length) {
+      return ` None has code for ${distinct(lacking.map(({ name }) => name)).join(", ")}: no driver changes this.`;
+    }
+    const drivers = current.filter(image => machine.driver &&
       machines.older(machine.driver, image.driver, data.branches) &&
       machines.judge({ ...machine, driver: image.driver }, image, data).state === "fits")
       .map(image => image.driver)
@@ -307,16 +314,20 @@
   /**
    * What the image `number` has of the requests: `has`; `near`, post releases of a version that is
    * asked for; `other`, versions that do not fit, and what cannot be added; `absent`, what is not in it;
-   * `source`, packages without wheels.
+   * `source`, packages without wheels; `compiled`, what needs an nvcc that the image does not have.
    */
   function comparison(data, requests, number) {
-    const result = { has: [], near: [], other: [], absent: [], source: [] };
+    const result = { has: [], near: [], other: [], absent: [], source: [], compiled: [] };
     const version = name => versions.versionOf(data, name, number);
     for (const request of requests) {
       const there = version(request.name);
       const clash = there ? "" : versions.unfit(data, request, version);
       if (clash) result.other.push(`${request.line} cannot be added: ${clash}`);
-      else if (!there) (data.sources[request.name] ? result.source : result.absent).push(request.line);
+      else if (!there) {
+        (data.sources[request.name] ? result.source : result.absent).push(request.line);
+        const words = data.compiled[request.name];
+        if (words && !version("nvidia-cuda-nvcc")) result.compiled.push(`${request.line}: ${words}`);
+      }
       else if (allows(request, there)) result.has.push(`${request.name} ${there}`);
       else if (versions.sameRelease(there, request.specifier)) {
         result.near.push({ ...request, version: there });
@@ -346,7 +357,7 @@
       const judge = (_, number) => comparison(data, given.read, number);
       const compared = best(images, judge, before);
       const current = compared.filter(entry => !target(entry).retired);
-      const card = entry => requirementCard(entry, target(entry), data.registry, given.read.length);
+      const card = entry => requirementCard(entry, target(entry), data, given.read.length);
       const marked = given.read.some(request => request.marker);
       show([
         heading(requirementVerdict(current)),
@@ -383,8 +394,9 @@
       : "No image is for this architecture.";
   }
 
-  function requirementCard({ image, value }, target, registry, number) {
-    const { has, near, other, absent, source } = value;
+  function requirementCard({ image, value }, target, { registry, wheels }, number) {
+    const wheel = wheels[image.wheel];
+    const { has, near, other, absent, source, compiled } = value;
     const [state, words] = other.length ? ["no", count(other.length, "conflict")]
       : near.length ? ["unknown", "fits with a change"]
         : absent.length + source.length ? ["unknown", `has ${has.length} of ${number}`] : ["fits", "has all"];
@@ -393,7 +405,9 @@
         ` of that version. Write ${each.name}==${each.version} or` +
         ` ${each.name}${each.specifier.replace(/===?/, "~=")}`)]),
       absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
-      source.length ? paragraph(`Not added, since it has no wheel: ${source.join(", ")}. imgbuild init leaves it out.`) : null,
+      list(compiled),
+      source.length ? paragraph(`Not added, since the index has no wheel: ${source.join(", ")}. imgbuild init leaves it out.` +
+        (wheel ? ` A wheel for this image has in its name: ${wheel}` : "")) : null,
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
       other.length ? paragraph("Remove or change these lines, or let imgbuild solve for a new image:" +
         " imgbuild init --from requirements.txt", "muted") : null,
@@ -404,7 +418,8 @@
   /** How to use an image without a conflict: as it is, or as a project that adds packages to it. */
   function commandsOf({ name, digest }, registry, incomplete, changed) {
     const project = commands(`the commands that make a project of ${name}`,
-      [`imgbuild init --from requirements.txt --extends ${name}`, "imgbuild lock"]);
+      [`imgbuild init --from requirements.txt --extends ${name}`, "imgbuild lock", "imgbuild build",
+        "imgbuild run -- python train.py"]);
     if (incomplete) return [project];
     const runs = [...registry ? [`docker pull ${registry}@${digest}`] : [], `imgbuild run ${name} -- python train.py`];
     return [

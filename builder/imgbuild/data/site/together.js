@@ -49,10 +49,19 @@
       has(row)[request.name] && allows(request, has(row)[request.name])));
   }
 
+  const NEWEST = /\b(?:newest|latest)\s+([a-z][\w.-]*)|\b((?!with\b|and\b)[a-z][\w.-]*?)(?:\s+|==?\s*)(?:newest|latest)\b/gi;
+
+  /** The text with versions in place of "newest": the newest of the data. */
+  const withNewest = (text, data) => text.replace(/^\s*why not\s+/i, "").replace(NEWEST, (whole, after, before) => {
+    const every = Object.keys(data.versions[versions.normalize(after || before)] || {}).sort(versions.compare);
+    return every.length ? `${after || before} ${every[every.length - 1]}` : whole;
+  });
+
   function answerTogether(form, plain) {
     const data = versions.withFacts(plain);
     whenChanged(form, value => {
-      const given = versions.requirements(separated(value.versions), true);
+      const text = withNewest(value.versions, data);
+      const given = versions.requirements(separated(text), true);
       const unread = skipped("Not understood", given.skipped);
       if (!given.read.length) return show([unread]);
       const numbers = given.read.map(request => having(data, request))
@@ -71,11 +80,12 @@
       show([
         heading(targets.length ? presence(given.read, targets)
           : absence(given.read, decisive, [...recorded, ...remarks, ...stops])),
+        text === value.versions ? null : paragraph(`Newest in the images: ${text}`, "muted"),
         element("ul", {}, targets.map(target => linked("", [target],
           target.incompatible.map(text => `; known incompatibility: ${text}`).join("")))),
         ...part(targets.length ? "" : impossible ? "They cannot be installed together"
           : "Requirements that exclude some of these versions", against),
-        ...part("Known defects", defects),
+        ...part("Known incompatibilities", defects),
         ...targets.length ? [] : indirectly(data, given.read),
         ...part("Outside the versions that a package names as supported", outside),
         ...targets.length ? [] : part("Not audited", unaudited(data, given.read)),
@@ -134,7 +144,7 @@
 
   /**
    * What prevents an installation, torch and its CUDA release first, what a package does not name as
-   * supported, known defects; `decisive` is the first reason that leaves no version, or "".
+   * supported, known incompatibilities; `decisive` is the first reason that leaves no version, or "".
    */
   function reasons(data, requests) {
     const found = requests.flatMap((request, number) => [
@@ -281,7 +291,7 @@
           ...rules.map(rule => ({
             pair: [one, other],
             end: `. With ${name} ${clashes.join(", ")} of the images, ${rule.package} has a known` +
-              ` defect: ${rule.why}; ${rule.cure}`,
+              ` incompatibility: ${rule.why}; ${rule.cure}`,
           })),
         ];
       })));
@@ -303,7 +313,7 @@
     });
     const clashes = distinct(lines.map(([, clash]) => clash));
     return lines.length ? [
-      element("h3", { text: "What stops one of them in an image with the others" }),
+      element("h3", { text: "Images that have all but one of them, and why it cannot be added" }),
       element("ul", {}, clashes.map(clash => linked("",
         lines.filter(line => line[1] === clash).map(([target]) => target), `: ${clash}`))),
     ] : [];
