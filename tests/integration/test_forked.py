@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import threading
 import time
@@ -79,6 +80,20 @@ def test_each_share_is_computed_once() -> None:
     )
     others = [number for data in copies for number in ast.literal_eval((data or b"").decode())]
     assert sorted([*own, *others]) == list(range(300))
+
+
+def test_shares_are_computed_here_if_no_process_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def _fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", _fork)
+    before = sorted(Path("/proc/self/fd").iterdir())
+    own, copies = forked.compute_shares(range(9), list, lambda _: b"", 3)
+    assert own == [*range(9)]
+    assert copies == []
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
 @pytest.mark.parametrize("fails", [False, True])

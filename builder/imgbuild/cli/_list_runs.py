@@ -29,8 +29,12 @@ def answer_runs(selection: SelectionOptions, names: Sequence[str], paths: Sequen
     results = cached_code_audit.check_code_fits(session, names, arches, paths)
     checked = [fit for fit in results if fit.state in CHECKED_STATES]
     if not checked:
-        message = "no selected target is locked for this architecture"
-        raise NothingSelected(message, hint="lock a target, or omit --runs")
+        message = f"no selected target is locked for {', '.join(arches)}"
+        others = sorted({fit.arch for fit in results if fit.arch is not None})
+        pass_arch = f"pass --arch {','.join(others)}"
+        raise NothingSelected(
+            message, hint=pass_arch if others else "lock a target, or omit --runs"
+        )
     print_result(results, fold_lines([*_runs_lines(checked), *_unchecked_lines(results)]))
     words = shlex.join(word for path in paths for word in ("--code", str(path)))
     if open_targets := [shlex.quote(fit.target) for fit in checked if fit.unread]:

@@ -13,6 +13,7 @@ from imgbuild.cli._verb import create_verb
 from imgbuild.diagnose import codes
 from imgbuild.errors import InputError
 from imgbuild.matrix.notes import nearest_choice
+from imgbuild.system.console import console
 
 CODE = Annotated[str, typer.Argument(metavar="CODE", help="The code of a finding, such as IMG504.")]
 WIDTH = 80
@@ -42,6 +43,8 @@ def explain(code: CODE) -> None:
         )
         message = f"no finding has the code {code}"
         raise InputError(message, hint=hint)
+    if explanation.code != named:
+        console.info(f"{named} is now {explanation.code}")
     lines = [
         f"{explanation.code}: {explanation.title}",
         "",

@@ -21,8 +21,6 @@ MENTIONED = re.compile(r"(?i)import \W?flash_attn")
 SYMBOL = re.compile(
     r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol(?::\s+|\s+(?=_Z))(?P<symbol>\w+)"
 )
-# Of C++'s standard library.
-OF_STANDARD = re.compile(r"_Z(?:T[ISV])?(?:NK?)?S[ta-z](?:\d|[a-zA-Z])")
 LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 # An extension module, which torch compiles at run time.
 EXTENSION = re.compile(
@@ -35,11 +33,8 @@ SYMBOL_VERSION = re.compile(
     r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
     r" not found(?: \(required by (?P<file>[^)]+)\))?"
 )
-# Functions of the C++ standard library, without those with a type of another library.
-OF_STANDARD = re.compile(
-    r"_ZNK?St(?:\d{1,2}__exception_ptr|7__cxx11|\d{1,2}[a-z_]{3,20}[EIC])"
-    r"(?!.*\d[a-z_]*(?:c10|at|torch))"
-)
+# Of the C++ standard library, without those with a type of another library.
+OF_STANDARD = re.compile(r"_Z(?:T[ISV])?(?:NK?)?S[tabdios][A-Z\d](?!.*[IN]\d)")
 OF_DRIVER = re.compile(r"cu[A-Z][A-Za-z]+")
 USUAL_CUDA = ("12.0", "12.4", "12.6", "12.8", "13.0")  # named with their drivers
 CACHED = re.compile(r"/\.cache/(?P<name>flashinfer|vllm|tvm|deep_gemm)/")
@@ -109,20 +104,15 @@ def _symbol(text: str, facts: LogFacts) -> Reason | None:
             f" --no-cache-dir {package}",
         )
     driver = OF_DRIVER.match(symbol) and _driver_function(package, symbol, facts)
+    of_torch = libraries.load_libraries().owner(symbol) == "torch"
+    if OF_STANDARD.match(symbol) and not of_torch:
+        return _old_standard_library(
+            f"lacks {symbol}, because it is older than the compiler that built {package}"
+        )
     if compiled := driver or _compiled_package_reason(package, symbol, file):
         return compiled
-    if libraries.load_libraries().owner(symbol) == "torch":
+    if of_torch:
         return _torch_symbol(package, symbol, file, facts)
-    if OF_STANDARD.match(symbol):
-        return Reason(
-            code="IMG901",
-            cause=f"{package} was compiled with a newer GCC than the libstdc++ that is loaded,"
-            f" which lacks {symbol}",
-            cure="install a newer libstdc++ into the environment (conda install -c conda-forge"
-            " libstdcxx-ng) or remove the older one before it (LD_LIBRARY_PATH, conda), use a newer"
-            f" base image (Ubuntu 22.04 or newer), or another release of {package}, whose wheel is"
-            " for older systems",
-        )
     namespace = NAMESPACE.match(symbol)
     of = namespace["rest"][: int(namespace["length"])] if namespace else ""
     built = f" {package} and {of} must be of the same release" if of else ""
@@ -189,13 +179,8 @@ def _driver_function(package: str, symbol: str, facts: LogFacts) -> Reason:
 def _compiled_package_reason(package: str, symbol: str, file: str) -> Reason | None:
     """Return the reason for a missing function of a package or of a library that it compiled.
 
-    The library is compiled at run time. A function of C++'s standard library is missing if another
-    compiler built the package.
+    The library is compiled at run time.
     """
-    if OF_STANDARD.match(symbol):
-        return _old_standard_library(
-            f"lacks {symbol}, because it is older than the compiler that built {package}"
-        )
     if (function := GLOBAL.match(symbol)) is not None:
         name = function["rest"][: int(function["length"])]
         return Reason(
@@ -493,7 +478,8 @@ def _old_standard_library(what: str) -> Reason:
         code="IMG916",
         cause=f"the loaded libstdc++ {what}",
         cure="remove an older libstdc++ (of conda, or in LD_LIBRARY_PATH) that is loaded before the"
-        " system's, or install a newer one: conda install -c conda-forge libstdcxx-ng",
+        " system's, or install a newer one (conda install -c conda-forge libstdcxx-ng, or a newer"
+        " base image)",
         confidence="high",
     )
 

@@ -25,7 +25,7 @@ PACKAGE_ABSENT = re.compile(
 )
 POSITIONAL = re.compile(
     r"TypeError: (?P<callee>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only)"
-    r" arguments?: (?P<names>.+)"
+    r" arguments?: (?P<names>.*\w.*)"
 )
 COUNTED = re.compile(
     r"TypeError: (?P<callee>[\w.<>]+)\(\) takes (?:from \d+ to )?(?P<takes>\d+) positional"
@@ -396,7 +396,7 @@ def _positional_reason(text: str, facts: LogFacts, caller: str) -> Reason | None
     match = POSITIONAL.search(text)
     if match is None:
         return None
-    callee, names = match["callee"], match["names"].splitlines()[0]
+    callee, names = match["callee"], match["names"].strip()
     of_model = FORWARD.search(callee) or callee.endswith("RotaryEmbedding.forward")
     package = releases.name_owner(callee.partition(".")[0]) or ("transformers" if of_model else "")
     added = releases.argument_existence(callee, re.findall(r"\w+", names)[0])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import hashlib
-import os
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
@@ -246,11 +245,6 @@ class MergedTree:
                 piece for piece in reversed(node.target.split("/")) if piece not in ("", ".")
             )
         return stack
-
-
-def shown_path(text: str) -> str:
-    """Return a path for display, with escapes for bytes that are not valid UTF-8."""
-    return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
 def _feed_content(

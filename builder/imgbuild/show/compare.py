@@ -15,9 +15,10 @@ import msgspec
 from imgbuild.codec import encode_compact
 from imgbuild.oci.documents import Configuration
 from imgbuild.oci.image import ImageSummary
-from imgbuild.oci.merged import MergedTree, TreeNode, shown_path
+from imgbuild.oci.merged import MergedTree, TreeNode
 from imgbuild.oci.reader import TarReader, open_inflated
 from imgbuild.show.accepted import AcceptedDifference, DifferenceMatcher, FileDifference
+from imgbuild.system.control_characters import shown_path
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.system.threads import StopFlag, run_for_each
 from imgbuild.values import Bytes, Digest

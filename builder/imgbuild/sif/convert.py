@@ -17,12 +17,12 @@ import msgspec
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 from imgbuild.lock.lock_file import lock_path, read_lock
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.merged import shown_path
 from imgbuild.plan.image_digests import read_digests
 from imgbuild.sif import container, enroot, files, squashfs
 from imgbuild.sif.flat import FlatTree, LayerSource
 from imgbuild.sif.image import layer_archive, read_sif_source
 from imgbuild.system import boundary
+from imgbuild.system.control_characters import shown_path
 from imgbuild.system.files import replace_file
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file

@@ -1,8 +1,9 @@
-"""Escapes control sequences and invisible characters in untrusted texts."""
+"""Escapes control sequences, invisible characters and invalid bytes in untrusted texts."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 
 from imgbuild.values import CONTROLS
@@ -38,3 +39,8 @@ def ascii_controls(document: str) -> str:
     return _HIDDEN.sub(
         lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), document
     )
+
+
+def shown_path(text: str) -> str:
+    """Return a path for display, with escapes for bytes that are not valid UTF-8."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")

@@ -31,8 +31,14 @@ class ForkedCall:
     """A forked process that computes `function()` and prints nothing."""
 
     def __init__(self, function: Callable[[], bytes]) -> None:
+        """Start the process. Raises OSError if the system's limits prevent it."""
         self._reading, writing = os.pipe()
-        self._process = os.fork()
+        try:
+            self._process = os.fork()
+        except OSError:
+            os.close(self._reading)
+            os.close(writing)
+            raise
         if self._process == 0:
             os.close(self._reading)
             _compute_and_exit(function, writing)
@@ -97,8 +103,9 @@ def compute_shares(
 
     copies: list[ForkedCall] = []
     try:
-        for _ in range(min(processes, len(shares)) - 1):
-            copies.append(ForkedCall(lambda: copied(_next_shares())))  # noqa: PERF401 (to stop them)
+        with suppress(OSError):  # at a limit of processes: with fewer copies
+            for _ in range(min(processes, len(shares)) - 1):
+                copies.append(ForkedCall(lambda: copied(_next_shares())))  # noqa: PERF401 (to stop them)
         return here(_next_shares()), [copy.result() for copy in copies]
     finally:
         os.close(reading)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,16 @@ def test_missing_path_of_the_code_option_is_an_error(imgbuild: Command) -> None:
     assert "gone.py: no such file or folder" in answer.stderr
 
 
+def test_file_whose_name_is_not_utf_8_is_audited(imgbuild: Command, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / os.fsdecode(b"\xff.py")).write_text(BAD)
+    answer = imgbuild("audit", TARGET, "--code", str(folder))
+    assert answer.status == 4
+    assert r"/caf\xe9/\xff.py:2:17: IMG102 " in answer.stdout
+    assert imgbuild("list", "--runs", str(folder), "--arch", "x86_64").status == 0
+
+
 def test_fork_of_a_package_replaces_the_package_and_is_audited(
     imgbuild: Command, tmp_path: Path
 ) -> None:
@@ -297,6 +308,10 @@ def test_list_command_names_the_targets_that_it_cannot_check(
         ("grace", "other architecture"),
         ("planned", "not locked"),
     ]
+    none = imgbuild("list", "--runs", "train.py", "grace")
+    assert none.status == 3
+    assert "no selected target is locked for x86_64" in none.stderr
+    assert "pass --arch arm64" in none.stderr
 
 
 def test_result_for_code_that_imports_an_unread_module_is_unknown(

@@ -64,6 +64,12 @@ from tests.support.rows import each_row
         (("ImportError: /v/x.so: undefined symbol:"
          " _ZNSt15__exception_ptr13exception_ptr10_M_releaseEv"),
          "IMG916", "older than the compiler", "libstdcxx-ng"),
+        ("ImportError: /v/x.so: undefined symbol: _ZSt28__throw_bad_array_new_lengthv",
+         "IMG916", "older than the compiler", "libstdcxx-ng"),
+        ("ImportError: /v/x.so: undefined symbol: _ZNSt6vectorIN4pump4SlotESaIS1_EE4growEv",
+         "IMG901", "no loaded library has", "compatible versions"),
+        ("TypeError: repo_delete() got an unexpected keyword argument 'yes'",
+         "IMG904", "huggingface-hub 1.11.0 added", "huggingface-hub>=1.11.0"),
         ("bash: line 1: verl: command not found", "IMG919", "no release of verl", "main_ppo"),
         ("ModuleNotFoundError: No module named 'verl.utils.check_env'",
          "IMG919", "no release of verl", "remove the call"),
@@ -107,6 +113,12 @@ def test_cause_names_the_torch_version_that_the_logged_vllm_requires() -> None:
         "vllm 0.8.5.post1 was compiled for torch 2.6.0; installed is 2.7.0"
     )
     assert finding.cure == "install torch==2.6.0 torchvision==0.21.0"
+
+
+def test_missing_argument_without_a_name_is_no_error_of_a_package() -> None:
+    text = "TypeError: pump() missing 1 required positional argument: '"
+    findings = diagnose_log(io.BytesIO(text.encode()), "log").findings
+    assert "IMG915" not in {finding.code for finding in findings}
 
 
 def test_variables_of_a_script_that_no_package_reads_are_reported() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from imgbuild.audit.code import notebooks
 from imgbuild.audit.code.model import CodeText
 from imgbuild.errors import InputError
+from imgbuild.system.control_characters import shown_path
 
 # Folders of tools, of environments and of results; and any whose name begins with a dot.
 _SKIPPED_FOLDERS = frozenset(
@@ -121,10 +122,10 @@ def _read_code_file(path: Path, *, named: bool) -> CodeText | None:
     if path.suffix == ".ipynb":
         source, commands, cells = notebooks.notebook_module(source)
     if kind != "python":
-        return CodeText(file=str(path), kind=kind, source=source)
+        return CodeText(file=shown_path(str(path)), kind=kind, source=source)
     root, module = _module(path)
     return CodeText(
-        file=str(path),
+        file=shown_path(str(path)),
         kind=kind,
         source=source,
         commands=commands,
@@ -142,7 +143,7 @@ def _module(path: Path) -> tuple[str, str]:
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         parts.insert(0, folder.name)
         folder = folder.parent
-    return str(folder), ".".join(parts)
+    return str(folder), shown_path(".".join(parts))
 
 
 def fork_texts(folder: Path, package: str) -> tuple[CodeText, ...]:

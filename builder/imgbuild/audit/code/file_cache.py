@@ -14,6 +14,7 @@ import msgspec
 from imgbuild.audit.code.model import CodeText
 from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
+from imgbuild.system.control_characters import shown_path
 
 T = TypeVar("T")
 CacheEntries = dict[str, tuple[str, msgspec.Raw]]  # file → the key of its value, and the value
@@ -31,7 +32,7 @@ class FileCache:
         """
         self._store = store
         self._kind = kind
-        self._groups = {text.file: f"{key} {place or text.root}" for text in texts}
+        self._groups = {text.file: f"{key} {place or shown_path(text.root)}" for text in texts}
         self._stored: dict[str, CacheEntries] = {}
         self._new: dict[str, CacheEntries] = {}
 

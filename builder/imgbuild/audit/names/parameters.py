@@ -15,6 +15,7 @@ from imgbuild.system import files
 HEAD = re.compile(
     r"package: (?P<package>\S+)\nfirst: '?(?P<first>[^'\n]+)'?\nlast: '?(?P<last>[^'\n]+)'?\n"
 )
+QUOTED = ("yes", "no", "on", "off", "null", "true", "false")  # other values in YAML
 ROW = re.compile(r"    '?(?P<spec>[^':]+)'?: (?P<functions>.+)")
 
 
@@ -30,9 +31,10 @@ def accepting_releases(function: str, name: str) -> dict[str, Existence]:
 
     `function` is a function or Class.method.
     """
+    key = f"'{name}'" if name in QUOTED else name
     found = {}
     for text in _texts():
-        _, start, rest = text.partition(f"\n  {name}:\n")
+        _, start, rest = text.partition(f"\n  {key}:\n")
         head = HEAD.match(text)
         if not start or head is None:
             continue
