@@ -147,7 +147,7 @@ def test_diff_reports_changes_and_sizes_of_two_locks(project, base):
     assert head.startswith(f"{TARGET} x86_64: 2 packages changed; ")
     assert ", ".join(result["layers"]) in head
     unpacked, *packages = [row.strip() for row in rows]
-    assert unpacked.startswith("unpacked ")
+    assert unpacked.startswith("unpacked: ")
     assert packages == ["another (new) → 0.1", "thewheel 1.0 → 2.0"]
     done = project.run("lock", TARGET, "--diff", "no-such-branch", status=2)
     assert "no-such-branch is not a revision" in " ".join(done.stderr.split())
