@@ -26,7 +26,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = ROOT / ".venv" / "bin" / "python"
-SUITES = {"trixie": "Debian 13", "sid": "Debian sid"}
 # Platforms for wheels of imgbuild's dependencies: Debian 13's glibc supports all of them.
 PLATFORMS = ("any", *(f"manylinux_2_{minor}_" for minor in (17, 28, 34)), "manylinux2014_")
 

@@ -93,16 +93,14 @@ def _add_documents(
     recorded = SbomPackages(packages=dict(sources.records))
     targets = []
     for target in made.targets:
-        documents = dict(_documents(sources, target, recorded))
+        documents = dict(_documents(target, recorded))
         contents |= documents
         links = tuple((_document_label(name), f"../{name}") for name in documents)
         targets.append(msgspec.structs.replace(target, documents=links))
     return msgspec.structs.replace(made, targets=tuple(targets)), contents
 
 
-def _documents(
-    sources: SiteSources, target: SiteTarget, recorded: SbomPackages
-) -> Iterator[tuple[str, bytes]]:
+def _documents(target: SiteTarget, recorded: SbomPackages) -> Iterator[tuple[str, bytes]]:
     if target.lock is None or target.digests is None:
         return
     yield f"locks/{target.name}.json", codec.encode(target.lock)

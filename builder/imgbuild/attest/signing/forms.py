@@ -25,7 +25,6 @@ from imgbuild.values import Digest
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 BUNDLES = "application/vnd.dev.sigstore.bundle"  # prefix of the media type of every version
-SIMPLE_SIGNING_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
 SIGNATURES, ATTESTATIONS = "sig", "att"
 SIGNATURE_NOTE = "dev.cosignproject.cosign/signature"
