@@ -66,13 +66,13 @@ def shell_commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Co
 
 def nested_commands(command: Command, depth: int = 0) -> Iterator[Command]:
     """Yield the commands in an argument of a shell, such as `bash -c '…'`."""
-    names = [word.text.rpartition("/")[2] for word in command]
+    is_shell = False
     for at, word in enumerate(command[:-1]):
-        is_shell = not _SHELLS.isdisjoint(names[:at])
         if depth < _NESTING_LIMIT and is_shell and re.fullmatch(r"-\w*c", word.text):
             yield from shell_commands(
                 command[at + 1].text, line=command[at + 1].line, depth=depth + 1
             )
+        is_shell = is_shell or word.text.rpartition("/")[2] in _SHELLS
 
 
 def _values(read: Iterable[Command]) -> dict[str, tuple[Word, ...]]:
