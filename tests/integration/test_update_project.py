@@ -139,6 +139,16 @@ def copy(project: Project, folder: Path) -> Project:
     return Project(folder, project.index_url, project.cache)
 
 
+def test_project_without_a_lock_is_compared_with_its_published_target(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    project = publisher.user(tmp_path / "project")
+    (row,) = json.loads(project.run("update", "--to", "large", "--json").stdout)["rows"]
+    changes = {each["package"]: each["before"] for each in row["diff"]["arch"]["x86_64"]["changes"]}
+    assert changes["thewheel"] == "1.0"
+    assert [finding["line"] for finding in row["findings"]] == [1]
+
+
 def test_project_update_keeps_comments_and_renews_the_lock(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     before = content(project)

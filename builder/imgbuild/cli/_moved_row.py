@@ -25,6 +25,7 @@ from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.report import Severity
 from imgbuild.show import image_diff
 from imgbuild.show.image_diff import HostChange, ImageDiff, host_lines
+from imgbuild.show.table import NAMED_PACKAGES
 from imgbuild.system.console import console
 from imgbuild.update.project_move import ProjectMove
 
@@ -75,7 +76,10 @@ def _required_packages(name: str, session: Session) -> tuple[str, ...]:
 
 
 def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
-    """Read the previous lock and digests of the row or, without a lock, of the published target."""
+    """Read the previous lock and digests of the row or, without a lock, of the published target.
+
+    The lock of the published target has the name of the row, which the matrix defines.
+    """
     images = before.project.images
     try:
         lock = lock_file.read_lock(images, name)
@@ -84,7 +88,8 @@ def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lo
         old = planned.old
         hint = "run imgbuild init --refresh"
         path = old.folder / published.DIGESTS_FILE
-        return old.lock, image_digests.read_digests_at(path, old.lock, hint=hint)
+        digests = image_digests.read_digests_at(path, old.lock, hint=hint)
+        return msgspec.structs.replace(old.lock, target=name), digests
 
 
 def _new_findings(
@@ -114,7 +119,10 @@ def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
 
 
 def moved_row_lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
-    """Yield the differences as text. Without `whole`, only required packages are included."""
+    """Yield the differences as text.
+
+    Without `whole`, only required packages and those with a column in `imgbuild list` are included.
+    """
     renewed = row.before == row.after
     yield (
         f"{row.target}: {row.after}, newest lock"
@@ -123,12 +131,13 @@ def moved_row_lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
     )
     for host in row.hosts:
         yield from host_lines(host)
+    names = NAMED_PACKAGES.union(row.required)
     for arch, part in row.diff.arch.items():
         yield (
             f"{arch}: {format_count(len(part.changes), 'package')} changed, added or removed;"
             f" {size_text(part.pull)} of {size_text(part.total)} to pull"
         )
-        shown = [each for each in part.changes if whole or each.package in row.required]
+        shown = [each for each in part.changes if whole or each.package in names]
         for change in shown:
             yield f"  {change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
         if len(shown) < len(part.changes):

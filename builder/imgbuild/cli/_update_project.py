@@ -59,8 +59,9 @@ class MoveOptions(OptionGroup, frozen=True, kw_only=True):
     ] = None  # fmt: skip
     packages: Annotated[
         bool,
-        PACKAGES("Without this option, only direct requirements are listed."),
-    ] = False
+        PACKAGES("Without this option, only direct requirements and packages such as torch and vllm"
+                 " are listed."),
+    ] = False  # fmt: skip
 
     @property
     def given_options(self) -> tuple[str, ...]:
