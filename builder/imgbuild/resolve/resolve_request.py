@@ -10,13 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.project import releases
-from imgbuild.project.model import exact_version
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, is_number, normalize_package
 from imgbuild.wheel.tags import WheelTags
@@ -54,11 +52,10 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pin(self) -> str | None:
         """The only accepted version, normalized (PEP 440), or None for a range."""
-        versions = SpecifierSet(self.spec)
-        pin = None if "===" in self.spec else exact_version(versions)
-        if pin is None or not versions.contains(pin, prereleases=True):
-            return None
-        return str(Version(pin))
+        exact = self.spec.startswith("==") and not self.spec.startswith("===")
+        if exact and "," not in self.spec and "*" not in self.spec:
+            return str(Version(self.spec.removeprefix("==")))
+        return None
 
     def __str__(self) -> str:
         if self.row:

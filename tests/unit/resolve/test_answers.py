@@ -55,13 +55,6 @@ def test_commas_outside_brackets_separate_requested_packages():
     assert cuda is None
 
 
-@pytest.mark.parametrize(
-    ("spec", "pin"), [(">=2.6,==2.10.0", "2.10.0"), ("==2.10.0,<2.6", None), ("==2.10.*", None)]
-)
-def test_exact_version_within_bounds_is_a_pin(spec: str, pin: str | None) -> None:
-    assert RequestedPackage(package="torch", spec=spec).pin == pin
-
-
 def test_installed_torch_build_sets_the_cuda_release_and_keeps_its_index():
     requests, cuda = resolve_request.parse_requests(["vllm"], ["torch==2.8.0+cu128"], {})
     assert (requests[0].spec, requests[0].have, cuda) == ("==2.8.0", True, "12.8")
