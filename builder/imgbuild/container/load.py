@@ -60,10 +60,11 @@ def load_image(
     transfer_image(job, reporter)
     # Another process may have loaded a different image with the same name.
     names = (reference, stored.manifest.digest, stored.config.digest)
-    found = [image for name in names if (image := engine.inspect_image(container_engine, name))]
-    same = next((image for image in found if _is_same_image(image, stored)), None)
+    inspected = (engine.inspect_image(container_engine, name) for name in names)
+    same = next((image for image in inspected if image and _is_same_image(image, stored)), None)
     if same is None:
-        name = found[0].id if found else "no image"
+        present = engine.inspect_image(container_engine, reference)
+        name = present.id if present is not None else "no image"
         message = (
             f"{container_engine.kind} {container_engine.version} stored {name} as {reference}, not"
             f" as {stored.manifest.digest} from {layout.path}"
