@@ -175,10 +175,7 @@ class Experiments:
 
     @contextlib.contextmanager
     def _install_set(self, draw: SetDraw, which: str) -> Iterator[InstalledSet]:
-        """Install the set "forced" or "control" for the duration of the block.
-
-        The path of the set is constant, so that bytecode of identical files is reused.
-        """
+        """Install the set "forced" or "control" for the duration of the block."""
         pins = draw.forced if which == "forced" else draw.control
         packages = oracle_sets.packages_to_import(draw.package, pins, self.table)
         packages = tuple(dict.fromkeys([*packages, *draw.mains]))

@@ -1,8 +1,8 @@
 """Imports modules and looks up names of a package set in a new process, for lab/oracle.py.
 
 The request is JSON. `paths` contains the folders of packages. `modules` are imported and `names`
-are read in this order, `libraries` are opened, and `facts` are claims to check. Only the standard
-library is required.
+are read in this order, `libraries` are opened, and `facts` are claims to check. `bytecode` is the
+folder of compiled modules. Only the standard library is required.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-IMPORT_LIMIT = 240  # seconds
+IMPORT_LIMIT = 900  # seconds, on a machine that other processes use
 
 
 class SetProbe:
     """Runs queries on an installed set, each in a new process.
 
-    `bytecode` is a folder of compiled modules, which sets with the same path share.
+    `bytecode` is a folder of compiled modules, which all sets share.
     """
 
     def __init__(self, folder: Path, paths: Sequence[Path], bytecode: Path) -> None:
@@ -49,6 +49,7 @@ class SetProbe:
         """Run a query. If the process crashes, the step that was running has failed."""
         request = {
             "paths": self._paths,
+            "bytecode": str(self._bytecode),
             "modules": modules,
             "names": names,
             "libraries": libraries,
@@ -57,10 +58,7 @@ class SetProbe:
         question, reply = self._folder / "question.json", self._folder / "reply.json"
         question.write_text(json.dumps(request), encoding="utf-8")
         reply.unlink(missing_ok=True)
-        command = [
-            *(sys.executable, "-I", "-S", "-X", f"pycache_prefix={self._bytecode}"),
-            *(__file__, str(question), str(reply)),
-        ]
+        command = [sys.executable, "-I", "-S", __file__, str(question), str(reply)]
         process = subprocess.Popen(
             command,
             env=self._environment(),
@@ -108,6 +106,7 @@ def main() -> None:
     parser.add_argument("answer", type=Path, help="file for the result")
     options = parser.parse_args()
     request = json.loads(options.request.read_text(encoding="utf-8"))
+    share_bytecode(request["bytecode"])
     for path in request["paths"]:
         site.addsitedir(path)
     answer: dict[str, Any] = {"failures": [], "facts": []}
@@ -127,6 +126,16 @@ def main() -> None:
     for fact in request["facts"]:
         answer["facts"].append(claim_verdict(fact))
     out.write_text(json.dumps(answer), encoding="utf-8")
+
+
+def share_bytecode(folder: str) -> None:
+    """Compile each file once: its hard links in other sets have the same inode."""
+
+    def cached_path(source: str, *_: object, **__: object) -> str:
+        status = Path(source).stat()
+        return f"{folder}/{status.st_dev}-{status.st_ino}.pyc"
+
+    vars(sys.modules["_frozen_importlib_external"])["cache_from_source"] = cached_path
 
 
 def find_failure(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any] | None:
