@@ -28,8 +28,10 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -66,6 +68,7 @@ CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
 AUDIT_LIMIT = 3600  # seconds
 ALARMS = 12  # errors of one set that are looked up
 SAMPLE = 0.25  # share of draws without a failure
+IMPORTS = 3  # packages of one set that are imported at once
 LIBRARIES = 40  # shared objects of one package that are opened
 _NO_NETWORK = re.compile(r"NameResolutionError|gaierror|Name or service not known")
 
@@ -108,6 +111,7 @@ class Experiments:
         fcntl.flock(self._lock, fcntl.LOCK_EX)  # sets have one path: one process at a time
         self.table = oracle_sets.load_table()
         self.shop = PackageShop(self.table, folder)
+        self._one_base = threading.Lock()
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
 
     def measure_draw(self, seed: int, sample: float, *, audit: bool = True) -> MeasuredDraw:
@@ -119,14 +123,22 @@ class Experiments:
         if draw is None:
             return MeasuredDraw(seed=seed, failure="uv refused all attempts", commit=self.commit)
         measured = MeasuredDraw(seed=seed, draw=draw, commit=self.commit)
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
+
+            def try_set(which: str) -> InstalledSet:
+                installed_set = stack.enter_context(self._install_set(draw, which))
+                self._import_packages(installed_set, draw)
+                return installed_set
+
             try:
-                forced = stack.enter_context(self._install_set(draw, "forced"))
-                self._import_packages(forced, draw)
-                if not forced.fails and not oracle_sets.is_sampled(seed, sample):
-                    return msgspec.structs.replace(measured, failure="imports, not in the sample")
-                control = stack.enter_context(self._install_set(draw, "control"))
-                self._import_packages(control, draw)
+                if oracle_sets.is_sampled(seed, sample):
+                    forced, control = pool.map(try_set, ("forced", "control"))
+                else:
+                    forced = try_set("forced")
+                    if not forced.fails:
+                        failure = "imports, not in the sample"
+                        return msgspec.structs.replace(measured, failure=failure)
+                    control = try_set("control")
             except oracle_sets.UnresolvedError as error:
                 return msgspec.structs.replace(measured, failure=str(error)[-500:])
             ignore_incomparable(control, forced)
@@ -134,8 +146,8 @@ class Experiments:
                 return msgspec.structs.replace(
                     measured, failure="the control fails", control=control.result()
                 )
-            answer = self._audit_set if audit else InstalledSet.result
-            return msgspec.structs.replace(measured, control=answer(control), forced=answer(forced))
+            answers = pool.map(self._audit_set if audit else InstalledSet.result, (control, forced))
+            return msgspec.structs.replace(measured, control=next(answers), forced=next(answers))
 
     def audit_again(
         self, measured: MeasuredDraw, chosen: Callable[[SetResult], bool]
@@ -185,7 +197,8 @@ class Experiments:
         try:
             target = folder / "site"
             self.shop.install(oracle_sets.pins_to_install(pins.versions), target)
-            base = [self._base(draw.torch)] if "torch" in pins.versions else []
+            with self._one_base:
+                base = [self._base(draw.torch)] if "torch" in pins.versions else []
             tried = SetProbe(folder, [target, *base], bytecode=self.folder / "bytecode")
             elsewhere = pins.versions.keys() - oracle_sets.pins_to_install(pins.versions).keys()
             unmet = oracle_sets.metadata_conflicts(
@@ -200,14 +213,17 @@ class Experiments:
     def _import_packages(self, installed_set: InstalledSet, draw: SetDraw) -> None:
         target = installed_set.folder / "site"
         both = draw.control.versions.keys() & draw.forced.versions.keys()
-        for package in installed_set.imported:
+
+        def failures(package: str) -> list[Failure]:
             listed = self.table.packages.get(package)
             names = listed.names_to_read(both) if listed and package in draw.mains else ()
             modules = oracle_sets.modules_to_import(target, package)
             installed_set.modules.update(modules)
-            installed_set.failures += _failures(
-                installed_set.probe, target, package, modules, names
-            )
+            return list(_failures(installed_set.probe, target, package, modules, names))
+
+        with ThreadPoolExecutor(IMPORTS) as pool:
+            for failed in pool.map(failures, installed_set.imported):
+                installed_set.failures += failed
 
     def _audit_set(self, installed_set: InstalledSet) -> SetResult:
         audit_report, complaint, seconds = self._audit_pins(installed_set.pins)
@@ -244,11 +260,9 @@ class Experiments:
         return audit_report, complaint, round(time.monotonic() - start, 1)
 
     def _audit_answer(self, pins: ResolvedPins) -> tuple[Report | None, str]:
-        path = self.folder / "pins.txt"
         lines = [f"{name}=={version}\n" for name, version in sorted(pins.versions.items())]
-        path.write_text("".join(lines), encoding="utf-8")
         command = [
-            *(sys.executable, "-P", "-m", "imgbuild", "audit", "--requirements", str(path)),
+            *(sys.executable, "-P", "-m", "imgbuild", "audit", "--requirements", "-"),
             *("--python", oracle_sets.PYTHON, "--glibc", oracle_sets.GLIBC),
             *("--arch", "x86_64", "--json"),
         ]
@@ -260,6 +274,7 @@ class Experiments:
         try:
             done = subprocess.run(
                 command,
+                input="".join(lines),
                 capture_output=True,
                 text=True,
                 env=environment,

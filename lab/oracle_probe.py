@@ -19,6 +19,7 @@ import signal
 import site
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,9 +56,9 @@ class SetProbe:
             "libraries": libraries,
             "facts": facts,
         }
-        question, reply = self._folder / "question.json", self._folder / "reply.json"
+        files = Path(tempfile.mkdtemp(prefix="query-", dir=self._folder))
+        question, reply = files / "question.json", files / "reply.json"
         question.write_text(json.dumps(request), encoding="utf-8")
-        reply.unlink(missing_ok=True)
         command = [sys.executable, "-I", "-S", __file__, str(question), str(reply)]
         process = subprocess.Popen(
             command,

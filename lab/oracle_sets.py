@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -354,5 +355,8 @@ def metadata_conflicts(target: Path, extra: Mapping[str, str]) -> tuple[str, ...
 
 
 def remove_set(folder: Path) -> None:
-    """Remove an installed set."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove an installed set, in the background."""
+    if folder.exists():
+        gone = tempfile.mkdtemp(prefix="removed-", dir=folder.parent)
+        folder.rename(Path(gone, "set"))
+        threading.Thread(target=shutil.rmtree, args=[gone, True]).start()
