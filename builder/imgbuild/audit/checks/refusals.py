@@ -8,14 +8,14 @@ only if every path through the code ends in an exception that the package itself
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
 from imgbuild.audit.checks.findings import FindingPlace, finding_place
 from imgbuild.audit.main_path.answers import package_set_evaluator
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.main_path.evaluation import PART, Evaluation, Evaluator
+from imgbuild.audit.main_path.evaluation import PART, Evaluation, Evaluator, Outcome
 from imgbuild.audit.main_path.guards import MISSING_ERRORS, judge_guards
 from imgbuild.audit.main_path.imported import CertainImports, is_caught
 from imgbuild.audit.main_path.sources import ModuleTree
@@ -251,8 +251,8 @@ def _certain_refusal(
     step: Callable[[ModuleTree], list[_Run]],
 ) -> ImportRefusal | None:
     for run in step(source):
-        ended = interpreter.all_outcomes(run, strict=True)
-        if not ended or not all(end.raised and end.certain and end.line for end in ended):
+        ended = _certain_exceptions(interpreter.each_outcome(run, strict=True))
+        if not ended:
             continue
         package = package_set.owner(source.name) or ""
         every = frozenset[str]().union(*(end.causes for end in ended))
@@ -274,6 +274,16 @@ def _certain_refusal(
             cause=(absent or causes)[0],
         )
     return None
+
+
+def _certain_exceptions(outcomes: Iterable[Outcome | None]) -> tuple[Outcome, ...]:
+    """Return the outcomes if all are exceptions that are certainly raised, otherwise ()."""
+    ended = []
+    for outcome in outcomes:
+        if outcome is None or not (outcome.raised and outcome.certain and outcome.line):
+            return ()  # the other outcomes need not be evaluated
+        ended.append(outcome)
+    return tuple(ended)
 
 
 class _RaisingDefinitions:
