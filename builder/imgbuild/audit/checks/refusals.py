@@ -15,11 +15,11 @@ import msgspec
 from imgbuild.audit.checks.findings import FindingPlace, finding_place
 from imgbuild.audit.main_path.answers import package_set_evaluator
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.main_path.evaluation import PART, Evaluation, Evaluator, Outcome
+from imgbuild.audit.main_path.evaluation import PART, Evaluation, Evaluator
 from imgbuild.audit.main_path.guards import MISSING_ERRORS, judge_guards
 from imgbuild.audit.main_path.imported import CertainImports, is_caught
 from imgbuild.audit.main_path.sources import ModuleTree
-from imgbuild.audit.main_path.values import UNKNOWN, CallFrame, ClassValue, FunctionValue
+from imgbuild.audit.main_path.values import UNKNOWN, CallFrame, ClassValue, FunctionValue, Outcome
 from imgbuild.audit.main_path.view import PackageSetView
 from imgbuild.audit.names import classes
 from imgbuild.audit.names.model import LookupResult
