@@ -194,11 +194,8 @@ class _Call(msgspec.Struct, frozen=True):
         plain = plain and isinstance(self.called, (ClassValue, FunctionValue))
         return [
             self._call_evaluation(node, whole, names, is_plain=plain)
-            for node, whole, names in source.import_time_nodes()
-            if isinstance(node, ast.Call)
-            and node.lineno == self.line
-            and dotted_name(node.func) == self.callee
-            and source.has_single_values(whole)
+            for node, whole, names in source.import_time_calls.get(self.line, ())
+            if dotted_name(node.func) == self.callee and source.has_single_values(whole)
         ]
 
     def _call_evaluation(

@@ -19,7 +19,6 @@ UNKNOWN_EXCEPTIONS = "-"
 _LARGEST_SOURCE = 4 << 20  # bytes of source
 _BRANCHES = (ast.If, ast.Try, ast.TryStar, ast.With, ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 _REPEATING_NODES = (ast.For, ast.ListComp, ast.SetComp, ast.DictComp)
 # Run later, or not understood.
 _DEFERRED_NODES = (ast.Lambda, ast.GeneratorExp, ast.While, ast.With, ast.AsyncFor, ast.AsyncWith)
@@ -104,12 +103,16 @@ class ModuleTree:
         ]
         return statements[certain[-1] :] if certain else statements
 
-    def import_time_nodes(self) -> Iterator[tuple[ast.AST, ast.AST, frozenset[str]]]:
-        """Yield the nodes that run when the module is imported, with the nodes to evaluate.
+    @functools.cached_property
+    def import_time_calls(
+        self,
+    ) -> Mapping[int, Sequence[tuple[ast.Call, ast.AST, frozenset[str]]]]:
+        """The calls of each line that run at import, with the nodes to evaluate.
 
         The node to evaluate is the enclosing loop or comprehension if there is one, or else the
-        node itself. The third item contains the names in the enclosing class body.
+        call itself. The third item contains the names in the enclosing class body.
         """
+        calls: dict[int, list[tuple[ast.Call, ast.AST, frozenset[str]]]] = {}
         none = frozenset[str]()
         todo: list[tuple[ast.AST, ast.AST | None, frozenset[str]]] = [
             (node, None, none) for node in reversed(self.tree.body)
@@ -121,9 +124,10 @@ class ModuleTree:
                 names = frozenset(bound_names(node.body))
             elif isinstance(node, _REPEATING_NODES):
                 whole = whole or node
-            if not isinstance(node, _DEFINITIONS):
-                yield node, whole or node, names
+            if isinstance(node, ast.Call):
+                calls.setdefault(node.lineno, []).append((node, whole or node, names))
             todo.extend((child, whole, names) for child in reversed(inner))
+        return calls
 
     def exceptions_caught_at(self, line: int) -> frozenset[str]:
         """Return the exceptions that `try` and `with` statements around a line catch.
