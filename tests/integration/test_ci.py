@@ -192,6 +192,20 @@ def test_nightly_ci_run_publishes_and_reports_targets(changed, tmp_path):
     report(changed, tmp_path, place)
 
 
+def test_nightly_ci_run_fails_if_a_published_target_has_a_new_error(changed):
+    done = changed.job("nightly", "audit")
+    assert done.status == 0, done.said
+    assert f"{TARGET} {ARCH}: 0 errors" in done.summary
+    path = changed.project.folder / "images/constraints.yaml"
+    line = '{package: thewheel, versions: "==1.0", needs: "helper<0.1", check: imports}'
+    path.write_text(f"version: 1\nconstraints:\n  - {line}\n")
+    done = changed.job("nightly", "audit")
+    path.unlink()
+    assert done.status == 4, done.said
+    assert f"the audit found errors in {OTHER} {ARCH}\n" in done.said
+    assert "error: thewheel 1.0 requires helper<0.1" in done.summary
+
+
 def report(sample: Sample, folder: Path, place: str) -> None:
     """Run the report scripts with a stub of the GitHub CLI that records its arguments."""
     program = folder / "gh"

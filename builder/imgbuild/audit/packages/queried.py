@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from imgbuild import codec
 from imgbuild.audit.packages.package_set import PackageSet
@@ -17,11 +17,6 @@ from imgbuild.audit.packages.published import PublishedFacts
 from imgbuild.lock.resolution import Wheel
 from imgbuild.system import files, yaml_data
 from imgbuild.values import Sha256, normalize_package, sha256
-
-# The entry points of the facts that imgbuild contains: their hash, and the one in the keys, which
-# was that of the whole file.
-_RECORDED_KEYS: Final = "ec21dd80c384d8f785d997a20903190cbf378f3f828ec4151878d20f5e803178"
-_KEY_PREFIX: Final = "d3fb2939a5f266a8d41327044a051f0e265d12b074fdc28c9d572147167805fd"
 
 
 def normalized_name(name: str) -> str:
@@ -53,8 +48,7 @@ def entry_points() -> Sha256:
     policy["entries"] = [
         {key: value for key, value in entry.items() if key != "why"} for entry in policy["entries"]
     ]
-    digest = sha256(codec.encode_compact(policy))
-    return _KEY_PREFIX if digest == _RECORDED_KEYS else digest
+    return sha256(codec.encode_compact(policy))
 
 
 def package_set_key(wheels: Collection[Wheel], python: str, arch: str, glibc: str) -> Sha256:

@@ -172,6 +172,27 @@ def test_verl_rollout_is_followed_if_its_engine_is_installed():
             assert level(path, servers[engine], launch) is Level.LIKELY
 
 
+def test_server_of_trl_is_an_entry_point_only_with_vllm():
+    server = "trl.scripts.vllm_serve"
+    trl = {
+        "trl/__init__.py": "",
+        "trl/scripts/__init__.py": "",
+        "trl/scripts/vllm_serve.py": """
+            import vllm
+            class WeightSyncWorkerExtension:
+                def init_communicator(self): ...
+            def llm_worker(): ...
+            def main(): ...
+        """,
+    }
+    alone = main_path(SourceModules({"trl 1.9.2": trl}))
+    assert server not in alone.modules()
+    beside = main_path(SourceModules({"trl 1.9.2": trl, "vllm 1": {"vllm/__init__.py": ""}}))
+    assert level(beside, server, "llm_worker") is Level.CERTAIN
+    method = "WeightSyncWorkerExtension.init_communicator"
+    assert level(beside, server, method) is Level.LIKELY
+
+
 def test_bundled_policy_of_the_main_path_is_valid():
     loaded = policies.load_policy()
     assert {"trl", "vllm", "verl", "transformers"} <= loaded.walk
