@@ -28,7 +28,7 @@ from imgbuild.doctor.targets import (
 )
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.report import Floors
-from imgbuild.resolve import source_only
+from imgbuild.resolve import choose, source_only
 from imgbuild.resolve.source_only import WheelNeeds
 from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import SiteSources
@@ -89,6 +89,8 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
         **_package_versions(locked, images),
         **_requirement_data(catalogue),
         "compiled": COMPILED_PACKAGES,
+        "weights": choose.WEIGHTS,
+        "engines": choose.ENGINES,
         "sources": {name: source_only.absence_text(name) for name in source_only.PROJECTS},
         "unlocked": [_unlocked_target(target) for target in catalogue.targets if not target.lock],
         "constraints": [

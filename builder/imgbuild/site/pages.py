@@ -21,12 +21,11 @@ from markupsafe import Markup, escape
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
-from imgbuild.diagnose import codes
 from imgbuild.learn.recorded import RecordedRefusal
 from imgbuild.show import table, test_cases
 from imgbuild.show.lock_changes import VersionChange
 from imgbuild.show.page import PageImage, image_gpus
-from imgbuild.site import commands, gpu_names, limits, requirements, test_runs
+from imgbuild.site import commands, failures, gpu_names, limits, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_results, target_state
 from imgbuild.site.history import DigestChange, SiteHistory
@@ -133,7 +132,10 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     yield _page("kubernetes.html", "kubernetes.html", jobs=jobs)
     required = requirements.requirements_between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
-    yield _page("failed.html", "failed.html", failures=codes.all_failures())
+    known = failures.listed_failures()
+    yield _page("failed.html", "failed.html", failures=known)
+    yield failures.SCRIPT, failures.keyword_script(known)
+    yield failures.TEXT_FILE, failures.failures_text()
     groups = test_runs.lines_by_gpu(locked)
     failed = [line for _, lines in groups for line in lines if not line.run.good]
     failed.sort(key=lambda line: line.retired)

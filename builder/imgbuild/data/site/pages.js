@@ -132,16 +132,34 @@
     });
   }
 
-  /** The failures with all words in the title or code. */
-  function filterFailures(form) {
-    const lines = all("#failures li");
-    whenChanged(form, value => {
-      const words = value.words.toLowerCase().split(/\s+/);
-      for (const line of lines) {
-        line.hidden = !words.every(word => line.textContent.toLowerCase().includes(word));
-      }
-      document.getElementById("none").hidden = lines.some(line => !line.hidden);
+  const wordsOf = text => new Set(text.toLowerCase().match(/[a-z][a-z0-9]{2,}/g));
+  const LISTED = 8; // failures for an error text
+
+  /** The failures whose title and log have the most words of a text, rare words first. */
+  function findFailures(form) {
+    const entries = all("#failures li").map((line, number) => {
+      const text = line.textContent.replace(/\s+/g, " ").trim();
+      return { text, words: [...wordsOf(`${text} ${window.imgbuildFailures[number]}`)] };
     });
+    const having = new Map();
+    for (const { words } of entries) for (const word of words) having.set(word, (having.get(word) || 0) + 1);
+    const weight = words => words.reduce((sum, word) => sum + Math.log(entries.length / having.get(word)), 0);
+    whenChanged(form, value => {
+      const asked = wordsOf(value.words);
+      const limit = Math.min(8, .6 * weight([...asked].filter(word => having.has(word))));
+      const found = entries.map(({ text, words }) => {
+        const common = weight(words.filter(word => asked.has(word)));
+        return { text, common, score: common / Math.sqrt(3 + weight(words)) };
+      }).filter(({ common }) => common > 0 && common >= limit)
+        .sort((left, right) => right.score - left.score).slice(0, LISTED);
+      document.getElementById("none").hidden = !asked.size || found.length > 0;
+      show([found.length ? heading(`${count(found.length, "known failure")} with the most words in common`) : null,
+        found.length ? element("ul", {}, found.map(({ text }) => {
+          const [code] = text.split(/[ ,]/);
+          return element("li", {}, [element("a", { href: `failures.txt#:~:text=${code}:`, text })]);
+        })) : null,
+        found.length ? paragraph("Each links to its cause and fix. imgbuild diagnose compares the log with patterns, which is more exact.", "muted") : null]);
+    }, () => ({}));
   }
 
   /** Lets a reader choose the GPUs, the repository and the image in commands and files. */
@@ -312,17 +330,26 @@
   // -- which image for this requirements.txt
 
   /**
-   * What the image `number` has of the requests: `has`; `near`, post releases of a version that is
-   * asked for; `other`, versions that do not fit, and what cannot be added; `absent`, what is not in it;
-   * `source`, packages without wheels; `compiled`, what needs an nvcc that the image does not have.
+   * What the image `number` has of the requests whose markers hold for it: `has`; `near`, post releases of a
+   * version that is asked for; `other`, versions that do not fit, and what cannot be added, main packages
+   * first; `absent`, what is not in it; `source`, packages without wheels; `compiled`, what needs an nvcc
+   * that the image does not have. `cost` is that of `imgbuild init` for changes and additions.
    */
-  function comparison(data, requests, number) {
-    const result = { has: [], near: [], other: [], absent: [], source: [], compiled: [] };
+  function comparison(data, every, number) {
+    const image = data.images[number];
+    const environment = versions.environmentOf(image, data.targets[image.target]);
+    const requests = every.filter(({ marker }) => !marker || versions.applies(marker, environment));
+    const result = { number: requests.length, has: [], near: [], other: [], absent: [], source: [], compiled: [], cost: 0 };
     const version = name => versions.versionOf(data, name, number);
+    const weight = ({ name }) => data.weights[name] || 1;
+    const clashes = [];
     for (const request of requests) {
       const there = version(request.name);
       const clash = there ? "" : versions.unfit(data, request, version);
-      if (clash) result.other.push(`${request.line} cannot be added: ${clash}`);
+      if (!there && data.weights[request.name]) {
+        result.cost += weight(request) * (data.engines.includes(request.name) ? 2 : .5);
+      }
+      if (clash) clashes.push([request, `${request.line} cannot be added: ${clash}`]);
       else if (!there) {
         (data.sources[request.name] ? result.source : result.absent).push(request.line);
         const words = data.compiled[request.name];
@@ -331,8 +358,12 @@
       else if (allows(request, there)) result.has.push(`${request.name} ${there}`);
       else if (versions.sameRelease(there, request.specifier)) {
         result.near.push({ ...request, version: there });
-      } else result.other.push(`${request.line}: the image has ${there}`);
+      } else {
+        result.cost += weight(request) * (1 + versions.distance(request.specifier, there) / 20);
+        clashes.push([request, `${request.line}: the image has ${there}`]);
+      }
     }
+    result.other = clashes.sort(([left], [right]) => weight(right) - weight(left)).map(([, text]) => text);
     return result;
   }
 
@@ -341,28 +372,32 @@
     const target = entry => data.targets[entry.image.target];
     const before = (left, right) =>
       target(left).retired - target(right).retired ||
+      left.value.cost - right.value.cost ||
       left.value.other.length - right.value.other.length ||
       left.value.near.length + left.value.absent.length + left.value.source.length -
         right.value.near.length - right.value.absent.length - right.value.source.length ||
       !target(left).recommended - !target(right).recommended ||
       (left.image.arch !== "x86_64") - (right.image.arch !== "x86_64");
     whenChanged(form, value => {
-      const given = versions.requirements(value.requirements, false);
-      if (!given.read.length && !given.skipped.length) return show([]);
+      const { text, project } = versions.declared(value.requirements);
+      const given = versions.requirements(text, false);
+      const more = project && paragraph("Of a pyproject.toml, the dependencies of [project] are compared." +
+        " imgbuild init also reads extras, groups and sources.", "muted");
+      if (!given.read.length && !given.skipped.length) return show([more]);
       if (!given.read.length) {
-        return show([skipped("No line is a requirement, such as vllm>=0.11", given.skipped)]);
+        return show([skipped("No line is a requirement, such as vllm>=0.11", given.skipped),
+          paragraph("Paste the file that a line with -r names; imgbuild init reads such files itself.", "muted")]);
       }
       const images = data.images.map((image, number) => [image, number])
         .filter(([image]) => !value.arch || image.arch === value.arch);
       const judge = (_, number) => comparison(data, given.read, number);
       const compared = best(images, judge, before);
       const current = compared.filter(entry => !target(entry).retired);
-      const card = entry => requirementCard(entry, target(entry), data, given.read.length);
-      const marked = given.read.some(request => request.marker);
+      const card = entry => requirementCard(entry, target(entry), data);
       show([
-        heading(requirementVerdict(current)),
+        heading(requirementVerdict(current, plannedFor(data, given.read))),
         skipped("Not compared", given.skipped),
-        marked ? paragraph("Environment markers are not evaluated.", "muted") : null,
+        more,
         list(given.read.filter(({ name }) => data.sources[name] && !data.versions[name])
           .map(({ name }) => `${name}: ${data.sources[name]}`)),
         ...current.slice(0, 6).map(card),
@@ -372,7 +407,14 @@
     });
   }
 
-  function requirementVerdict(compared) {
+  /** The rows without a lock whose pins are among what is asked for, if one of them is an engine. */
+  const plannedFor = ({ engines, unlocked }, requests) => unlocked.filter(({ pins }) => {
+    const named = requests.filter(({ name }) => name in pins);
+    return named.some(({ name, specifier }) => specifier && engines.includes(name)) &&
+      named.every(request => allows(request, pins[request.name]));
+  }).map(({ name }) => name);
+
+  function requirementVerdict(compared, rows) {
     const good = compared.filter(({ value }) => !value.other.length);
     const complete = good.filter(({ value }) =>
       !value.absent.length && !value.near.length && !value.source.length).length;
@@ -390,21 +432,26 @@
       return `No image has everything. The missing packages have no recorded conflict with` +
         ` ${count(good.length, "image")}; imgbuild lock solves and audits what is added.`;
     }
-    return compared.length ? "No image fits; these are the closest."
+    const planned = rows.length ? ` A planned image, which is not locked, would: ${rows.join(", ")}.` : "";
+    return compared.length ? `No image fits.${planned} These are the closest.`
       : "No image is for this architecture.";
   }
 
-  function requirementCard({ image, value }, target, { registry, wheels }, number) {
+  const CONFLICTS = 8, ADDITIONS = 20; // of an image that are not folded
+
+  function requirementCard({ image, value }, target, { registry, wheels }) {
     const wheel = wheels[image.wheel];
-    const { has, near, other, absent, source, compiled } = value;
+    const { number, has, near, other, absent, source, compiled } = value;
     const [state, words] = other.length ? ["no", count(other.length, "conflict")]
       : near.length ? ["unknown", "fits with a change"]
         : absent.length + source.length ? ["unknown", `has ${has.length} of ${number}`] : ["fits", "has all"];
     return card(target, image, state, words, [
-      list([...other, ...near.map(each => `${each.line}: the image has ${each.version}, a post release` +
+      list([...other.slice(0, CONFLICTS), ...near.map(each => `${each.line}: the image has ${each.version}, a post release` +
         ` of that version. Write ${each.name}==${each.version} or` +
         ` ${each.name}${each.specifier.replace(/===?/, "~=")}`)]),
-      absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
+      details(`${other.length - CONFLICTS} more conflicts`, other.length > CONFLICTS ? [list(other.slice(CONFLICTS))] : []),
+      absent.length > ADDITIONS ? details(`To add: ${absent.length} packages`, [paragraph(absent.join(", "))])
+        : absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
       list(compiled),
       source.length ? paragraph(`Not added, since the index has no wheel: ${source.join(", ")}. imgbuild init leaves it out.` +
         (wheel ? ` A wheel for this image has in its name: ${wheel}` : "")) : null,
@@ -455,7 +502,7 @@
     for (const form of all("form[data-question]")) {
       const question = form.getAttribute("data-question");
       if (question === "changes") filterChanges(form);
-      else if (question === "failures") filterFailures(form);
+      else if (question === "failures") findFailures(form);
       else if (data) questions[question](form, data);
     }
   }
