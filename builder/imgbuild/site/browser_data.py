@@ -236,7 +236,6 @@ def _target(target: SiteTarget) -> dict[str, Any]:
     row = target.row
     return {
         "name": target.name,
-        "summary": row.summary,
         "cuda": row.cuda,
         "python": row.python,
         "base": row.base,

@@ -1,71 +1,66 @@
-"""Lists the failures in logs, with words by which browsers find them, and with their causes."""
+"""Writes the failures in logs, with the patterns by which browsers find them, and their causes."""
 
-# A separate module: words of patterns.
+# A separate module: another format than the pages.
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
-
-import msgspec
+import zlib
+from collections.abc import Iterator
 
 from imgbuild.diagnose import codes, rules
-from imgbuild.diagnose.codes import Explanation
+from imgbuild.diagnose.rules import FailureRule
 
 TEXT_FILE = "failures.txt"
 SCRIPT = "failures.js"
 VARIABLE = "imgbuildFailures"
-KEYWORDS = 4  # the rarest words of a failure's patterns, in addition to those of its title
-WORD = re.compile(r"[a-z][a-z0-9]{2,}")  # as in failures.js
-# What is no literal text in a pattern: flags and groups, classes, sets of characters, repetitions.
-_SYNTAX = re.compile(r"\(\?[a-z]+\)|\(\?[:!=<>]+|\\[A-Za-z]|\[[^\]]*\]|\{[\d,]+\}")
+# Messages of failures that `diagnose` derives from facts, such as versions of names.
+MESSAGES = {
+    "IMG901": "undefined symbol",
+    "IMG902": "cannot import name",
+    "IMG903": "No module named",
+    "IMG904": "unexpected keyword argument",
+    "IMG905": "has no attribute",
+    "IMG906": "cannot open shared object file",
+    "IMG910": "ResolutionImpossible|No solution found when resolving",
+    "IMG915": r"missing \d+ required positional argument",
+    "IMG916": "GLIBC(?:XX)?_.* not found",
+    "IMG917": "unrecognized arguments|No such option",
+}
+_GROUP_NAME = re.compile(r"\(\?P<\w+>")
+_FLAGS = re.compile(r"\(\?([is]+)([:)])")
 
 
-class ListedFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A title, with the codes of all failures that have it, and with further words of logs."""
+def failures_script() -> bytes:
+    """Return the script that assigns the failures to a variable: JSON as zlib in base64.
 
-    title: str
-    codes: tuple[str, ...]
-    keywords: tuple[str, ...]
-
-
-def listed_failures() -> list[ListedFailure]:
-    """Return the failures by title."""
-    by_title: dict[str, list[Explanation]] = {}
-    for failure in codes.all_failures():
-        by_title.setdefault(failure.title, []).append(failure)
-    words = {title: _log_words(failures) for title, failures in by_title.items()}
-    number = Counter(word for each in words.values() for word in each)
-    return [
-        ListedFailure(
-            title=title,
-            codes=tuple(failure.code for failure in failures),
-            keywords=tuple(
-                sorted(
-                    words[title] - _words(title), key=lambda word: (number[word], -len(word), word)
-                )[:KEYWORDS]
-            ),
-        )
-        for title, failures in by_title.items()
+    Each entry has a code, a title, patterns of which a line matches one, patterns that must all be
+    in the text. The order is that of priorities; those that follow from facts are last.
+    """
+    entries: list[tuple[str, str, list[str], list[str]]] = [
+        (rule.code, rule.title, [*map(_browser_pattern, rule.match)], [*_conditions(rule)])
+        for rule in rules.load_rules()
     ]
+    entries += [
+        (code, kind.title, [f":{MESSAGES[code]}"] if code in MESSAGES else [], [])
+        for code, kind in rules.derived_kinds().items()
+    ]
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False)
+    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return f'var {VARIABLE} = "{packed}";\n'.encode()
 
 
-def _log_words(failures: Sequence[Explanation]) -> set[str]:
-    """Return the words in the patterns of failures, or in the examples of those without."""
-    patterns = {rule.code: (*rule.match, *rule.also) for rule in rules.load_rules()}
-    texts = (" ".join(patterns.get(each.code, (each.example,))) for each in failures)
-    return {word for text in texts for word in _words(_SYNTAX.sub(" ", text))}
+def _conditions(rule: FailureRule) -> Iterator[str]:
+    """Yield the patterns `also` and `frames`. In a browser, frames are lines of the traceback."""
+    yield from map(_browser_pattern, (*rule.also, *filter(None, (rule.frames,))))
 
 
-def _words(text: str) -> set[str]:
-    return {*WORD.findall(text.lower())}
-
-
-def keyword_script(failures: Sequence[ListedFailure]) -> bytes:
-    """Return the script that assigns the keywords of `failures` to a variable, in this order."""
-    text = json.dumps([" ".join(each.keywords) for each in failures], separators=(",", ":"))
-    return f"var {VARIABLE} = {text};\n".encode()
+def _browser_pattern(pattern: str) -> str:
+    """Return a pattern in the syntax of JavaScript, after its flags: "i:out of memory"."""
+    flags = {flag for match in _FLAGS.finditer(pattern) for flag in match[1]}
+    plain = _FLAGS.sub(lambda match: "(?:" if match[2] == ":" else "", pattern)
+    return f"{''.join(sorted(flags))}:{_GROUP_NAME.sub('(?:', plain)}"
 
 
 def failures_text() -> bytes:
@@ -77,8 +72,8 @@ def failures_text() -> bytes:
 
 
 def _text_lines() -> Iterator[str]:
-    yield "The failures that `imgbuild diagnose` finds in logs. Words in capitals stand for"
-    yield "text from the log.\n"
+    yield "The failures that `imgbuild diagnose` finds in logs, by title. Words in capitals stand"
+    yield "for text from the log.\n"
     for failure in codes.all_failures():
         yield f"{failure.code}: {failure.title}\n"
         yield failure.text.replace(" Cure: ", "\n\nCure: ", 1) + "\n\n"

@@ -21,6 +21,7 @@ from markupsafe import Markup, escape
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
+from imgbuild.diagnose import codes
 from imgbuild.learn.recorded import RecordedRefusal
 from imgbuild.show import table, test_cases
 from imgbuild.show.lock_changes import VersionChange
@@ -42,6 +43,7 @@ SCRIPTS = (
     "elements.js",
     "together.js",
     "compare.js",
+    "failures.js",
     "pages.js",
 )  # one file in the site, in this order
 NAVIGATION = (
@@ -132,9 +134,8 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     yield _page("kubernetes.html", "kubernetes.html", jobs=jobs)
     required = requirements.requirements_between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
-    known = failures.listed_failures()
-    yield _page("failed.html", "failed.html", failures=known)
-    yield failures.SCRIPT, failures.keyword_script(known)
+    yield _page("failed.html", "failed.html", number=len(codes.all_failures()))
+    yield failures.SCRIPT, failures.failures_script()
     yield failures.TEXT_FILE, failures.failures_text()
     groups = test_runs.lines_by_gpu(locked)
     failed = [line for _, lines in groups for line in lines if not line.run.good]

@@ -109,12 +109,12 @@ def test_text_in_site_data_cannot_close_the_script_element(
 ) -> None:
     evil = "</script><!--\u2028\U0001f600"
     first, *rest = (target for target in example_site.targets if target.lock)
-    row = msgspec.structs.replace(first.row, summary=evil)
+    row = msgspec.structs.replace(first.row, recommended=evil)
     changed = msgspec.structs.replace(
         example_site, targets=(msgspec.structs.replace(first, row=row), *rest)
     )
     text = browser_data.data_scripts(sources, changed)["data.js"].decode("ascii")
-    assert json.loads(text.partition(" = ")[2].removesuffix(";\n"))["targets"][0]["summary"] == evil
+    assert json.loads(text.partition(" = ")[2].removesuffix(";\n"))["targets"][0]["recommended"] == evil
 
 
 def test_site_data_has_the_debian_packages_and_layers_of_the_locks(

@@ -132,36 +132,6 @@
     });
   }
 
-  const wordsOf = text => new Set(text.toLowerCase().match(/[a-z][a-z0-9]{2,}/g));
-  const LISTED = 8; // failures for an error text
-
-  /** The failures whose title and log have the most words of a text, rare words first. */
-  function findFailures(form) {
-    const entries = all("#failures li").map((line, number) => {
-      const text = line.textContent.replace(/\s+/g, " ").trim();
-      return { text, words: [...wordsOf(`${text} ${window.imgbuildFailures[number]}`)] };
-    });
-    const having = new Map();
-    for (const { words } of entries) for (const word of words) having.set(word, (having.get(word) || 0) + 1);
-    const weight = words => words.reduce((sum, word) => sum + Math.log(entries.length / having.get(word)), 0);
-    whenChanged(form, value => {
-      const asked = wordsOf(value.words);
-      const limit = Math.min(8, .6 * weight([...asked].filter(word => having.has(word))));
-      const found = entries.map(({ text, words }) => {
-        const common = weight(words.filter(word => asked.has(word)));
-        return { text, common, score: common / Math.sqrt(3 + weight(words)) };
-      }).filter(({ common }) => common > 0 && common >= limit)
-        .sort((left, right) => right.score - left.score).slice(0, LISTED);
-      document.getElementById("none").hidden = !asked.size || found.length > 0;
-      show([found.length ? heading(`${count(found.length, "known failure")} with the most words in common`) : null,
-        found.length ? element("ul", {}, found.map(({ text }) => {
-          const [code] = text.split(/[ ,]/);
-          return element("li", {}, [element("a", { href: `failures.txt#:~:text=${code}:`, text })]);
-        })) : null,
-        found.length ? paragraph("Each links to its cause and fix. imgbuild diagnose compares the log with patterns, which is more exact.", "muted") : null]);
-    }, () => ({}));
-  }
-
   /** Lets a reader choose the GPUs, the repository and the image in commands and files. */
   function chooseValues() {
     const place = document.getElementById("choices");
@@ -502,7 +472,7 @@
     for (const form of all("form[data-question]")) {
       const question = form.getAttribute("data-question");
       if (question === "changes") filterChanges(form);
-      else if (question === "failures") findFailures(form);
+      else if (question === "failures") window.imgbuildFindFailures(form);
       else if (data) questions[question](form, data);
     }
   }
