@@ -89,7 +89,11 @@ def _commands(
     get = f"apptainer pull {sif} docker://{exact}"
     if not exact:
         get = f"imgbuild build {name} --format sif --output {sif}"
-    yield PageCommand(title="Apptainer", text=f"{get}\napptainer exec --nv {sif} {PROGRAM}")
+    yield PageCommand(
+        title="Apptainer",
+        text=f"{get}\napptainer exec --nv {sif} {PROGRAM}",
+        note="The current folder and your home are mounted; others with --bind DIR.",
+    )
     yield PageCommand(
         title="Slurm, one node",
         text=(
@@ -98,7 +102,8 @@ def _commands(
             f"  --time 4:00:00 -- {LAUNCH_COMMAND} > job.sh\n"
             "sbatch job.sh"
         ),
-        note=f"Without imgbuild: srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif}"
+        note="The job mounts the folder of sbatch, where train.py is, your home and the Hugging Face"
+        f" cache; others with --bind DIR. Without imgbuild: srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif}"
         f" {LAUNCH_COMMAND}",
     )
     if rendered:

@@ -3,14 +3,12 @@
 # A separate module: another format than the pages.
 from __future__ import annotations
 
-import base64
-import json
 import re
-import zlib
 from collections.abc import Iterator
 
 from imgbuild.diagnose import codes, rules
 from imgbuild.diagnose.rules import FailureRule
+from imgbuild.site.scripts import packed_script
 
 TEXT_FILE = "failures.txt"
 SCRIPT = "failures.js"
@@ -33,7 +31,7 @@ _FLAGS = re.compile(r"\(\?([is]+)([:)])")
 
 
 def failures_script() -> bytes:
-    """Return the script that assigns the failures to a variable: JSON as zlib in base64.
+    """Return the script that assigns the failures to a variable.
 
     Each entry has a code, a title, patterns of which a line matches one, patterns that must all be
     in the text. The order is that of priorities; those that follow from facts are last.
@@ -46,9 +44,7 @@ def failures_script() -> bytes:
         (code, kind.title, [f":{MESSAGES[code]}"] if code in MESSAGES else [], [])
         for code, kind in rules.derived_kinds().items()
     ]
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False)
-    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-    return f'var {VARIABLE} = "{packed}";\n'.encode()
+    return packed_script(VARIABLE, entries)
 
 
 def _conditions(rule: FailureRule) -> Iterator[str]:

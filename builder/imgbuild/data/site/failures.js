@@ -2,7 +2,7 @@
 (function () {
   "use strict";
 
-  const { count, element, heading, paragraph, show, whenChanged } = window.imgbuildElements;
+  const { count, element, heading, paragraph, show, unpacked, whenChanged } = window.imgbuildElements;
   const LINES = 80, LISTED = 8; // of a text that are compared, and failures that are listed
   const LONGEST = 2000; // characters of a line
   const LEAST = 6; // the weight of the words in common
@@ -14,9 +14,7 @@
 
   /** All failures; `number`: how many have a word. */
   async function read() {
-    const bytes = Uint8Array.from(atob(window.imgbuildFailures), each => each.charCodeAt(0));
-    const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const entries = JSON.parse(await new Response(plain).text()).map(
+    const entries = (await unpacked(window.imgbuildFailures)).map(
       ([code, title, patterns, conditions]) => ({
         code, title, words: wordsOf(`${code} ${title} ${patterns.join(" ")}`),
         patterns: patterns.map(compiled), conditions: conditions.map(compiled),

@@ -5,8 +5,8 @@
   const versions = window.imgbuildVersions;
   const machines = window.imgbuildMachine;
   const {
-    addCopyButtons, all, commands, count, details, distinct, element, heading, link, list, members, paragraph, results, show, skipped,
-    whenChanged,
+    addCopyButtons, all, commands, count, details, distinct, element, heading, link, list, members, paragraph, results, show, showCurrentPage,
+    skipped, unpacked, whenChanged,
   } = window.imgbuildElements;
   const { allows, separated } = versions;
 
@@ -363,7 +363,8 @@
       const judge = (_, number) => comparison(data, given.read, number);
       const compared = best(images, judge, before);
       const current = compared.filter(entry => !target(entry).retired);
-      const card = entry => requirementCard(entry, target(entry), data);
+      const file = project ? "pyproject.toml" : "requirements.txt";
+      const card = entry => requirementCard(entry, target(entry), data, file);
       show([
         heading(requirementVerdict(current, plannedFor(data, given.read))),
         skipped("Not compared", given.skipped),
@@ -402,14 +403,14 @@
       return `No image has everything. The missing packages have no recorded conflict with` +
         ` ${count(good.length, "image")}; imgbuild lock solves and audits what is added.`;
     }
-    const planned = rows.length ? ` A planned image, which is not locked, would: ${rows.join(", ")}.` : "";
+    const planned = rows.length ? ` Planned for such versions, but not locked, so without an image: ${rows.join(", ")}.` : "";
     return compared.length ? `No image fits.${planned} These are the closest.`
       : "No image is for this architecture.";
   }
 
   const CONFLICTS = 8, ADDITIONS = 20; // of an image that are not folded
 
-  function requirementCard({ image, value }, target, { registry, wheels }) {
+  function requirementCard({ image, value }, target, { registry, wheels }, file) {
     const wheel = wheels[image.wheel];
     const { number, has, near, other, absent, source, compiled } = value;
     const [state, words] = other.length ? ["no", count(other.length, "conflict")]
@@ -427,20 +428,20 @@
         (wheel ? ` A wheel for this image has in its name: ${wheel}` : "")) : null,
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
       other.length ? paragraph("Remove or change these lines, or let imgbuild solve for a new image:" +
-        " imgbuild init --from requirements.txt", "muted") : null,
-      ...other.length ? [] : commandsOf(target, registry, absent.length + source.length > 0, near.length > 0),
+        ` imgbuild init --from ${file}`, "muted") : null,
+      ...other.length ? [] : commandsOf(target, file, registry, absent.length + source.length > 0, near.length > 0),
     ]);
   }
 
   /** How to use an image without a conflict: as it is, or as a project that adds packages to it. */
-  function commandsOf({ name, digest }, registry, incomplete, changed) {
+  function commandsOf({ name, digest }, file, registry, incomplete, changed) {
     const project = commands(`the commands that make a project of ${name}`,
-      [`imgbuild init --from requirements.txt --extends ${name}`, "imgbuild lock", "imgbuild build",
+      [`imgbuild init --from ${file} --extends ${name}`, "imgbuild lock", "imgbuild build",
         "imgbuild run -- python train.py"]);
     if (incomplete) return [project];
     const runs = [...registry ? [`docker pull ${registry}@${digest}`] : [], `imgbuild run ${name} -- python train.py`];
     return [
-      paragraph("Use it as it is, with its own packages; these commands do not read requirements.txt:"), commands(`the commands that run ${name}`, runs),
+      paragraph("Use it as it is, with its own packages; these commands do not read the file:"), commands(`the commands that run ${name}`, runs),
       paragraph(changed ? "Or, after the change, as a project with a lock and packages that you add:"
         : "Or as a project, with a lock and packages that you add:"), project,
     ];
@@ -461,9 +462,17 @@
     };
   }
 
-  function start() {
+  async function start() {
     chooseValues();
     addCopyButtons();
+    showCurrentPage();
+    if (!window.DecompressionStream) {
+      for (const form of all("form[data-question]")) form.before(paragraph("This browser is too old for the form.", "notice"));
+      return;
+    }
+    for (const name of ["imgbuildData", "imgbuildCompared"]) {
+      if (window[name]) window[name] = await unpacked(window[name]);
+    }
     const data = window.imgbuildData && expanded(window.imgbuildData);
     const questions = {
       filter: filterTable, machine: answerMachine, requirements: answerRequirements,
@@ -477,6 +486,5 @@
     }
   }
 
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
-  else start();
+  window.imgbuildStarted = start(); // the script is at the end of the page
 })();
