@@ -1,7 +1,8 @@
 """Renders the pages of a site from the templates in `data/site`.
 
 The output of templates is escaped, because names, reasons and summaries are texts from a matrix, a
-lock or a commit.
+lock or a commit. Control and format characters, such as those that reverse text, are shown as
+escapes.
 """
 
 # A separate module: Jinja.
@@ -35,6 +36,7 @@ from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import CASES, run_summary
 from imgbuild.system import files, yaml_data
 from imgbuild.system.amounts import size_text
+from imgbuild.system.control_characters import escape_control
 from imgbuild.values import Arch, Bytes, Digest
 
 TEMPLATES = files.data("site")
@@ -109,7 +111,7 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     def _page(path: str, template: str, **more: object) -> tuple[str, bytes]:
         root = "../" * path.count("/")
         text = environment.get_template(template).render(**common, root=root, here=path, **more)
-        return path, _drop_optional_tags(text).encode()
+        return path, escape_control(_drop_optional_tags(text)).encode()
 
     current = [target for target in locked if not target.row.retired]
     checked = max((str(report.date) for each in locked for report in each.advisories), default="")
