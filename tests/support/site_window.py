@@ -48,8 +48,14 @@ def open_form(window: Browser, place: Path, page: str, **fields: str) -> None:
     """Open a page with a filled form, like a link to a result."""
     window.view(1600)
     fragment = f"#{urllib.parse.urlencode(fields)}" if fields else ""
-    window.open((place / page).as_uri() + fragment)
-    window.run("return window.imgbuildStarted.then(() => null)")
+    open_page(window, (place / page).as_uri() + fragment)
+
+
+def open_page(window: Browser, page: Path | str) -> None:
+    """Open a page, and wait until its scripts have read their data."""
+    window.open(page)
+    if window.run("return Boolean(window.imgbuildStarted)"):  # not without JavaScript
+        window.run("return window.imgbuildStarted.then(() => null)")
 
 
 def browser_data(place: Path) -> dict[str, Any]:

@@ -102,9 +102,9 @@ def _commands(
             f"  --time 4:00:00 -- {LAUNCH_COMMAND} > job.sh\n"
             "sbatch job.sh"
         ),
-        note="The job mounts the folder of sbatch, where train.py is, your home and the Hugging Face"
-        f" cache; others with --bind DIR. Without imgbuild: srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif}"
-        f" {LAUNCH_COMMAND}",
+        note="Mounted are the folder of sbatch (with train.py), your home and the Hugging Face"
+        " cache; others with --bind DIR. Without imgbuild:"
+        f" srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif} {LAUNCH_COMMAND}",
     )
     if rendered:
         yield _two_nodes(lock, sif, get, ray=ray)
