@@ -77,7 +77,7 @@ HEADINGS = (
     *("Also", "Download", "Tested"),
 )
 RECENT = 20  # changes on the page of all changes
-SHOWN_ITEMS = 8  # packages of a change; the others are folded
+SHOWN_ITEMS = 10  # packages of a change; the others are folded
 LISTED_ITEMS = 6  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
 CSS_SPACE = re.compile(r"\s*([{};,])\s*|(?<=\w): ")
