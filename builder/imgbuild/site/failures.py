@@ -1,6 +1,5 @@
 """Writes the failures in logs, with the patterns by which browsers find them, and their causes."""
 
-# A separate module: another format than the pages.
 from __future__ import annotations
 
 import re

@@ -1,6 +1,5 @@
 """Writes data for browsers as scripts, compressed."""
 
-# A separate module: the format that elements.js reads.
 from __future__ import annotations
 
 import base64
