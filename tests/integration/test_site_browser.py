@@ -274,6 +274,39 @@ def test_copy_buttons_copy_the_shown_commands(site: Path, window: Browser) -> No
     assert buttons == len(window.texts("[data-copy]"))
 
 
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("ray STORE", "IMG1002 Ray cannot allocate its object store"),
+        (
+            (
+                'Traceback\n  File "x.py"\ntorch.OutOfMemoryError: CUDA out of memory. Tried to'
+                " allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
+            ),
+            "IMG520 The GPU ran out of memory",
+        ),
+        ("CUDA error: no kernel image is available", "IMG504 The wheels have no code for this GPU"),
+        ("TypeError: f() got an unexpected keyword argument 'x'", "IMG904 An argument that"),
+        ("no-such-word-at-all", ""),
+    ],
+)
+def test_error_text_finds_known_failures(
+    site: Path, window: Browser, text: str, first: str
+) -> None:
+    open_form(window, site, "failed.html")
+    window.type("[name=words]", text)
+    window.run(
+        "const answer = document.getElementById('answer'); return new Promise(done => {"
+        " const wait = () => answer.children.length ? done() : setTimeout(wait, 20); wait(); })"
+    )
+    found = window.texts("#answer li")
+    assert found[0].startswith(first) if first else found == []
+    links = window.run("return [...document.querySelectorAll('#answer a')].map(each => each.href)")
+    assert [link.rpartition("=")[2] for link in links] == [f"{line.split()[0]}:" for line in found]
+    assert "IMG904: An argument" in (site / "failures.txt").read_text("utf-8-sig")
+    assert window.run("return location.hash") == ""
+
+
 # -- untrusted texts
 
 

@@ -87,8 +87,6 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
         **_package_versions(locked, images),
         **_requirement_data(catalogue),
         "compiled": COMPILED_PACKAGES,
-        "weights": choose.WEIGHTS,
-        "engines": choose.ENGINES,
         "sources": {name: source_only.absence_text(name) for name in source_only.PROJECTS},
         "unlocked": [_unlocked_target(target) for target in catalogue.targets if not target.lock],
         "constraints": [
@@ -140,7 +138,8 @@ def _requirement_data(catalogue: SiteCatalogue) -> dict[str, Any]:
         }
         for package, versions in catalogue.requires.items()
     }
-    return {"lines": [*numbers], "requires": requires}
+    costs = {"weights": choose.WEIGHTS, "engines": choose.ENGINES}
+    return {"lines": [*numbers], "requires": requires, **costs}
 
 
 def _unlocked_target(target: SiteTarget) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from imgbuild.report import TierName
 from imgbuild.show import table, test_cases
 from imgbuild.show.lock_changes import VersionChange
 from imgbuild.show.page import PageImage, image_gpus
-from imgbuild.site import commands, failures, gpu_names, limits, requirements, test_runs
+from imgbuild.site import commands, gpu_names, limits, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_results, target_state
 from imgbuild.site.history import DigestChange, SiteHistory
@@ -139,8 +139,6 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     required = requirements.requirements_between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
     yield _page("failed.html", "failed.html", number=len(codes.all_failures()))
-    yield failures.SCRIPT, failures.failures_script()
-    yield failures.TEXT_FILE, failures.failures_text()
     groups = test_runs.lines_by_gpu(locked)
     failed = [line for _, lines in groups for line in lines if not line.run.good]
     failed.sort(key=lambda line: line.retired)

@@ -69,6 +69,8 @@ def write_site(
         made, contents = _add_documents(sources, made)
     contents |= pages.site_pages(made, collected)
     contents |= browser_data.data_scripts(sources, made)
+    contents[failures.SCRIPT] = failures.failures_script()
+    contents[failures.TEXT_FILE] = failures.failures_text()
     contents[history.FILE] = codec.encode(collected)
     if reports := tuple(report for target in made.targets for report in target.advisories):
         contents[ADVISORIES] = codec.encode(reports)
