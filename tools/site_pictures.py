@@ -68,6 +68,7 @@ def draw_picture(window: Browser, site: Path, picture: SitePicture) -> bytes:
     window.open("about:blank")  # so that the form of another picture is not kept
     address = (site / picture.page).as_uri()
     window.open(f"{address}#{picture.fields}" if picture.fields else address)
+    window.run("return window.imgbuildStarted.then(() => null)")
     if picture.top:
         window.run(f"document.getElementById({picture.top!r}).scrollIntoView()")
     return window.picture(whole=False)

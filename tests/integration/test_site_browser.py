@@ -17,7 +17,7 @@ import yaml
 
 from tests.support import prepared_program
 from tests.support.browser import Browser, axe
-from tests.support.site_window import ROOT, open_form, site, window
+from tests.support.site_window import ROOT, open_form, open_page, site, window
 
 __all__ = ["site", "window"]  # fixtures
 VIEWS = ((360, False), (800, True), (1200, False), (1600, False))  # width, dark
@@ -37,7 +37,7 @@ def test_pages_fit_each_screen_width_without_errors(site: Path, window: Browser,
     window.log()
     for width, dark in VIEWS:
         window.view(width, dark=dark)
-        window.open(site / page)
+        open_page(window, site / page)
         assert window.run("return document.documentElement.scrollWidth") <= width
         colour = window.run("return getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, colour[4:-1].split(","))) < 300) == dark
@@ -49,7 +49,7 @@ def test_axe_reports_no_accessibility_problems(site: Path, window: Browser, page
     source = axe()
     for width, dark in ((360, False), (1600, True)) if page in SAMPLE[:3] else ((1600, True),):
         window.view(width, dark=dark)
-        window.open(site / page)
+        open_page(window, site / page)
         window.run("document.querySelectorAll('details').forEach(each => each.open = true)")
         window.run(source)
         violations = window.run(
@@ -90,7 +90,7 @@ def test_states_in_the_matrix_differ_and_empty_cells_are_visible(
 ) -> None:
     for dark in (False, True):
         window.view(1200, dark=dark)
-        window.open(site / "matrix.html")
+        open_page(window, site / "matrix.html")
         for kind in ("chip", "cell"):
             looks = window.run(
                 "return ['gpu', 'failed', 'untested', 'unlocked', 'retired'].map(state => {"
@@ -274,6 +274,39 @@ def test_copy_buttons_copy_the_shown_commands(site: Path, window: Browser) -> No
     assert buttons == len(window.texts("[data-copy]"))
 
 
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("ray STORE", "IMG1002 Ray cannot allocate its object store"),
+        (
+            (
+                'Traceback\n  File "x.py"\ntorch.OutOfMemoryError: CUDA out of memory. Tried to'
+                " allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
+            ),
+            "IMG520 The GPU ran out of memory",
+        ),
+        ("CUDA error: no kernel image is available", "IMG504 The wheels have no code for this GPU"),
+        ("TypeError: f() got an unexpected keyword argument 'x'", "IMG904 An argument that"),
+        ("no-such-word-at-all", ""),
+    ],
+)
+def test_error_text_finds_known_failures(
+    site: Path, window: Browser, text: str, first: str
+) -> None:
+    open_form(window, site, "failed.html")
+    window.type("[name=words]", text)
+    window.run(
+        "const answer = document.getElementById('answer'); return new Promise(done => {"
+        " const wait = () => answer.children.length ? done() : setTimeout(wait, 20); wait(); })"
+    )
+    found = window.texts("#answer li")
+    assert found[0].startswith(first) if first else found == []
+    links = window.run("return [...document.querySelectorAll('#answer a')].map(each => each.href)")
+    assert [link.rpartition("=")[2] for link in links] == [f"{line.split()[0]}:" for line in found]
+    assert "IMG904: An argument" in (site / "failures.txt").read_text("utf-8-sig")
+    assert window.run("return location.hash") == ""
+
+
 # -- untrusted texts
 
 
@@ -297,7 +330,7 @@ def test_hostile_texts_on_pages_are_escaped_in_the_browser(window: Browser, tmp_
     assert done.returncode == 0, done.stderr
     window.view(360)
     for page in output.rglob("*.html"):
-        window.open(page)
+        open_page(window, page)
         assert window.run("return [window.pwned === undefined, document.images.length]") == [
             True,
             0,
@@ -305,7 +338,7 @@ def test_hostile_texts_on_pages_are_escaped_in_the_browser(window: Browser, tmp_
         assert evil in window.run("return document.querySelector('header .name').textContent")
         assert "{{ 7*7 }}" in page.read_text()
         assert window.run("return document.documentElement.scrollWidth") <= 360
-    window.open(output / "index.html")
+    open_page(window, output / "index.html")
     assert evil in " ".join(window.texts("#current .summary"))
     open_form(window, output, "requirements.html", requirements=evil)
     assert window.run("return [window.pwned === undefined, document.images.length]") == [True, 0]

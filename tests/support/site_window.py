@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import prepared_program
 from tests.support.browser import Browser, browser
+from tests.support.site_scripts import read_packed
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,11 +48,16 @@ def open_form(window: Browser, place: Path, page: str, **fields: str) -> None:
     """Open a page with a filled form, like a link to a result."""
     window.view(1600)
     fragment = f"#{urllib.parse.urlencode(fields)}" if fields else ""
-    window.open((place / page).as_uri() + fragment)
+    open_page(window, (place / page).as_uri() + fragment)
+
+
+def open_page(window: Browser, page: Path | str) -> None:
+    """Open a page, and wait until its scripts have read their data."""
+    window.open(page)
+    if window.run("return Boolean(window.imgbuildStarted)"):  # not without JavaScript
+        window.run("return window.imgbuildStarted.then(() => null)")
 
 
 def browser_data(place: Path) -> dict[str, Any]:
     """The data for browsers, with expanded sets of images and requirements."""
-    text = (place / "data.js").read_text()
-    loaded: dict[str, Any] = json.loads(text.partition(" = ")[2].removesuffix(";\n"))
-    return loaded
+    return dict(read_packed((place / "data.js").read_bytes()))

@@ -74,6 +74,14 @@ def skipped_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
             yield f"  {known}{group.cases}: {group.reason}"
 
 
+def passed_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """Yield a line with the names of the passed cases of each run, if they are recorded."""
+    for run in sorted(runs, key=_tier):
+        if run.passes:
+            on = f" on {_gpus(run)}" if run.gpu else ""
+            yield f"passed, {run.tier}{on}: {'; '.join(run.passes)}"
+
+
 def skip_groups(run: RecordedRun) -> list[SkippedCases]:
     """Group the skipped cases of a run by reason, with known limitations first."""
     reasons: dict[tuple[bool, str], list[str]] = {}

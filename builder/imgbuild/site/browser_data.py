@@ -8,7 +8,6 @@ The browser only compares versions.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,12 +27,13 @@ from imgbuild.doctor.targets import (
 )
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.report import Floors
-from imgbuild.resolve import source_only
+from imgbuild.resolve import choose, source_only
 from imgbuild.resolve.source_only import WheelNeeds
 from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.grid import gpu_results
 from imgbuild.site.model import SiteCatalogue, SiteTarget
+from imgbuild.site.scripts import packed_script
 from imgbuild.values import Arch, Bytes, Digest, normalize_package
 
 DATA_FORMAT = 1
@@ -53,12 +53,10 @@ def data_scripts(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, by
     """Return the scripts `data.js` and `compared.js`, which assign data to variables."""
     data = browser_data(sources, catalogue)
     compared = compared_data(catalogue, data["images"])
-    return {FILE: _script(VARIABLE, data), COMPARED_FILE: _script(COMPARED_VARIABLE, compared)}
-
-
-def _script(variable: str, data: Mapping[str, Any]) -> bytes:
-    text = json.dumps(data, separators=(",", ":"))  # ASCII alone
-    return f"var {variable} = {text};\n".encode()
+    return {
+        FILE: packed_script(VARIABLE, data),
+        COMPARED_FILE: packed_script(COMPARED_VARIABLE, compared),
+    }
 
 
 def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, Any]:
@@ -140,7 +138,8 @@ def _requirement_data(catalogue: SiteCatalogue) -> dict[str, Any]:
         }
         for package, versions in catalogue.requires.items()
     }
-    return {"lines": [*numbers], "requires": requires}
+    costs = {"weights": choose.WEIGHTS, "engines": choose.ENGINES}
+    return {"lines": [*numbers], "requires": requires, **costs}
 
 
 def _unlocked_target(target: SiteTarget) -> dict[str, Any]:
@@ -234,7 +233,6 @@ def _target(target: SiteTarget) -> dict[str, Any]:
     row = target.row
     return {
         "name": target.name,
-        "summary": row.summary,
         "cuda": row.cuda,
         "python": row.python,
         "base": row.base,

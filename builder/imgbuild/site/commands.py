@@ -89,7 +89,11 @@ def _commands(
     get = f"apptainer pull {sif} docker://{exact}"
     if not exact:
         get = f"imgbuild build {name} --format sif --output {sif}"
-    yield PageCommand(title="Apptainer", text=f"{get}\napptainer exec --nv {sif} {PROGRAM}")
+    yield PageCommand(
+        title="Apptainer",
+        text=f"{get}\napptainer exec --nv {sif} {PROGRAM}",
+        note="The current folder and your home are mounted; others with --bind DIR.",
+    )
     yield PageCommand(
         title="Slurm, one node",
         text=(
@@ -98,8 +102,9 @@ def _commands(
             f"  --time 4:00:00 -- {LAUNCH_COMMAND} > job.sh\n"
             "sbatch job.sh"
         ),
-        note=f"Without imgbuild: srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif}"
-        f" {LAUNCH_COMMAND}",
+        note="Mounted are the folder of sbatch (with train.py), your home and the Hugging Face"
+        " cache; others with --bind DIR. Without imgbuild:"
+        f" srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif} {LAUNCH_COMMAND}",
     )
     if rendered:
         yield _two_nodes(lock, sif, get, ray=ray)

@@ -87,13 +87,13 @@ class NeighbourDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetNeighbours(msgspec.Struct, frozen=True, kw_only=True):
-    """The most similar targets, the differences, and the sizes of shared layers in bytes."""
+    """The most similar targets, the differences, and what a pull of this target downloads."""
 
     names: tuple[str, ...] = ()
     differences: tuple[NeighbourDifference, ...] = ()
     packages: tuple[int, ...] = ()  # of another version, or in one of both, on one of `arches`
     arches: tuple[tuple[str, str], ...] = ()  # the compared one of this target and of the other
-    shared: tuple[Bytes, ...] = ()  # of the download for a pull of this target
+    missing: tuple[Bytes, ...] = ()  # layers to download for this target, without the equal ones
 
 
 class DebianList(msgspec.Struct, frozen=True, kw_only=True):

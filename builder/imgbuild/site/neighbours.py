@@ -45,7 +45,10 @@ def find_neighbours(target: SiteTarget, targets: Sequence[SiteTarget]) -> Target
         ),
         packages=tuple(_count_differing(target, other) for other in nearest),
         arches=tuple(_compared_arches(target, other) for other in nearest),
-        shared=tuple(_shared_bytes(target, other) for other in nearest),
+        missing=tuple(
+            _layer_bytes(target, _compared_arches(target, other)[0]) - _shared_bytes(target, other)
+            for other in nearest
+        ),
     )
 
 
@@ -89,6 +92,11 @@ def _facts(target: SiteTarget) -> dict[str, str]:
         "architectures": ", ".join(row.arch),
         **{name: versions.get(name, row.pins.get(name, NO_VALUE)) for name in dict.fromkeys(named)},
     }
+
+
+def _layer_bytes(target: SiteTarget, arch: Arch) -> Bytes:
+    layers = target.digests.arch[arch].layers if target.digests else ()
+    return sum(layer.size for layer in layers)
 
 
 def _shared_bytes(target: SiteTarget, other: SiteTarget) -> Bytes:

@@ -1,7 +1,8 @@
 """Renders the pages of a site from the templates in `data/site`.
 
 The output of templates is escaped, because names, reasons and summaries are texts from a matrix, a
-lock or a commit.
+lock or a commit. Control and format characters, such as those that reverse text, are shown as
+escapes.
 """
 
 # A separate module: Jinja.
@@ -23,6 +24,7 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.diagnose import codes
 from imgbuild.learn.recorded import RecordedRefusal
+from imgbuild.report import TierName
 from imgbuild.show import table, test_cases
 from imgbuild.show.lock_changes import VersionChange
 from imgbuild.show.page import PageImage, image_gpus
@@ -32,8 +34,9 @@ from imgbuild.site.grid import gpu_results, target_state
 from imgbuild.site.history import DigestChange, SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import CASES, run_summary
-from imgbuild.system import files
+from imgbuild.system import files, yaml_data
 from imgbuild.system.amounts import size_text
+from imgbuild.system.control_characters import escape_control
 from imgbuild.values import Arch, Bytes, Digest
 
 TEMPLATES = files.data("site")
@@ -43,6 +46,7 @@ SCRIPTS = (
     "elements.js",
     "together.js",
     "compare.js",
+    "failures.js",
     "pages.js",
 )  # one file in the site, in this order
 NAVIGATION = (
@@ -76,6 +80,7 @@ RECENT = 20  # changes on the page of all changes
 SHOWN_ITEMS = 10  # packages of a change; the others are folded
 LISTED_ITEMS = 6  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
+CSS_SPACE = re.compile(r"\s*([{};,])\s*|(?<=\w): ")
 SEVERE_RATINGS = ("critical", "high")
 OPTIONAL_TAGS = re.compile(r"</(?:li|dt|dd|tr|td|th|thead|tbody|option|html)>|</?(?:head|body)>\n")
 # Where HTML allows to omit the end tag of a paragraph, and where a line break is not shown.
@@ -106,7 +111,7 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     def _page(path: str, template: str, **more: object) -> tuple[str, bytes]:
         root = "../" * path.count("/")
         text = environment.get_template(template).render(**common, root=root, here=path, **more)
-        return path, _drop_optional_tags(text).encode()
+        return path, escape_control(_drop_optional_tags(text)).encode()
 
     current = [target for target in locked if not target.row.retired]
     checked = max((str(report.date) for each in locked for report in each.advisories), default="")
@@ -133,7 +138,7 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     yield _page("kubernetes.html", "kubernetes.html", jobs=jobs)
     required = requirements.requirements_between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
-    yield _page("failed.html", "failed.html", failures=codes.all_failures())
+    yield _page("failed.html", "failed.html", number=len(codes.all_failures()))
     groups = test_runs.lines_by_gpu(locked)
     failed = [line for _, lines in groups for line in lines if not line.run.good]
     failed.sort(key=lambda line: line.retired)
@@ -183,9 +188,11 @@ def _drop_optional_tags(text: str) -> str:
 
 
 def _dense_script(name: str) -> bytes:
-    """Remove indentation and comment lines from a script or style sheet."""
-    text = (TEMPLATES / name).read_text(encoding="utf-8")
-    lines = (line.strip() for line in COMMENT.sub("", text).splitlines())
+    """Remove comments and indentation from a script, and spaces from a style sheet."""
+    text = COMMENT.sub("", (TEMPLATES / name).read_text(encoding="utf-8"))
+    if name.endswith(".css"):
+        return CSS_SPACE.sub(lambda match: match[1] or ":", text).encode()
+    lines = (line.strip() for line in text.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//")).encode()
 
 
@@ -198,7 +205,9 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    environment.globals |= {"tiers": CASES, "shown_changes": SHOWN_ITEMS}
+    cases = yaml_data.load_yaml_data(TEMPLATES / "cases.yaml", dict[TierName, tuple[str, ...]])
+    tiers = [(tier, text, cases[tier]) for tier, text in CASES.items()]
+    environment.globals |= {"tiers": tiers, "shown_changes": SHOWN_ITEMS}
     return environment
 
 
@@ -401,14 +410,14 @@ def _command_markup(text: str) -> Markup:
 
 
 def _pull_commands(target: SiteTarget, registry: str) -> str:
-    """Commands to pull a target by digest. Without a registry, commands to push it are included."""
+    """Commands to pull a target by digest, without a registry after a push."""
     image = f"{registry or commands.REPOSITORY}@{target.page.digest}"
     pull = f"docker pull {image}"
-    if registry:  # the commands for Apptainer are above
+    if registry:
         return pull
     name = shlex.quote(target.name)
     push = f"imgbuild push {name} {commands.REPOSITORY}"
-    return f"{push}\n{pull}\napptainer pull {shlex.quote(f'{target.name}.sif')} docker://{image}"
+    return f"{push}\n{pull}"
 
 
 def _markdown(text: str) -> Markup:

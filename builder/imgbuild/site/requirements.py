@@ -26,7 +26,7 @@ COMPANIONS = (
     "accelerate",
     "tokenizers",
 )
-EXTRA = re.compile(r"""\bextra == ["']([A-Za-z0-9._-]+)["']""")
+EXTRA = re.compile(r"""\bextra *== *["']([A-Za-z0-9._-]+)["']""")
 
 
 def main_package_requirements(
@@ -47,41 +47,37 @@ def main_package_requirements(
                     continue
                 versions = by_package.setdefault(name, {})
                 if wheel.version not in versions:
-                    lines = [
-                        *_applicable_requirements(record.requires or (), lock.base.python, arch),
-                        *_extra_ranges(record.requires or (), main),
-                    ]
+                    lines = _version_requirements(
+                        record.requires or (), lock.base.python, arch, main
+                    )
                     versions[wheel.version] = tuple(sorted({*lines}))
     return dict(sorted(by_package.items()))
 
 
-def _applicable_requirements(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
-    """Yield the requirements that apply without extras and restrict a version."""
+def _version_requirements(
+    lines: Sequence[str], python: str, arch: Arch, main: Collection[str]
+) -> Iterator[str]:
+    """Yield the requirements that restrict a version, and those of extras named after a package.
+
+    Extras of main packages, such as "vllm>=0.22; extra vllm", define the supported versions of the
+    package, with or without the extra. Requirements of other extras are omitted.
+    """
     environment = {**environment_markers(python, arch), "extra": ""}
     for line in lines:
+        extra = EXTRA.search(line)
+        named = extra is not None and line.lower().startswith(extra[1].lower()[:1])
+        if extra and not named and " or " not in line:
+            continue
         try:
             requirement = parse_requirement(line)
         except InvalidRequirement:
             continue
-        applies = requirement.marker is None or requirement.marker.evaluate(environment)
-        if applies and requirement.specifier and not requirement.url:
-            yield f"{normalize_package(requirement.name)}{requirement.specifier}"
-
-
-def _extra_ranges(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
-    """The requirements of extras named after a main package, such as "vllm>=0.22; extra vllm".
-
-    These requirements define the supported versions of the main package, with or without the extra.
-    """
-    for line in lines:
-        try:
-            requirement = parse_requirement(line)
-        except InvalidRequirement:
+        if not requirement.specifier or requirement.url:
             continue
-        extra = EXTRA.search(str(requirement.marker or ""))
         name = normalize_package(requirement.name)
-        named = extra is not None and normalize_package(extra[1]) == name
-        if named and name in main and requirement.specifier and not requirement.url:
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            yield f"{name}{requirement.specifier}"
+        elif extra and name in main and normalize_package(extra[1]) == name:
             yield f"{name}{requirement.specifier}; extra {name}"
 
 

@@ -18,7 +18,7 @@ from imgbuild import codec
 from imgbuild.attest.sbom import cyclonedx, document
 from imgbuild.attest.sbom.packages import SbomPackages
 from imgbuild.errors import InputError
-from imgbuild.site import browser_data, history, pages
+from imgbuild.site import browser_data, failures, history, pages
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
@@ -31,7 +31,7 @@ MARKER = "imgbuild-site.json"
 NO_JEKYLL = ".nojekyll"  # GitHub Pages serves the files as they are
 ADVISORIES = "advisories.json"
 # These do not count towards the size of pages.
-DOCUMENTS = ("locks/", "sbom/", history.FILE, ADVISORIES)
+DOCUMENTS = ("locks/", "sbom/", history.FILE, ADVISORIES, failures.TEXT_FILE)
 OTHER_FOLDER_REMEDY = "specify another folder with --output, or move the contents elsewhere"
 
 
@@ -69,6 +69,8 @@ def write_site(
         made, contents = _add_documents(sources, made)
     contents |= pages.site_pages(made, collected)
     contents |= browser_data.data_scripts(sources, made)
+    contents[failures.SCRIPT] = failures.failures_script()
+    contents[failures.TEXT_FILE] = failures.failures_text()
     contents[history.FILE] = codec.encode(collected)
     if reports := tuple(report for target in made.targets for report in target.advisories):
         contents[ADVISORIES] = codec.encode(reports)

@@ -124,7 +124,7 @@ class SmokeRun(Report, frozen=True, kw_only=True):
         return None
 
     @property
-    def further_failures(self) -> tuple[CaseMessage, ...]:
+    def further(self) -> tuple[CaseMessage, ...]:
         """The failed cases after the first."""
         return self._messages("failed", LONGEST_MESSAGE)[1:]
 
@@ -132,6 +132,13 @@ class SmokeRun(Report, frozen=True, kw_only=True):
     def skips(self) -> tuple[CaseMessage, ...]:
         """The skipped cases with their reasons."""
         return self._messages("skipped", LONGEST_REASON)
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The names of passed cases, except in the tier static, whose cases are packages."""
+        if self.tier == "static":
+            return ()
+        return tuple(case.name for case in self.cases if case.outcome == "passed")
 
     def _messages(self, outcome: str, longest: int) -> tuple[CaseMessage, ...]:
         return tuple(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -18,17 +17,16 @@ from imgbuild.site import browser_data
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.model import SiteCatalogue
 from imgbuild.values import Arch
+from tests.support.site_scripts import read_packed
 
 NAME = re.compile(r"[a-z0-9-]+")
 
 
 @pytest.fixture(scope="module")
 def data(sources: SiteSources, example_site: SiteCatalogue) -> dict[str, Any]:
-    text = browser_data.data_scripts(sources, example_site)["data.js"].decode("ascii")
-    head, _, rest = text.partition(" = ")
-    assert head == "var imgbuildData"
-    loaded: dict[str, Any] = json.loads(rest.removesuffix(";\n"))
-    return loaded
+    script = browser_data.data_scripts(sources, example_site)["data.js"]
+    assert script.startswith(b'var imgbuildData="')
+    return dict(read_packed(script))
 
 
 def members(ranges: Sequence[int]) -> list[int]:
@@ -107,14 +105,16 @@ def test_site_data_has_the_note_of_the_doctor_command_for_older_drivers(
 def test_text_in_site_data_cannot_close_the_script_element(
     sources: SiteSources, example_site: SiteCatalogue
 ) -> None:
-    evil = "</script><!--\u2028\U0001f600"
+    evil = '</script><!--"\\ \u2028\u202e\U0001f600'
     first, *rest = (target for target in example_site.targets if target.lock)
-    row = msgspec.structs.replace(first.row, summary=evil)
+    row = msgspec.structs.replace(first.row, recommended=evil)
     changed = msgspec.structs.replace(
         example_site, targets=(msgspec.structs.replace(first, row=row), *rest)
     )
-    text = browser_data.data_scripts(sources, changed)["data.js"].decode("ascii")
-    assert json.loads(text.partition(" = ")[2].removesuffix(";\n"))["targets"][0]["summary"] == evil
+    script = browser_data.data_scripts(sources, changed)["data.js"]
+    assert re.fullmatch(rb'var \w+="[A-Za-z0-9+/=]+";\n', script)
+    shown = evil.replace("\u2028", "\\u2028").replace("\u202e", "\\u202e")
+    assert read_packed(script)["targets"][0]["recommended"] == shown
 
 
 def test_site_data_has_the_debian_packages_and_layers_of_the_locks(

@@ -127,7 +127,9 @@ def test_every_command_of_imgbuild_on_a_page_exists(example_site: SiteCatalogue)
                 re.findall(r"imgbuild ([a-z]+)((?: [^\s<`|;&]+)*)", MARK.sub("", data.decode()))
             )
     used = {
-        (verb, flag) for verb, rest in shown for flag in re.findall(r"(--[a-z-]+)(?: |$)", rest)
+        (verb, flag)
+        for verb, rest in shown
+        for flag in re.findall(r"(--[a-z-]+)(?: |$)", rest.partition(" -- ")[0])
     }
     assert {"build", "init", "render", "resolve", "slurm"} <= {verb for verb, _ in used | shown}
     assert {(verb, flag) for verb, flag in used if flag not in flags.get(verb, ())} == set()

@@ -47,7 +47,7 @@ def test_smoke_run_on_another_machine_is_recorded_and_shown(
             name: sample.lock.arch[Arch.X86_64].versions[name] for name in ("torch", "vllm", "trl")
         }, seconds=373.7, passed=1, failed=0, skipped=1,
         skips=(result.CaseMessage(case=SKIPPED.name, message=SKIPPED.message),),
-        through="root", jobs=3, share=2, caches="nothing",
+        passes=(PASSED.name,), through="root", jobs=3, share=2, caches="nothing",
     )  # fmt: skip
     smoke_records = records.read_records(sample.folder / "images", TARGET)
     assert smoke_records.images[image.config].diff_ids == tuple(
@@ -81,7 +81,8 @@ def test_notes_of_a_smoke_case_are_recorded_and_shown(
 
 def test_failed_smoke_run_is_recorded_with_cause(sample: SampleProject, imgbuild: Command) -> None:
     answer_file(sample)
-    answer_file(sample, PASSED, FAILED, name="later.json", started="2026-11-22T00:00:00Z")
+    second = msgspec.structs.replace(FAILED, name="vllm serve", message="no answer")
+    answer_file(sample, PASSED, FAILED, second, name="later.json", started="2026-11-22T00:00:00Z")
     answer = inprocess_project.read_json(
         imgbuild("smoke", "--import", "later.json", "--import", "gpu.json", "--json")
     )
@@ -89,6 +90,9 @@ def test_failed_smoke_run_is_recorded_with_cause(sample: SampleProject, imgbuild
     good, bad = recorded_runs(sample)
     assert (good.good, bad.good) == (True, False)
     assert bad.first == result.FirstFailure(case="nccl", message="RuntimeError: no peers")
+    assert bad.further == (result.CaseMessage(case="vllm serve", message="no answer"),)
+    shown = imgbuild("show", TARGET, "--tests").stdout
+    assert f"passed, gpu on H200: {PASSED.name}" in " ".join(shown.split())
     (row,) = inprocess_project.read_json(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["tested"] == (
         "gpu failed on NVIDIA H200, driver 580.159.04, 2026-11-22"

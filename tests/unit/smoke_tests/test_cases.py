@@ -9,7 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
+from imgbuild.system import files
 from tests.support.smoke_scripts import SCRIPTS, smoke_module
 
 META = ("METADATA", "RECORD")
@@ -22,6 +24,12 @@ def test_documentation_lists_every_smoke_case(monkeypatch):
     for tier, cases in tiers.items():
         mine = " ".join(row for row in rows if row.startswith(f"| `{tier}`"))
         assert not [case.name for case in cases if case.name not in mine], tier
+
+
+def test_site_lists_every_smoke_case(monkeypatch):
+    tiers = smoke_module("smoke_tiers", monkeypatch).TIERS
+    listed = yaml.safe_load(files.data("site/cases.yaml").read_text("utf-8"))
+    assert listed == {tier: [case.name for case in cases] for tier, cases in tiers.items()}
 
 
 def test_settings_ignored_by_verl_are_detected(monkeypatch):

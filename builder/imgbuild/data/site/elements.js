@@ -68,6 +68,12 @@
     return place;
   }
 
+  /** Scrolls a navigation that is too wide for the screen to the link of this page. */
+  function showCurrentPage() {
+    const here = document.querySelector("nav [aria-current]");
+    if (here) here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.offsetLeft - 16;
+  }
+
   const addCopyButtons = () => {
     all("pre[data-copy]").forEach(withCopyButton);
     for (const pre of all(".guide pre")) pre.tabIndex = 0;
@@ -112,6 +118,13 @@
     show();
   }
 
+  /** The data of a script that imgbuild has compressed. */
+  async function unpacked(text) {
+    const bytes = Uint8Array.from(atob(text), each => each.charCodeAt(0));
+    const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return JSON.parse(await new Response(plain).text());
+  }
+
   const link = target => element("a", { href: `targets/${target.name}.html`, text: target.name });
   /** The failed tiers of an image, and the GPUs on which tiers passed; "" if there are none. */
   const results = ({ failed, tested }) =>
@@ -142,6 +155,7 @@
 
   window.imgbuildElements = {
     addCopyButtons, all, commands, count, details, distinct, element, heading, link, list, mark, members,
-    paragraph, results, show, skipped, table, whenChanged,
+    paragraph, results, show, showCurrentPage, skipped, table, unpacked,
+    whenChanged,
   };
 })();

@@ -5,8 +5,8 @@
   const versions = window.imgbuildVersions;
   const machines = window.imgbuildMachine;
   const {
-    addCopyButtons, all, commands, count, details, distinct, element, heading, link, list, members, paragraph, results, show, skipped,
-    whenChanged,
+    addCopyButtons, all, commands, count, details, distinct, element, heading, link, list, members, paragraph, results, show, showCurrentPage,
+    skipped, unpacked, whenChanged,
   } = window.imgbuildElements;
   const { allows, separated } = versions;
 
@@ -129,18 +129,6 @@
         heading.hidden = all("[data-image]", heading.nextElementSibling).every(each => each.hidden);
       }
       document.getElementById("none").hidden = all("[data-image]").some(each => !each.hidden);
-    });
-  }
-
-  /** The failures with all words in the title or code. */
-  function filterFailures(form) {
-    const lines = all("#failures li");
-    whenChanged(form, value => {
-      const words = value.words.toLowerCase().split(/\s+/);
-      for (const line of lines) {
-        line.hidden = !words.every(word => line.textContent.toLowerCase().includes(word));
-      }
-      document.getElementById("none").hidden = lines.some(line => !line.hidden);
     });
   }
 
@@ -312,17 +300,26 @@
   // -- which image for this requirements.txt
 
   /**
-   * What the image `number` has of the requests: `has`; `near`, post releases of a version that is
-   * asked for; `other`, versions that do not fit, and what cannot be added; `absent`, what is not in it;
-   * `source`, packages without wheels; `compiled`, what needs an nvcc that the image does not have.
+   * What the image `number` has of the requests whose markers hold for it: `has`; `near`, post releases of a
+   * version that is asked for; `other`, versions that do not fit, and what cannot be added, main packages
+   * first; `absent`, what is not in it; `source`, packages without wheels; `compiled`, what needs an nvcc
+   * that the image does not have. `cost` is that of `imgbuild init` for changes and additions.
    */
-  function comparison(data, requests, number) {
-    const result = { has: [], near: [], other: [], absent: [], source: [], compiled: [] };
+  function comparison(data, every, number) {
+    const image = data.images[number];
+    const environment = versions.environmentOf(image, data.targets[image.target]);
+    const requests = every.filter(({ marker }) => !marker || versions.applies(marker, environment));
+    const result = { number: requests.length, has: [], near: [], other: [], absent: [], source: [], compiled: [], cost: 0 };
     const version = name => versions.versionOf(data, name, number);
+    const weight = ({ name }) => data.weights[name] || 1;
+    const clashes = [];
     for (const request of requests) {
       const there = version(request.name);
       const clash = there ? "" : versions.unfit(data, request, version);
-      if (clash) result.other.push(`${request.line} cannot be added: ${clash}`);
+      if (!there && data.weights[request.name]) {
+        result.cost += weight(request) * (data.engines.includes(request.name) ? 2 : .5);
+      }
+      if (clash) clashes.push([request, `${request.line} cannot be added: ${clash}`]);
       else if (!there) {
         (data.sources[request.name] ? result.source : result.absent).push(request.line);
         const words = data.compiled[request.name];
@@ -331,8 +328,12 @@
       else if (allows(request, there)) result.has.push(`${request.name} ${there}`);
       else if (versions.sameRelease(there, request.specifier)) {
         result.near.push({ ...request, version: there });
-      } else result.other.push(`${request.line}: the image has ${there}`);
+      } else {
+        result.cost += weight(request) * (1 + versions.distance(request.specifier, there) / 20);
+        clashes.push([request, `${request.line}: the image has ${there}`]);
+      }
     }
+    result.other = clashes.sort(([left], [right]) => weight(right) - weight(left)).map(([, text]) => text);
     return result;
   }
 
@@ -341,28 +342,33 @@
     const target = entry => data.targets[entry.image.target];
     const before = (left, right) =>
       target(left).retired - target(right).retired ||
+      left.value.cost - right.value.cost ||
       left.value.other.length - right.value.other.length ||
       left.value.near.length + left.value.absent.length + left.value.source.length -
         right.value.near.length - right.value.absent.length - right.value.source.length ||
       !target(left).recommended - !target(right).recommended ||
       (left.image.arch !== "x86_64") - (right.image.arch !== "x86_64");
     whenChanged(form, value => {
-      const given = versions.requirements(value.requirements, false);
-      if (!given.read.length && !given.skipped.length) return show([]);
+      const { text, project } = versions.declared(value.requirements);
+      const given = versions.requirements(text, false);
+      const more = project && paragraph("Of a pyproject.toml, the dependencies of [project] are compared." +
+        " imgbuild init also reads extras, groups and sources.", "muted");
+      if (!given.read.length && !given.skipped.length) return show([more]);
       if (!given.read.length) {
-        return show([skipped("No line is a requirement, such as vllm>=0.11", given.skipped)]);
+        return show([skipped("No line is a requirement, such as vllm>=0.11", given.skipped),
+          paragraph("Paste the file that a line with -r names; imgbuild init reads such files itself.", "muted")]);
       }
       const images = data.images.map((image, number) => [image, number])
         .filter(([image]) => !value.arch || image.arch === value.arch);
       const judge = (_, number) => comparison(data, given.read, number);
       const compared = best(images, judge, before);
       const current = compared.filter(entry => !target(entry).retired);
-      const card = entry => requirementCard(entry, target(entry), data, given.read.length);
-      const marked = given.read.some(request => request.marker);
+      const file = project ? "pyproject.toml" : "requirements.txt";
+      const card = entry => requirementCard(entry, target(entry), data, file);
       show([
-        heading(requirementVerdict(current)),
+        heading(requirementVerdict(current, plannedFor(data, given.read))),
         skipped("Not compared", given.skipped),
-        marked ? paragraph("Environment markers are not evaluated.", "muted") : null,
+        more,
         list(given.read.filter(({ name }) => data.sources[name] && !data.versions[name])
           .map(({ name }) => `${name}: ${data.sources[name]}`)),
         ...current.slice(0, 6).map(card),
@@ -372,7 +378,14 @@
     });
   }
 
-  function requirementVerdict(compared) {
+  /** The rows without a lock whose pins are among what is asked for, if one of them is an engine. */
+  const plannedFor = ({ engines, unlocked }, requests) => unlocked.filter(({ pins }) => {
+    const named = requests.filter(({ name }) => name in pins);
+    return named.some(({ name, specifier }) => specifier && engines.includes(name)) &&
+      named.every(request => allows(request, pins[request.name]));
+  }).map(({ name }) => name);
+
+  function requirementVerdict(compared, rows) {
     const good = compared.filter(({ value }) => !value.other.length);
     const complete = good.filter(({ value }) =>
       !value.absent.length && !value.near.length && !value.source.length).length;
@@ -390,40 +403,45 @@
       return `No image has everything. The missing packages have no recorded conflict with` +
         ` ${count(good.length, "image")}; imgbuild lock solves and audits what is added.`;
     }
-    return compared.length ? "No image fits; these are the closest."
+    const planned = rows.length ? ` Planned for such versions, but not locked, so without an image: ${rows.join(", ")}.` : "";
+    return compared.length ? `No image fits.${planned} These are the closest.`
       : "No image is for this architecture.";
   }
 
-  function requirementCard({ image, value }, target, { registry, wheels }, number) {
+  const CONFLICTS = 8, ADDITIONS = 20; // of an image that are not folded
+
+  function requirementCard({ image, value }, target, { registry, wheels }, file) {
     const wheel = wheels[image.wheel];
-    const { has, near, other, absent, source, compiled } = value;
+    const { number, has, near, other, absent, source, compiled } = value;
     const [state, words] = other.length ? ["no", count(other.length, "conflict")]
       : near.length ? ["unknown", "fits with a change"]
         : absent.length + source.length ? ["unknown", `has ${has.length} of ${number}`] : ["fits", "has all"];
     return card(target, image, state, words, [
-      list([...other, ...near.map(each => `${each.line}: the image has ${each.version}, a post release` +
+      list([...other.slice(0, CONFLICTS), ...near.map(each => `${each.line}: the image has ${each.version}, a post release` +
         ` of that version. Write ${each.name}==${each.version} or` +
         ` ${each.name}${each.specifier.replace(/===?/, "~=")}`)]),
-      absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
+      details(`${other.length - CONFLICTS} more conflicts`, other.length > CONFLICTS ? [list(other.slice(CONFLICTS))] : []),
+      absent.length > ADDITIONS ? details(`To add: ${absent.length} packages`, [paragraph(absent.join(", "))])
+        : absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
       list(compiled),
       source.length ? paragraph(`Not added, since the index has no wheel: ${source.join(", ")}. imgbuild init leaves it out.` +
         (wheel ? ` A wheel for this image has in its name: ${wheel}` : "")) : null,
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
       other.length ? paragraph("Remove or change these lines, or let imgbuild solve for a new image:" +
-        " imgbuild init --from requirements.txt", "muted") : null,
-      ...other.length ? [] : commandsOf(target, registry, absent.length + source.length > 0, near.length > 0),
+        ` imgbuild init --from ${file}`, "muted") : null,
+      ...other.length ? [] : commandsOf(target, file, registry, absent.length + source.length > 0, near.length > 0),
     ]);
   }
 
   /** How to use an image without a conflict: as it is, or as a project that adds packages to it. */
-  function commandsOf({ name, digest }, registry, incomplete, changed) {
+  function commandsOf({ name, digest }, file, registry, incomplete, changed) {
     const project = commands(`the commands that make a project of ${name}`,
-      [`imgbuild init --from requirements.txt --extends ${name}`, "imgbuild lock", "imgbuild build",
+      [`imgbuild init --from ${file} --extends ${name}`, "imgbuild lock", "imgbuild build",
         "imgbuild run -- python train.py"]);
     if (incomplete) return [project];
     const runs = [...registry ? [`docker pull ${registry}@${digest}`] : [], `imgbuild run ${name} -- python train.py`];
     return [
-      paragraph("Use it as it is, with its own packages; these commands do not read requirements.txt:"), commands(`the commands that run ${name}`, runs),
+      paragraph("Use it as it is, with its own packages; these commands do not read the file:"), commands(`the commands that run ${name}`, runs),
       paragraph(changed ? "Or, after the change, as a project with a lock and packages that you add:"
         : "Or as a project, with a lock and packages that you add:"), project,
     ];
@@ -444,9 +462,17 @@
     };
   }
 
-  function start() {
+  async function start() {
     chooseValues();
     addCopyButtons();
+    showCurrentPage();
+    if (!window.DecompressionStream) {
+      for (const form of all("form[data-question]")) form.before(paragraph("This browser is too old for the form.", "notice"));
+      return;
+    }
+    for (const name of ["imgbuildData", "imgbuildCompared"]) {
+      if (window[name]) window[name] = await unpacked(window[name]);
+    }
     const data = window.imgbuildData && expanded(window.imgbuildData);
     const questions = {
       filter: filterTable, machine: answerMachine, requirements: answerRequirements,
@@ -455,11 +481,10 @@
     for (const form of all("form[data-question]")) {
       const question = form.getAttribute("data-question");
       if (question === "changes") filterChanges(form);
-      else if (question === "failures") filterFailures(form);
+      else if (question === "failures") window.imgbuildFindFailures(form);
       else if (data) questions[question](form, data);
     }
   }
 
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
-  else start();
+  window.imgbuildStarted = start(); // the script is at the end of the page
 })();

@@ -231,8 +231,64 @@
     return [releases.length ? texts.join(",") : specifier, releases];
   }
 
+  const TOKEN = /\(|\)|"[^"]*"|'[^']*'|not\s+in\b|[a-z_.]+|[<>=!~]+/g;
+
+  /** Whether an environment marker holds (PEP 508); true if it cannot be read. */
+  function applies(marker, environment) {
+    const tokens = marker.match(TOKEN) || [];
+    const take = () => tokens.shift() || "";
+    const value = token => /^["']/.test(token) ? token.slice(1, -1) : environment[token] ?? "";
+    function compared() {
+      const [left, operator, right] = [take(), take().replace(/\s+/, " "), take()];
+      const [first, second] = [value(left), value(right)];
+      if (operator === "in") return second.includes(first);
+      if (operator === "not in") return !second.includes(first);
+      if (/_version$/.test(left) && clauses(operator + second)) return satisfies(first, operator + second);
+      if (operator === "!=") return first !== second;
+      return operator === "==" ? first === second : true;
+    }
+    function either() {
+      let found = both();
+      while (tokens[0] === "or") { take(); found = both() || found; }
+      return found;
+    }
+    function both() {
+      let found = one();
+      while (tokens[0] === "and") { take(); found = one() && found; }
+      return found;
+    }
+    function one() {
+      if (tokens[0] !== "(") return compared();
+      take();
+      const found = either();
+      take();
+      return found;
+    }
+    if (marker.length > 4000) return true;
+    const found = either();
+    return tokens.length > 0 || found;
+  }
+
+  /** What markers name in an image. */
+  function environmentOf({ arch }, { python }) {
+    return {
+      extra: "", implementation_name: "cpython", os_name: "posix", platform_system: "Linux",
+      platform_machine: arch === "arm64" ? "aarch64" : arch, platform_python_implementation: "CPython",
+      python_full_version: python, python_version: python, sys_platform: "linux",
+    };
+  }
+
+  /** The dependencies of a pyproject.toml, one a line; another text as it is. */
+  function declared(text) {
+    if (!/^\s*\[(?:project|build-system|tool\.[\w.-]+)\]/m.test(text)) return { text, project: false };
+    const found = /^dependencies\s*=\s*\[(.*)\]\s*$/m.exec(text) ||
+      /^dependencies\s*=\s*\[([\s\S]*?)^\s*\]/m.exec(text);
+    const lines = (found ? found[1] : "").replace(/^\s*#.*$/gm, "").matchAll(/"([^"]*)"|'([^']*)'/g);
+    return { text: [...lines].map(([, first, second]) => first || second).join("\n"), project: true };
+  }
+
   /**
-   * The requirements of a text, one a line: name, specifier, and the line. `loose`: "torch 2.7" and
+   * The requirements of a text, one a line: name, specifier, marker, and the line. `loose`: "torch 2.7" and
    * "torch==2.7" mean 2.7 with all its patch releases, as does "torch 2.7.x". `skipped` are lines
    * that are not compared. "torch==2.8.0+cu128" means 2.8.0 and CUDA 12.8, see `withFacts`.
    */
@@ -260,13 +316,14 @@
           specifier = specifier.replace(/^==\s*(\d+(?:\.\d+)*(?:\.?post\d+)?)$/, (_, version) =>
             /post/.test(version) ? `==${version}` : `==${version}.*`,
           );
-        if (!match || (specifier && !clauses(specifier))) skipped.push(line);
+        const [shown] = line.split(/\s*;/);
+        if (!match || (specifier && !clauses(specifier))) skipped.push(shown);
         else {
-          const marker = Boolean(match[4]);
+          const marker = (match[4] || "").slice(1);
           const asked = one => read.some(({ name, specifier: other }) => name === "cuda" && other === one);
-          read.push({ name: normalize(match[1]), specifier, line, marker });
+          read.push({ name: normalize(match[1]), specifier, line: shown, marker });
           releases.filter(one => !asked(one)).forEach(one => read.push({
-            name: "cuda", specifier: one, line: `CUDA ${one.slice(2)} of ${line}`, marker,
+            name: "cuda", specifier: one, line: `CUDA ${one.slice(2)} of ${shown}`, marker,
           }));
         }
       });
@@ -288,6 +345,13 @@
     return Boolean(wanted && version && !wanted.local && wanted.post === ABSENT && wanted.pre === ABSENT &&
       !version.pre && version.dev === ABSENT && sameBase(version, wanted));
   }
+
+  const minor = ({ release: [major, number = 0] }) => major * 1000 + number;
+
+  /** How many minor releases, at most 10, a version is away from those that a specifier names. */
+  const distance = (specifier, text) => Math.min(10, ...(clauses(specifier) || [])
+    .map(clause => parse(clause[2].replace(/\.\*$/, ""))).filter(Boolean)
+    .map(bound => Math.abs(minor(bound) - minor(parse(text)))));
 
   const CLASHES = 4; // of a version and an image that are listed
   const permits = (request, version) =>
@@ -325,11 +389,15 @@
 
   window.imgbuildVersions = {
     allows: permits,
+    applies,
     ARCHES,
     compare(left, right) {
       return compare(parse(left), parse(right));
     },
+    declared,
     disjoint,
+    distance,
+    environmentOf,
     normalize,
     parse,
     requirements,
