@@ -429,8 +429,3 @@ def test_the_newest_version_without_a_conflict_is_requested(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     fitting = {"vllm": "0.8", "torch": "2.6.0", "rl": "0.4"}
     assert behind.floor_constraints(facts, demands, fitting, "12.4", "2.6.0") == ()
-
-
-def test_specifier_of_one_exact_version_is_distinguished_from_others():
-    exact = {"==2.6.0": "2.6.0", "== 2.6.0": "2.6.0", "===2.6.0": None, "==2.*": None, "<3": None}
-    assert {spec: conflict._exact_version(spec) for spec in exact} == exact
