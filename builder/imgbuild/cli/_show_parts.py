@@ -50,7 +50,9 @@ def show_layers(selection: SelectionOptions) -> None:
     """Print the layers of each image, as bars on a terminal, else as a table."""
     project = selection.project()
     chosen = selection.selected_locks(project)
-    planned = [create_plan(item.lock, each) for item in chosen for each in own_arch_first(item.arches)]
+    planned = [
+        create_plan(item.lock, each) for item in chosen for each in own_arch_first(item.arches)
+    ]
     if console.json:
         print_result(planned, [])
         return

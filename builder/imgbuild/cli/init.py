@@ -317,7 +317,9 @@ def init_project(
             for line in _project_report.read_lines(files):
                 console.info(line)
             name = init.target_name_for(name or "my-image")
-            target = extends if catalogue is None else _select_target(catalogue, extends, request.arch)
+            target = (
+                extends if catalogue is None else _select_target(catalogue, extends, request.arch)
+            )
             arch = (request.arch.value,) if project.arch else ()
             _write_extension(path, name, target or "", place, image, additions, arch)
             return

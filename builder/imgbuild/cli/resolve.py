@@ -256,8 +256,11 @@ def resolve(
     add to matrix.yaml; --full lists every package with the reason for its version. The result is
     cached until the next day (UTC); --again solves again.
 
-    Reads only metadata and Python code from the index, and downloads no complete wheel. Shared
-    objects (ELF, CUDA) are checked by `imgbuild lock`. Writes only to the cache.
+    Reads only metadata and Python code of wheels from the index, and downloads no complete wheel,
+    with one exception: a package that is published only as an sdist, such as deepspeed, is built in
+    the sandbox once, because only its build states its requirements. This downloads its build
+    requirements, for deepspeed torch and its CUDA libraries (4 GB); the size is printed first.
+    Shared objects (ELF, CUDA) are checked by `imgbuild lock`. Writes only to the cache.
 
     If there is no solution for an architecture, the reasons and suggestions are printed, and the
     exit status is 8. A set with a package that is more than a year older than the others is
@@ -313,6 +316,7 @@ def resolve(
     print_result(resolved, resolution_lines(resolved, everything=everything))
     if report_refusals(resolved):
         _report_notes(request, session)
+        _report_exclusion(request, session)
         raise typer.Exit(NoSolution.exit_code)
 
 
@@ -323,6 +327,23 @@ def _report_notes(request: ResolveRequest, session: Session) -> None:
         if request.cuda not in (None, session.matrix.targets[note.target].cuda):
             continue
         console.info(f"note of {note.target}: {note.text}")
+
+
+def _report_exclusion(request: ResolveRequest, session: Session) -> None:
+    """Print which targets satisfy the request without packages that have no wheel, and a remedy."""
+    names = [name for name in request.packages if source_only.is_source_project(name)]
+    rest = tuple(each for each in request.requests if each.package not in names)
+    if not names or not rest:
+        return
+    without = msgspec.structs.replace(request, requests=rest)
+    found = locked.satisfying_targets(without, session.project, session.matrix)[:TARGETS]
+    if found:
+        fitting = ", ".join(each.target for each in found)
+        console.info(f"without {' and '.join(names)}, the request is satisfied by {fitting}")
+    console.info(
+        f"to exclude {' and '.join(names)} and compare the other requirements with every target, "
+        "run imgbuild init in the folder of the project (exclude: in its matrix.yaml)"
+    )
 
 
 def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -> None:
