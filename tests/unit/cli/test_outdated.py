@@ -215,8 +215,10 @@ def test_table_of_outdated_ends_with_newer_targets_and_retirement_reason() -> No
     assert _outdated_report.report_lines(report, whole=False)[-3:] == [
         "old is retired: cu130-new takes its place",
         "newer target: cu130-new has vllm 0.33.0 (CUDA 13.0, driver 580.65.06 or newer)",
-        "to compare, run: imgbuild diff old cu130-new; to move a project to it, run: "
-        "imgbuild update --to cu130-new",
+        (
+            "to compare, run: imgbuild diff old cu130-new; to move a project to it, run: "
+            "imgbuild update --to cu130-new"
+        ),
     ]
     none = msgspec.structs.replace(report, retired="", targets=())
     assert _outdated_report.report_lines(none, whole=False)[-1].startswith("newer target: none")
