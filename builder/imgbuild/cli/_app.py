@@ -55,14 +55,16 @@ VERBS = {
     "build": VerbRow(COMMON, "Build images from their locks"),
     "run": VerbRow(COMMON, "Run a command in the image of a target"),
     "shell": VerbRow(COMMON, "Open a shell in the image of a target"),
-    "resolve": VerbRow(COMMON, "Find compatible versions for a list of packages"),
+    "resolve": VerbRow(
+        COMMON, "Find the targets that satisfy requirements, or solve for compatible versions"
+    ),
     "audit": VerbRow(COMMON, "Check that targets, versions or installed packages work together"),
     "diagnose": VerbRow(COMMON, "Find the first failure in a log, with its cause and fix"),
     "doctor": VerbRow(COMMON, "Show which targets this machine can run, and why"),
     "load": VerbRow(IMAGES, "Load images into Docker or podman, and build missing images"),
     "render": VerbRow(IMAGES, "Write locks as Dockerfiles, Kubernetes jobs and other formats"),
     "smoke": VerbRow(IMAGES, "Run smoke tests in built images, without network access"),
-    "diff": VerbRow(IMAGES, "Compare the packages or the files of two images"),
+    "diff": VerbRow(IMAGES, "Compare two images: packages and bytes to download, or files"),
     "digest": VerbRow(IMAGES, "Compute the digest of an image from its lock"),
     "why": VerbRow(IMAGES, "Show why a target contains a package, and what limits its version"),
     "tree": VerbRow(IMAGES, "Show the dependency tree of a target"),

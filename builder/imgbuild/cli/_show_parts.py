@@ -224,13 +224,16 @@ def show_tests(selection: SelectionOptions) -> None:
             lines += align_columns(test_cases.run_rows(each.runs), right=test_cases.NUMBERS)
             lines += fold_lines(other_digests(each.runs, each.digest))
             lines += fold_lines(test_cases.failure_lines(each.runs))
+            lines += fold_lines(test_cases.passed_cases(each.runs))
             lines += fold_lines(test_cases.skipped_cases(each.runs))
             notes = distinct_notes(note for run in each.runs for note in run.notes)
             lines += ["other log lines:"] if notes else []
             lines += fold_lines(f"  {note}" for note in notes)
         else:
             lines.append("no test record for this digest")
-    lines += fold_lines(test_cases.tier_descriptions([run for each in tests for run in each.runs]))
+    lines += fold_lines(
+        test_cases.tier_descriptions({run.tier for each in tests for run in each.runs})
+    )
     print_result(tests, lines)
 
 

@@ -262,10 +262,10 @@ def show(
     digest. --json includes complete digests and every file in each layer.
 
     --history lists the commits of the checkout that changed the digest of the target. --tests lists
-    the latest run of each tier of smoke tests on each kind of GPU, and the skipped cases with the
-    reasons. Runs of other images with the same configuration are included, with the digests of
-    these images. The column "in" shows how the image was run: docker, podman, apptainer, or root
-    (an unpacked root folder, without an engine).
+    the latest run of each tier of smoke tests on each kind of GPU, and the names of the failed,
+    passed and skipped cases, with the reasons. Runs of other images with the same configuration are
+    included, with the digests of these images. The column "in" shows how the image was run: docker,
+    podman, apptainer, or root (an unpacked root folder, without an engine).
 
     --variables lists the variables in the image, as recorded in the lock, and the variables that
     are set at run time by the entry point, under Apptainer, by Slurm job scripts and by smoke

@@ -64,7 +64,8 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     of packages in LISTED_PACKAGES. The field `started` is named `date` in the file. `seconds` is
     the wall-clock time of container and tests. `passed`, `failed` and `skipped` are numbers of
     cases. `further` contains the failed cases after `first`, and `skips` the skipped cases, with
-    messages (empty in records from before 2026-11-28). `notes` contains log lines about packages
+    messages (empty in records from before 2026-11-28). `passes` contains the names of the passed
+    cases (empty in records from before 2026-12). `notes` contains log lines about packages
     that run without an optional part. `jobs` is the number of parallel cases, and `share` the
     number of parallel cases on GPUs. `through` is the engine (PLACES). `sif` is the digest of the
     SIF file, if any. `caches` is the content of the image's caches at the start, or "" if unknown.
@@ -87,6 +88,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     skipped: CaseCount
     first: FirstFailure | None = None
     further: tuple[CaseMessage, ...] = ()
+    passes: tuple[str, ...] = ()
     skips: tuple[CaseMessage, ...] = ()
     notes: tuple[str, ...] = ()
     through: str

@@ -124,9 +124,14 @@ class SmokeRun(Report, frozen=True, kw_only=True):
         return None
 
     @property
-    def further_failures(self) -> tuple[CaseMessage, ...]:
+    def further(self) -> tuple[CaseMessage, ...]:
         """The failed cases after the first."""
         return self._messages("failed", LONGEST_MESSAGE)[1:]
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The names of the passed cases."""
+        return tuple(case.name for case in self.cases if case.outcome == "passed")
 
     @property
     def skips(self) -> tuple[CaseMessage, ...]:

@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from imgbuild.show import test_cases
+from imgbuild.system import files
 from tests.support.smoke_scripts import SCRIPTS, smoke_module
 
 META = ("METADATA", "RECORD")
@@ -22,6 +24,15 @@ def test_documentation_lists_every_smoke_case(monkeypatch):
     for tier, cases in tiers.items():
         mine = " ".join(row for row in rows if row.startswith(f"| `{tier}`"))
         assert not [case.name for case in cases if case.name not in mine], tier
+
+
+def test_show_lists_the_name_of_every_smoke_case(monkeypatch, golden):
+    tiers = smoke_module("smoke_tiers", monkeypatch).TIERS
+    names = {tier: [case.name for case in cases] for tier, cases in tiers.items()}
+    path = files.data("smoke_cases.json")
+    golden(path, json.dumps(names, indent=1) + "\n")
+    shown = " ".join(test_cases.tier_descriptions(tiers))
+    assert not [name for cases in names.values() for name in cases if name not in shown]
 
 
 def test_settings_ignored_by_verl_are_detected(monkeypatch):
