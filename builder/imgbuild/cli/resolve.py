@@ -368,6 +368,11 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
         console.info(
             f"nearest locked target: {near.target} has {has}; to extend this target, run {start}"
         )
+    elif of_files:
+        console.info(
+            "more than one requirement differs from every locked target; to list the nearest "
+            "targets and the differences, run imgbuild init in the folder of the project"
+        )
     for item in request.requests:
         if text := source_only.absence_text(item.package):
             console.info(f"{item.package}: {text}")
