@@ -370,8 +370,8 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
         )
     elif of_files:
         console.info(
-            "more than one requirement differs from every locked target; to list the nearest "
-            "targets and the differences, run imgbuild init in the folder of the project"
+            "to list the targets that are nearest to the requirements, with the differences, run "
+            "imgbuild init in the folder of the project"
         )
     for item in request.requests:
         if text := source_only.absence_text(item.package):

@@ -270,12 +270,12 @@ def is_short(diff: ImageDiff) -> bool:
 
 
 def _lines(diff: ImageDiff, body: Callable[[ArchDiff], Iterable[str]]) -> list[str]:
-    lines = (
-        ["base and settings:", *(f"  {line}" for line in diff.settings)] if diff.settings else []
-    )
+    lines = []
     name = diff.target
     if diff.before not in ("", diff.target):
         name = f"{diff.before} → {diff.target}"
+    if diff.settings:
+        lines = [f"{name}: base and settings", *(f"  {line}" for line in diff.settings)]
     for arch, part in diff.arch.items():
         if arch in diff.new and name != diff.target:
             size = f"{size_text(part.total)} to pull"

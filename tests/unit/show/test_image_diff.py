@@ -42,7 +42,7 @@ def test_image_diff_lists_changed_settings_without_image_properties():
     assert "a README was added: /opt/imgbuild/README" in difference.settings
     assert any(line.startswith("variable added: A") for line in difference.settings)
     assert not any("CUDA" in line for line in difference.settings)
-    assert image_diff.diff_lines(difference)[0] == "base and settings:"
+    assert image_diff.diff_lines(difference)[0] == f"{new.target}: base and settings"
 
 
 def test_comparison_without_an_old_lock_shows_all_packages_as_new():
