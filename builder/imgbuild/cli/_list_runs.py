@@ -38,11 +38,11 @@ def answer_runs(selection: SelectionOptions, names: Sequence[str], paths: Sequen
         )
     print_result(results, fold_lines([*_runs_lines(checked), *_unchecked_lines(results)]))
     words = shlex.join(word for path in paths for word in ("--code", str(path)))
-    if any(fit.unread for fit in checked):
+    if unread := [shlex.quote(fit.target) for fit in checked if fit.unread]:
         only = f" --arch {','.join(arches)}" if selection.arches else ""
         console.info(
-            "to check a target with packages that were not read (downloads files), run:"
-            f" imgbuild audit TARGET{only} {words}"
+            f"to check {unread[0]} with the packages that were not read (downloads files), run:"
+            f" imgbuild audit {unread[0]}{only} {words}"
         )
 
 

@@ -242,7 +242,7 @@ def side_by_side_lines(left: TargetPage, right: TargetPage) -> list[str]:
     rows, width = side_by_side.comparison_rows(left, right), terminal_width()
     lines = align_columns(rows, width=WIDTH if width == sys.maxsize else width)
     console.info(
-        '"=" marks equal values; to list packages that differ and bytes to pull, run: imgbuild diff '
-        f"{left.row.target} {right.row.target}"
+        '"=" marks equal values; to list packages that differ and bytes to pull, run: '
+        f"imgbuild diff {left.row.target} {right.row.target}"
     )
     return lines
