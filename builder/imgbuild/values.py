@@ -69,7 +69,7 @@ def native_arch(arches: Sequence[Arch]) -> tuple[Arch, ...]:
     return tuple(arches)
 
 
-def own_arch_first(arches: Iterable[Arch]) -> tuple[Arch, ...]:
+def native_arch_first(arches: Iterable[Arch]) -> tuple[Arch, ...]:
     """The architecture of this machine if it is in `arches`, then the others in their order."""
     here = platform.machine()
     return tuple(sorted(arches, key=lambda arch: arch.wheel != here))

@@ -59,9 +59,9 @@ def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
                 for number, word in ((fit.errors, "error"), (fit.warnings, "warning"))
                 if number
             ]
-            found = f": {', '.join(counts)}" if counts else ""
+            after = f": {', '.join(counts)}" if counts else ""
             unread = f" (not read: {', '.join(fit.unread)})" if fit.unread else ""
-            yield f"{names[id(fit)]:<{width}}  {fit.state}{found}{unread}"
+            yield f"{names[id(fit)]:<{width}}  {fit.state}{after}{unread}"
         if lines and len(same) > 1:
             yield f"    in each of these {len(same)} targets:"
         yield from lines
@@ -69,12 +69,12 @@ def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
 
 def _finding_lines(fit: CodeFit) -> list[str]:
     """Return the first findings, errors first."""
-    found = sorted(fit.findings, key=lambda each: each.severity is not Severity.ERROR)
+    findings = sorted(fit.findings, key=lambda each: each.severity is not Severity.ERROR)
     lines = []
-    for finding in found[:STOPPERS]:
+    for finding in findings[:STOPPERS]:
         severity = "" if finding.severity is Severity.ERROR else "warning: "
         lines.append(f"    {finding.where}: {finding.code} {severity}{finding.message}")
-    return [*lines, f"    and {len(found) - STOPPERS} more"] if found[STOPPERS:] else lines
+    return [*lines, f"    and {len(findings) - STOPPERS} more"] if findings[STOPPERS:] else lines
 
 
 def _unchecked_lines(results: Sequence[CodeFit]) -> Iterator[str]:

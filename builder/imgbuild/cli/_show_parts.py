@@ -38,7 +38,7 @@ from imgbuild.show.table import short_digest
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import RecordedRun, other_digests
 from imgbuild.system.console import console
-from imgbuild.values import Arch, Digest, own_arch_first
+from imgbuild.values import Arch, Digest, native_arch_first
 
 LAYERS_HEAD = ("#", "layer", "MB", "unpacked", "contents", "digest")
 NUMBERS = frozenset({0, 2, 3})
@@ -51,7 +51,7 @@ def show_layers(selection: SelectionOptions) -> None:
     project = selection.project()
     chosen = selection.selected_locks(project)
     planned = [
-        create_plan(item.lock, each) for item in chosen for each in own_arch_first(item.arches)
+        create_plan(item.lock, each) for item in chosen for each in native_arch_first(item.arches)
     ]
     if console.json:
         print_result(planned, [])
@@ -214,7 +214,7 @@ def show_tests(selection: SelectionOptions) -> None:
                 digest=digests.arch[arch].manifest,
                 runs=counting[arch],
             )
-            for arch in own_arch_first(item.arches)
+            for arch in native_arch_first(item.arches)
         ]
     lines: list[str] = []
     for each in tests:

@@ -47,7 +47,7 @@ from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, KnownVulnerabilities
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.update.version_sets import LockedElsewhere
-from imgbuild.values import Arch, Sha256, own_arch_first
+from imgbuild.values import Arch, Sha256, native_arch_first
 from imgbuild.wheel.tags import WheelTags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
@@ -132,10 +132,12 @@ def _target_reports(
 ) -> list[OutdatedReport]:
     named = selection.named_targets
     everything = selection.everything or not named
-    found = msgspec.structs.replace(selection, everything=everything).selected_locks(
-        session.project
-    )
-    chosen = [msgspec.structs.replace(item, arches=own_arch_first(item.arches)) for item in found]
+    chosen = [
+        msgspec.structs.replace(item, arches=native_arch_first(item.arches))
+        for item in msgspec.structs.replace(selection, everything=everything).selected_locks(
+            session.project
+        )
+    ]
     records = packages.recorded_packages(
         [project_paths.catalogue_project().images, session.project.images]
     )

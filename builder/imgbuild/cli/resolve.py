@@ -316,17 +316,17 @@ def resolve(
     print_result(resolved, resolution_lines(resolved, everything=everything))
     if report_refusals(resolved):
         _report_notes(request, session)
-        _report_exclusion(request, session)
         raise typer.Exit(NoSolution.exit_code)
 
 
 def _report_notes(request: ResolveRequest, session: Session) -> None:
-    """Print the notes of the matrix on the requested versions and CUDA release."""
+    """Print the notes of the matrix on the request, and a remedy for packages without wheels."""
     specs = {item.package: SpecifierSet(item.spec) for item in request.requests}
     for note in recorded.notes_on_requests(recorded.target_notes(session.matrix), specs):
         if request.cuda not in (None, session.matrix.targets[note.target].cuda):
             continue
         console.info(f"note of {note.target}: {note.text}")
+    _report_exclusion(request, session)
 
 
 def _report_exclusion(request: ResolveRequest, session: Session) -> None:
@@ -336,9 +336,9 @@ def _report_exclusion(request: ResolveRequest, session: Session) -> None:
     if not names or not rest:
         return
     without = msgspec.structs.replace(request, requests=rest)
-    found = locked.satisfying_targets(without, session.project, session.matrix)[:TARGETS]
-    if found:
-        fitting = ", ".join(each.target for each in found)
+    targets = locked.satisfying_targets(without, session.project, session.matrix)[:TARGETS]
+    if targets:
+        fitting = ", ".join(each.target for each in targets)
         console.info(f"without {' and '.join(names)}, the request is satisfied by {fitting}")
     console.info(
         f"to exclude {' and '.join(names)} and compare the other requirements with every target, "

@@ -46,7 +46,7 @@ from imgbuild.system import files
 from imgbuild.system.amounts import wrap_paragraph
 from imgbuild.system.console import console
 from imgbuild.system.control_characters import escape_control
-from imgbuild.values import Arch, Condition, Digest, digest_of, own_arch_first
+from imgbuild.values import Arch, Condition, Digest, digest_of, native_arch_first
 
 VARIABLES_WIDTH = 80
 INDENT = "    "
@@ -334,7 +334,9 @@ def show(
 
 def _pages(selection: SelectionOptions) -> None:
     session = open_session(selection.matrix, names=selection.named_targets)
-    pages = [_own_image_first(_page(session, item)) for item in select_targets(selection, session)]
+    pages = [
+        _native_image_first(_page(session, item)) for item in select_targets(selection, session)
+    ]
     order = list(selection.named_targets)
     if len(pages) == 2 and {each.row.target for each in pages} == set(order):
         pages.sort(key=lambda each: order.index(each.row.target))
@@ -348,9 +350,9 @@ def _pages(selection: SelectionOptions) -> None:
     print_result(pages, lines)
 
 
-def _own_image_first(shown: TargetPage) -> TargetPage:
+def _native_image_first(shown: TargetPage) -> TargetPage:
     images = {image.arch: image for image in shown.images}
-    ordered = tuple(images[arch] for arch in own_arch_first(images))
+    ordered = tuple(images[arch] for arch in native_arch_first(images))
     return msgspec.structs.replace(shown, images=ordered)
 
 
@@ -395,7 +397,7 @@ def _packages(selection: SelectionOptions) -> None:
     package_lists: list[PackageList] = []
     tables: list[tuple[str, list[str]]] = []
     for item in chosen:
-        for arch in own_arch_first(item.arches):
+        for arch in native_arch_first(item.arches):
             locked = item.lock.arch[arch]
             package_list = PackageList(
                 target=item.lock.target,
