@@ -56,7 +56,7 @@ VERBS = {
     "run": VerbRow(COMMON, "Run a command in the image of a target"),
     "shell": VerbRow(COMMON, "Open a shell in the image of a target"),
     "resolve": VerbRow(
-        COMMON, "Find the targets that satisfy requirements, or solve for compatible versions"
+        COMMON, "Find targets that satisfy requirements, or solve for new versions"
     ),
     "audit": VerbRow(COMMON, "Check that targets, versions or installed packages work together"),
     "diagnose": VerbRow(COMMON, "Find the first failure in a log, with its cause and fix"),

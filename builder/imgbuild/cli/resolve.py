@@ -248,7 +248,7 @@ def resolve(
     offline: Offline = False,
     matrix: MatrixFile = None,
 ) -> None:
-    """Find the targets that satisfy requirements, or solve for compatible versions.
+    """Find targets that satisfy requirements, or solve for new versions.
 
     Prints the locked targets that satisfy the request. If no target does, prints the nearest
     target, if there is one, and solves for new versions, as with --solve. Solving takes up to 6
