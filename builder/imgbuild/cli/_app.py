@@ -55,9 +55,7 @@ VERBS = {
     "build": VerbRow(COMMON, "Build images from their locks"),
     "run": VerbRow(COMMON, "Run a command in the image of a target"),
     "shell": VerbRow(COMMON, "Open a shell in the image of a target"),
-    "resolve": VerbRow(
-        COMMON, "Find targets that satisfy requirements, or solve for new versions"
-    ),
+    "resolve": VerbRow(COMMON, "Find targets that satisfy requirements, or solve for new versions"),
     "audit": VerbRow(COMMON, "Check that targets, versions or installed packages work together"),
     "diagnose": VerbRow(COMMON, "Find the first failure in a log, with its cause and fix"),
     "doctor": VerbRow(COMMON, "Show which targets this machine can run, and why"),

@@ -325,6 +325,8 @@ class _ConflictSearch:
         catalogue = self.facts.catalogue
         spec = ",".join(demand.spec for demand in core if demand.spec)
         pin = exact_version(spec)
+        if len(core) == 1 and pin is None and "==" in spec and "*" not in spec:
+            return [f"no version of {package} satisfies {spec}"]
         if package == TORCH and self.facts.torches:
             return self._last_torch(core)
         versions = self.facts.versions(package)

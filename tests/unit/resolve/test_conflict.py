@@ -125,6 +125,13 @@ def near(facts, demands, cuda, check=read_all, retained=()):
     ).find_suggestions(cuda)
 
 
+def test_exact_version_outside_of_its_other_bounds_is_named(ask):
+    for package, spec in (("torch", "==2.5.0,<2.4"), ("trl", "==1.0,>=1.1")):
+        facts, demands = ask((package, spec))
+        reasons = refused(facts, demands, None).reasons
+        assert reasons[-1] == f"no version of {package} satisfies {spec}"
+
+
 def test_compatible_requested_packages_have_no_conflict(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", ""), ("torch", ">=2.6"))
     assert conflict.find_conflict(facts, demands, "12.4") is None
