@@ -7,7 +7,7 @@ import enum
 import hashlib
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BufferedReader
 from typing import Annotated
 
@@ -67,6 +67,12 @@ def native_arch(arches: Sequence[Arch]) -> tuple[Arch, ...]:
         if machine in arches:
             return (machine,)
     return tuple(arches)
+
+
+def native_arch_first(arches: Iterable[Arch]) -> tuple[Arch, ...]:
+    """The architecture of this machine if it is in `arches`, then the others in their order."""
+    here = platform.machine()
+    return tuple(sorted(arches, key=lambda arch: arch.wheel != here))
 
 
 class Condition(enum.StrEnum):

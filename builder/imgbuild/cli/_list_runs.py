@@ -3,6 +3,7 @@
 # A separate module: the size of `list`.
 from __future__ import annotations
 
+import itertools
 import platform
 import shlex
 from collections.abc import Iterator, Sequence
@@ -37,28 +38,43 @@ def answer_runs(selection: SelectionOptions, names: Sequence[str], paths: Sequen
         )
     print_result(results, fold_lines([*_runs_lines(checked), *_unchecked_lines(results)]))
     words = shlex.join(word for path in paths for word in ("--code", str(path)))
-    if open_targets := [shlex.quote(fit.target) for fit in checked if fit.unread]:
+    if unread := [shlex.quote(fit.target) for fit in checked if fit.unread]:
         only = f" --arch {','.join(arches)}" if selection.arches else ""
         console.info(
-            "to check the targets with packages that were not read (downloads files), run:"
-            f" imgbuild audit {' '.join(dict.fromkeys(open_targets))}{only} {words}"
+            f"to check {unread[0]} with the packages that were not read (downloads files), run:"
+            f" imgbuild audit {unread[0]}{only} {words}"
         )
 
 
 def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
-    """Yield a line for each target, followed by its first errors."""
+    """Yield a line for each target, and the first findings of consecutive targets once."""
     several = len({fit.arch for fit in results}) > 1
-    names = [f"{fit.target} {fit.arch}" if several else fit.target for fit in results]
-    width = max(map(len, names), default=0)
-    for name, fit in zip(names, results, strict=True):
-        errors = f": {format_count(fit.errors, 'error')}" if fit.errors else ""
-        unread = f" (not read: {', '.join(fit.unread)})" if fit.unread else ""
-        yield f"{name:<{width}}  {fit.state}{errors}{unread}"
-        found = [each for each in fit.findings if each.severity is Severity.ERROR]
-        for finding in found[:STOPPERS]:
-            yield f"    {finding.where}: {finding.code} {finding.message}"
-        if found[STOPPERS:]:
-            yield f"    and {len(found) - STOPPERS} more"
+    names = {id(fit): f"{fit.target} {fit.arch}" if several else fit.target for fit in results}
+    width = max(map(len, names.values()), default=0)
+    for lines, fits in itertools.groupby(results, _finding_lines):
+        same = list(fits)
+        for fit in same:
+            counts = [
+                format_count(number, word)
+                for number, word in ((fit.errors, "error"), (fit.warnings, "warning"))
+                if number
+            ]
+            after = f": {', '.join(counts)}" if counts else ""
+            unread = f" (not read: {', '.join(fit.unread)})" if fit.unread else ""
+            yield f"{names[id(fit)]:<{width}}  {fit.state}{after}{unread}"
+        if lines and len(same) > 1:
+            yield f"    in each of these {len(same)} targets:"
+        yield from lines
+
+
+def _finding_lines(fit: CodeFit) -> list[str]:
+    """Return the first findings, errors first."""
+    findings = sorted(fit.findings, key=lambda each: each.severity is not Severity.ERROR)
+    lines = []
+    for finding in findings[:STOPPERS]:
+        severity = "" if finding.severity is Severity.ERROR else "warning: "
+        lines.append(f"    {finding.where}: {finding.code} {severity}{finding.message}")
+    return [*lines, f"    and {len(findings) - STOPPERS} more"] if findings[STOPPERS:] else lines
 
 
 def _unchecked_lines(results: Sequence[CodeFit]) -> Iterator[str]:

@@ -3,11 +3,12 @@
 # A separate module: size.
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from imgbuild.cli._output import GAP, align_columns, fold_lines, format_count, terminal_width
+from imgbuild.cli._output import GAP, align_columns, fold_lines, format_count
 from imgbuild.cves.check import Vulnerability
 from imgbuild.system.amounts import join_first
 from imgbuild.update.newer import NewerVersion
@@ -16,7 +17,7 @@ from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulner
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
 
-HEAD = ("package", "has", "allowed", "newest", "blocked by")
+HEAD = ("package", "has", "allowed", "newest")
 UNAUDITED_NOTE = (
     "a version is allowed if METADATA and learned constraints permit it; no code was checked"
 )
@@ -24,21 +25,22 @@ REASONS = 2  # of a package, in the table
 ROWS = 8  # Debian packages and vulnerabilities, in the table
 NO_VALUE = "-"
 CPYTHON = "CPython"
-WIDE_TERMINAL = 120  # columns of a terminal in which reasons have a column
 
 
 class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     """Newer versions for the target or the requirements file `name`.
 
     `packages` lists the packages with a newer version or an error. `looked_up` is the number of
-    checked packages, and `unlisted` the number of other packages. For a file, `base` and
-    `vulnerabilities` are None.
+    checked packages, and `unlisted` the number of other packages. `as_of` is the cut-off date of
+    the lock. For a file, `as_of` is "", and `base` and `vulnerabilities` are None. For a project or
+    a file, `targets` is None.
     """
 
     name: str
     arch: tuple[Arch, ...]
     python: str
     cuda: str
+    as_of: str = ""
     looked_up: int
     unlisted: int = 0
     packages: tuple[NewerVersion, ...]
@@ -46,7 +48,7 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     vulnerabilities: KnownVulnerabilities | None = None
     solved: tuple[SolvedVersion, ...] = ()
     retired: str = ""
-    targets: tuple[NewerTarget, ...] = ()
+    targets: tuple[NewerTarget, ...] | None = None
 
 
 def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
@@ -63,6 +65,7 @@ def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
     return [
         *fold_lines([_title(report)]),
         *_table(rows),
+        *fold_lines(_date_note(report)),
         *fold_lines(_pin_notes(report.packages)),
         *fold_lines(_unaudited_note(report)),
         *fold_lines(_solved_lines(report.solved)),
@@ -78,6 +81,16 @@ def _pin_notes(packages: Sequence[NewerVersion]) -> Iterator[str]:
         for note in each.notes if each.pinned and each.allowed else ():
             notes.setdefault(note, []).append(f"{each.package} {each.version}")
     yield from (f"note on {' and '.join(names)}: {note}" for note, names in notes.items())
+
+
+def _date_note(report: OutdatedReport) -> Iterator[str]:
+    if report.as_of and report.packages:
+        allowed = any(each.allowed for each in report.packages)
+        later = "; a lock with a later as_of can have the allowed versions" if allowed else ""
+        yield (
+            f"{report.name} has only files that were uploaded before {report.as_of} (its as_of)"
+            f"{later}"
+        )
 
 
 def _unlisted_note(report: OutdatedReport) -> Iterator[str]:
@@ -103,22 +116,28 @@ def _target_notes(report: OutdatedReport) -> Iterator[str]:
         )
     if report.retired:
         yield f"{report.name} is retired: {report.retired}"
-    for each in report.targets:
+    if report.targets == ():
+        yield f"newer target: none; no locked target has newer versions of what {report.name} pins"
+    for each in report.targets or ():
         versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
         driver = f", driver {each.driver} or newer" if each.driver else ""
         yield f"newer target: {each.target} has {versions} (CUDA {each.cuda}{driver})"
+    if report.targets:
+        name = report.targets[-1].target
+        yield (
+            f"to compare, run: imgbuild diff {report.name} {name}; to move a project to it, run: "
+            f"imgbuild update --to {name}"
+        )
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return []
-    whole = [HEAD, *rows]
-    upper = align_columns([row[:-1] for row in whole])
-    if terminal_width() >= WIDE_TERMINAL or len(upper) != len(whole):
-        return align_columns(whole)
-    below = ([f"{GAP}{row[-1]}"] if row[-1] else [] for row in rows)
-    pairs = zip(upper[1:], below, strict=True)
-    return [upper[0], *(line for first, more in pairs for line in (first, *fold_lines(more)))]
+    head, *upper = align_columns([HEAD, *(row[:-1] for row in rows)], width=sys.maxsize)
+    lines = [head]
+    for first, (*_, words) in zip(upper, rows, strict=True):
+        lines += [first, *fold_lines([f"{GAP}{words}"] if words else [])]
+    return lines
 
 
 def _title(report: OutdatedReport) -> str:
@@ -145,6 +164,8 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
     if each.allowed and each.moves:
         words.append(f"{each.allowed} also changes {join_first(each.moves, REASONS)}")
     words += [each.elsewhere] if each.elsewhere else []
+    if each.allowed and not words:
+        words.append("no other package excludes it")
     return (each.package, each.version, each.allowed or NO_VALUE, each.newest, "; ".join(words))
 
 

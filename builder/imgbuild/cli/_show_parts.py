@@ -38,7 +38,7 @@ from imgbuild.show.table import short_digest
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import RecordedRun, other_digests
 from imgbuild.system.console import console
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch, Digest, native_arch_first
 
 LAYERS_HEAD = ("#", "layer", "MB", "unpacked", "contents", "digest")
 NUMBERS = frozenset({0, 2, 3})
@@ -50,7 +50,9 @@ def show_layers(selection: SelectionOptions) -> None:
     """Print the layers of each image, as bars on a terminal, else as a table."""
     project = selection.project()
     chosen = selection.selected_locks(project)
-    planned = [create_plan(item.lock, each) for item in chosen for each in item.arches]
+    planned = [
+        create_plan(item.lock, each) for item in chosen for each in native_arch_first(item.arches)
+    ]
     if console.json:
         print_result(planned, [])
         return
@@ -212,7 +214,7 @@ def show_tests(selection: SelectionOptions) -> None:
                 digest=digests.arch[arch].manifest,
                 runs=counting[arch],
             )
-            for arch in sorted(item.arches, reverse=True)
+            for arch in native_arch_first(item.arches)
         ]
     lines: list[str] = []
     for each in tests:
@@ -229,7 +231,9 @@ def show_tests(selection: SelectionOptions) -> None:
             lines += fold_lines(f"  {note}" for note in notes)
         else:
             lines.append("no test record for this digest")
-    lines += fold_lines(test_cases.tier_descriptions([run for each in tests for run in each.runs]))
+    lines += fold_lines(
+        test_cases.tier_descriptions({run.tier for each in tests for run in each.runs})
+    )
     print_result(tests, lines)
 
 
@@ -238,7 +242,7 @@ def side_by_side_lines(left: TargetPage, right: TargetPage) -> list[str]:
     rows, width = side_by_side.comparison_rows(left, right), terminal_width()
     lines = align_columns(rows, width=WIDTH if width == sys.maxsize else width)
     console.info(
-        '"=" marks equal values; to list packages that differ, run: imgbuild diff '
-        f"{left.row.target} {right.row.target}"
+        '"=" marks equal values; to list packages that differ and bytes to pull, run: '
+        f"imgbuild diff {left.row.target} {right.row.target}"
     )
     return lines

@@ -15,7 +15,7 @@ from imgbuild.cache.store import Store
 from imgbuild.cli import _moved_row
 from imgbuild.cli._moved_row import MovedRow
 from imgbuild.cli._options import LOCK, PACKAGES
-from imgbuild.cli._output import fold_lines, format_count, print_result
+from imgbuild.cli._output import fold_lines, format_count, print_result, size_text
 from imgbuild.cli._verb import TARGETS_PANEL, OptionGroup, option
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.http.client import HttpClient
@@ -134,6 +134,7 @@ def _update_project(
             f"image: {image} does not have the layers of {planned.new.name}, so they are built "
             "from the lock; set their location under `published:`")  # fmt: skip
     after = _stage_project(project, text, planned, options)
+    _announce_downloads(after, planned)
     targets.lock_all(after, after.select_targets(planned.rows), drop=False)
     rows = tuple(
         _moved_row.compare_moved_row(name, before, after, planned) for name in planned.rows
@@ -253,6 +254,22 @@ def _refuse_move(
 
 
 # -- the new lock, in a separate folder
+
+
+def _announce_downloads(after: Session, planned: ProjectMove) -> None:
+    """Print the size of the new target's files that are not in the cache."""
+    store, lock = Store.open(), planned.new.lock
+    arches = {arch for name in planned.rows for arch in after.matrix.targets[name].arch}
+    files = {
+        file.sha256: file.size
+        for arch in arches & lock.arch.keys()
+        for file in (*lock.arch[arch].wheels, *lock.arch[arch].debs)
+    }
+    if missing := sum(size for key, size in files.items() if store.file(key) is None):
+        console.info(
+            f"the new lock is compared with the project's code: {size_text(missing)} of "
+            f"{planned.new.name} are not in the cache and are downloaded, and the added packages"
+        )
 
 
 def _stage_project(

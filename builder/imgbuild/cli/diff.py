@@ -198,7 +198,7 @@ def diff(
     jobs: Jobs = 0,
     offline: Offline = False,
 ) -> None:
-    """Compare the packages or the files of two images.
+    """Compare two images: packages and bytes to download, or files.
 
     By default, prints for each architecture the size of the layers to download for image B,
     differences in CUDA, driver and GPUs, and the wheels and Debian packages that B adds, removes or

@@ -317,8 +317,11 @@ def init_project(
             for line in _project_report.read_lines(files):
                 console.info(line)
             name = init.target_name_for(name or "my-image")
-            target = extends if catalogue is None else _select_target(catalogue, extends)
-            _write_extension(path, name, target or "", place, image, additions)
+            target = (
+                extends if catalogue is None else _select_target(catalogue, extends, request.arch)
+            )
+            arch = (request.arch.value,) if project.arch else ()
+            _write_extension(path, name, target or "", place, image, additions, arch)
             return
         source = TargetSource(catalogue=catalogue, place=place, image=image)
         started = _create_project(
@@ -503,6 +506,7 @@ def _write_extension(
     place: str,
     image: str,
     additions: AdditionOptions,
+    arch: tuple[str, ...],
 ) -> None:
     plain = [word for word in additions.add or () if not _has_more(word)]
     extension = WantedExtension(
@@ -511,6 +515,7 @@ def _write_extension(
         packages=resolve_request.parse_requests(plain, [], {})[0] if plain else (),
         system=tuple(additions.system or ()),
         files=init.parse_file_pairs(additions.file or ()),
+        arch=arch,
     )
     below = init.begin_matrix(
         path, extension, extends=extends, place=place, image=image, http=HttpClient()
@@ -540,11 +545,11 @@ def _catalogue(lock: str | None) -> Project | None:
     return project_paths.find_project(path) if (path / MATRIX).is_file() else None
 
 
-def _select_target(catalogue: Project, extends: str | None) -> str:
+def _select_target(catalogue: Project, extends: str | None, arch: Arch) -> str:
     if extends is None:
         targets = load_matrix(catalogue.matrix).targets
         stacks = {name: target.recommended for name, target in targets.items()}
-        return init.recommended_target(catalogue, stacks, Arch.parse(platform.machine()))
+        return init.recommended_target(catalogue, stacks, arch)
     if extends not in catalogue.locked_targets():
         matrix = load_matrix(catalogue.matrix)
         if extends in matrix.targets:

@@ -43,6 +43,8 @@ from imgbuild.system.console import console
 from imgbuild.system.syntax import is_within, marker_applies, parse_requirement, valid_requirement
 from imgbuild.values import Arch, Condition, environment_markers, normalize_package
 
+OPERATORS = tuple("<>=!~")  # with which a specifier begins
+
 With = Annotated[
     list[str] | None,
     option(
@@ -182,6 +184,10 @@ class RowMatcher:
     def __init__(self, filters: ListFilters, project: Project) -> None:
         """Raise InputError if a filter is invalid."""
         self._filters, self._project = filters, project
+        for name, text in (("--tested", filters.tested), ("--cuda", filters.cuda)):
+            if text is not None and not text.strip():
+                message = f"{name}: the value is empty"
+                raise InputError(message, hint=f"omit {name}, or specify a value")
         self._needed = [_requirement(requirement) for requirement in filters.package or ()]
         self._model = _machine.parse_gpu(filters.gpu) if filters.gpu is not None else None
         self._driver = _machine.parse_driver(filters.driver) if filters.driver is not None else ""
@@ -274,9 +280,9 @@ def _pythons(given: Sequence[str]) -> list[SpecifierSet]:
     """Parse the values of `--python`, which can be comma-separated."""
     specs = []
     for text in given:
-        for part in [text] if text[:1] in "<>=!~" else text.split(","):
+        for part in [text] if text.startswith(OPERATORS) else text.split(","):
             name = part.strip()
-            text_of = name if name[:1] in "<>=!~" else f"=={name}.*"
+            text_of = name if name.startswith(OPERATORS) else f"=={name}.*"
             try:
                 specs.append(SpecifierSet(text_of))
             except InvalidSpecifier as error:
@@ -430,8 +436,8 @@ Runs = Annotated[
     list[Path] | None,
     option(
         "--runs",
-        "List which targets can run the code at this path, best match first, and the errors of "
-        "other targets. The result is `unknown` if facts about a package are not in the cache: "
+        "List which targets can run the code at this path, best match first, with errors and "
+        "warnings. The result is `unknown` if facts about a package are not in the cache: "
         "`imgbuild audit TARGET --code PATH` reads the package. Can be repeated.",
         metavar="PATH",
         panel=TARGETS_PANEL,

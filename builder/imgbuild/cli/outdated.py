@@ -47,7 +47,7 @@ from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, KnownVulnerabilities
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.update.version_sets import LockedElsewhere
-from imgbuild.values import Arch, Sha256
+from imgbuild.values import Arch, Sha256, native_arch_first
 from imgbuild.wheel.tags import WheelTags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
@@ -81,11 +81,12 @@ def outdated(
     """List newer versions of the packages in a target, a project or a file.
 
     For each required package, lists the newest version on the index, the newest version that
-    package metadata allows without changing other pinned packages, and the reasons against the
-    newest version. Pre-releases and yanked releases are ignored. Reads only the index and package
-    metadata; with --solve, also checks whether the code of an allowed version works with the other
-    packages. For targets, also lists updates of Debian packages in the base and known
-    vulnerabilities, if the servers respond.
+    package metadata allows without changing other pinned packages, and below these, the reasons
+    against the newest version. A lock has only files that were uploaded before its date `as_of`, so
+    that it can be solved again with the same result. Pre-releases and yanked releases are ignored.
+    Reads only the index and package metadata; with --solve, also checks whether the code of an
+    allowed version works with the other packages. For targets, also lists updates of Debian
+    packages in the base and known vulnerabilities, if the servers respond.
 
     Without targets, checks the targets of the project in the current folder.
 
@@ -131,9 +132,12 @@ def _target_reports(
 ) -> list[OutdatedReport]:
     named = selection.named_targets
     everything = selection.everything or not named
-    chosen = msgspec.structs.replace(selection, everything=everything).selected_locks(
-        session.project
-    )
+    chosen = [
+        msgspec.structs.replace(item, arches=native_arch_first(item.arches))
+        for item in msgspec.structs.replace(selection, everything=everything).selected_locks(
+            session.project
+        )
+    ]
     records = packages.recorded_packages(
         [project_paths.catalogue_project().images, session.project.images]
     )
@@ -191,6 +195,7 @@ def _target_report(
         arch=item.arches,
         python=compared.tags[0].python,
         cuda=lock.cuda,
+        as_of=lock.as_of,
         looked_up=len(names),
         unlisted=len(compared.versions) - len(names),
         packages=shown,
@@ -222,10 +227,10 @@ def _listed_packages(compared: VersionSet, target: Target, *, every: bool) -> li
 
 def _newer_targets(
     session: Session, item: SelectedLock, locks: Sequence[Lock]
-) -> tuple[NewerTarget, ...]:
+) -> tuple[NewerTarget, ...] | None:
     project, matrix = session.project, session.matrix
     if project_row(matrix, item.lock.target) is not None:
-        return ()
+        return None
     return newer_targets.find_newer_targets(project, matrix, item.lock, item.arches[0], locks)
 
 

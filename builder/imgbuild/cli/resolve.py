@@ -248,7 +248,7 @@ def resolve(
     offline: Offline = False,
     matrix: MatrixFile = None,
 ) -> None:
-    """Find compatible versions for a list of packages.
+    """Find targets that satisfy requirements, or solve for new versions.
 
     Prints the locked targets that satisfy the request. If no target does, prints the nearest
     target, if there is one, and solves for new versions, as with --solve. Solving takes up to 6
@@ -256,8 +256,11 @@ def resolve(
     add to matrix.yaml; --full lists every package with the reason for its version. The result is
     cached until the next day (UTC); --again solves again.
 
-    Reads only metadata and Python code from the index, and downloads no complete wheel. Shared
-    objects (ELF, CUDA) are checked by `imgbuild lock`. Writes only to the cache.
+    Reads only metadata and Python code of wheels from the index, and downloads no complete wheel,
+    with one exception: a package that is published only as an sdist, such as deepspeed, is built in
+    the sandbox once, because only its build states its requirements. This downloads its build
+    requirements, for deepspeed torch and its CUDA libraries (4 GB); the size is printed first.
+    Shared objects (ELF, CUDA) are checked by `imgbuild lock`. Writes only to the cache.
 
     If there is no solution for an architecture, the reasons and suggestions are printed, and the
     exit status is 8. A set with a package that is more than a year older than the others is
@@ -317,12 +320,30 @@ def resolve(
 
 
 def _report_notes(request: ResolveRequest, session: Session) -> None:
-    """Print the notes of the matrix on the requested versions and CUDA release."""
+    """Print the notes of the matrix on the request, and a remedy for packages without wheels."""
     specs = {item.package: SpecifierSet(item.spec) for item in request.requests}
     for note in recorded.notes_on_requests(recorded.target_notes(session.matrix), specs):
         if request.cuda not in (None, session.matrix.targets[note.target].cuda):
             continue
         console.info(f"note of {note.target}: {note.text}")
+    _report_exclusion(request, session)
+
+
+def _report_exclusion(request: ResolveRequest, session: Session) -> None:
+    """Print which targets satisfy the request without packages that have no wheel, and a remedy."""
+    names = [name for name in request.packages if source_only.is_source_project(name)]
+    rest = tuple(each for each in request.requests if each.package not in names)
+    if not names or not rest:
+        return
+    without = msgspec.structs.replace(request, requests=rest)
+    targets = locked.satisfying_targets(without, session.project, session.matrix)[:TARGETS]
+    if targets:
+        fitting = ", ".join(each.target for each in targets)
+        console.info(f"without {' and '.join(names)}, the request is satisfied by {fitting}")
+    console.info(
+        f"to exclude {' and '.join(names)} and compare the other requirements with every target, "
+        "run imgbuild init in the folder of the project (exclude: in its matrix.yaml)"
+    )
 
 
 def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -> None:
@@ -346,6 +367,11 @@ def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -
         start = f"imgbuild init {' '.join(words)}"
         console.info(
             f"nearest locked target: {near.target} has {has}; to extend this target, run {start}"
+        )
+    elif of_files:
+        console.info(
+            "to list the targets that are nearest to the requirements, with the differences, run "
+            "imgbuild init in the folder of the project"
         )
     for item in request.requests:
         if text := source_only.absence_text(item.package):

@@ -46,7 +46,7 @@ from imgbuild.system import files
 from imgbuild.system.amounts import wrap_paragraph
 from imgbuild.system.console import console
 from imgbuild.system.control_characters import escape_control
-from imgbuild.values import Arch, Condition, Digest, digest_of
+from imgbuild.values import Arch, Condition, Digest, digest_of, native_arch_first
 
 VARIABLES_WIDTH = 80
 INDENT = "    "
@@ -262,10 +262,10 @@ def show(
     digest. --json includes complete digests and every file in each layer.
 
     --history lists the commits of the checkout that changed the digest of the target. --tests lists
-    the latest run of each tier of smoke tests on each kind of GPU, and the skipped cases with the
-    reasons. Runs of other images with the same configuration are included, with the digests of
-    these images. The column "in" shows how the image was run: docker, podman, apptainer, or root
-    (an unpacked root folder, without an engine).
+    the latest run of each tier of smoke tests on each kind of GPU, and the names of the failed,
+    passed and skipped cases, with the reasons. Runs of other images with the same configuration are
+    included, with the digests of these images. The column "in" shows how the image was run: docker,
+    podman, apptainer, or root (an unpacked root folder, without an engine).
 
     --variables lists the variables in the image, as recorded in the lock, and the variables that
     are set at run time by the entry point, under Apptainer, by Slurm job scripts and by smoke
@@ -334,7 +334,9 @@ def show(
 
 def _pages(selection: SelectionOptions) -> None:
     session = open_session(selection.matrix, names=selection.named_targets)
-    pages = [_page(session, item) for item in select_targets(selection, session)]
+    pages = [
+        _native_image_first(_page(session, item)) for item in select_targets(selection, session)
+    ]
     order = list(selection.named_targets)
     if len(pages) == 2 and {each.row.target for each in pages} == set(order):
         pages.sort(key=lambda each: order.index(each.row.target))
@@ -346,6 +348,12 @@ def _pages(selection: SelectionOptions) -> None:
         lines += ["", ""] if lines else []
         lines += page.page_lines(each)
     print_result(pages, lines)
+
+
+def _native_image_first(shown: TargetPage) -> TargetPage:
+    images = {image.arch: image for image in shown.images}
+    ordered = tuple(images[arch] for arch in native_arch_first(images))
+    return msgspec.structs.replace(shown, images=ordered)
 
 
 def _page(session: Session, item: Selected) -> TargetPage:
@@ -389,7 +397,7 @@ def _packages(selection: SelectionOptions) -> None:
     package_lists: list[PackageList] = []
     tables: list[tuple[str, list[str]]] = []
     for item in chosen:
-        for arch in item.arches:
+        for arch in native_arch_first(item.arches):
             locked = item.lock.arch[arch]
             package_list = PackageList(
                 target=item.lock.target,

@@ -224,8 +224,10 @@ def slurm(
 ) -> None:
     """Write a Slurm job script for a target.
 
-    Specify the command after --. The script requires a SIF file and Apptainer on the nodes, or
-    pyxis, but not imgbuild. For details, see docs/slurm.md in imgbuild's repository.
+    Specify the command after --. It runs in the current folder, which is mounted in the container,
+    so the container has your code. The nodes need Apptainer (or pyxis) and the SIF file of the
+    target, which `imgbuild build TARGET --format sif` writes, but not imgbuild. Start the script
+    with `sbatch`, or add --submit. For details, see docs/slurm.md in imgbuild's repository.
 
     Examples:
 

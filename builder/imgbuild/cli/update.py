@@ -15,13 +15,18 @@ from imgbuild.lock import published
 from imgbuild.pipeline.opened import open_project
 from imgbuild.pipeline.session import SessionOptions, open_session
 
+DRY_RUN_HELP = (
+    "In a project, the new lock is made in a temporary folder, so files that are not in the cache "
+    "are downloaded; their size is printed first."
+)
+
 
 @create_verb
 def update(
     selection: WholeTargets,
     chosen: UpdateOptions,
     move: MoveOptions,
-    dry_run: Annotated[bool, DRY_RUN()] = False,
+    dry_run: Annotated[bool, DRY_RUN(DRY_RUN_HELP)] = False,
     jobs: Jobs = 0,
 ) -> None:
     """Update a project, or try newer versions in a matrix.

@@ -68,8 +68,7 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pins(self) -> dict[str, str]:
         """The exact versions of direct requirements, by package."""
-        specs = {package: SpecifierSet(spec) for package, spec in self.versions.items()}
-        exact = {package: exact_version(spec) for package, spec in specs.items()}
+        exact = {package: exact_version(spec) for package, spec in self.versions.items()}
         return {package: str(Version(version)) for package, version in exact.items() if version}
 
     @property

@@ -9,7 +9,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.project import addresses, platforms
-from imgbuild.project.model import DeclaredRequirement
+from imgbuild.project.model import DeclaredRequirement, exact_version
 from imgbuild.system.syntax import parse_version
 from imgbuild.values import normalize_package
 
@@ -84,10 +84,7 @@ def is_pinned(declared: DeclaredRequirement) -> bool:
     requirement = declared.parsed_requirement
     if requirement.url is not None or declared.path:
         return True
-    clauses = list(requirement.specifier)
-    return any(
-        clause.operator in ("==", "===") and not clause.version.endswith(".*") for clause in clauses
-    )
+    return exact_version(requirement.specifier) is not None
 
 
 def is_lock(requirements: Iterable[DeclaredRequirement]) -> bool:

@@ -13,9 +13,9 @@ from typing import Literal
 import msgspec
 from packaging.markers import Marker
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import parse_requirement, parse_version
 from imgbuild.values import normalize_package
 
 
@@ -45,14 +45,26 @@ def marker_holds(marker: Marker | str | None, markers: Mapping[str, str]) -> boo
     return condition.evaluate({**markers, "extra": ""})
 
 
-def exact_version(specifier: SpecifierSet) -> str | None:
-    """Return the only version that `specifier` accepts, as written, or None for a range."""
-    exact = {
+def exact_version(spec: str | SpecifierSet) -> str | None:
+    """Return the only version that `spec` accepts, as written, also if it has other bounds.
+
+    Return None for a range, for bounds that no version satisfies, and for invalid text.
+    """
+    try:
+        specifier = SpecifierSet(spec) if isinstance(spec, str) else spec
+    except InvalidSpecifier:
+        return None
+    exact = sorted(
         clause.version
         for clause in specifier
         if clause.operator in ("==", "===") and not clause.version.endswith(".*")
-    }
-    return exact.pop() if len(exact) == 1 else None
+    )
+    return next((each for each in exact if _is_accepted(each, specifier)), None)
+
+
+def _is_accepted(text: str, specifier: SpecifierSet) -> bool:
+    version = parse_version(text)
+    return version is not None and specifier.contains(version, prereleases=True)
 
 
 class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):

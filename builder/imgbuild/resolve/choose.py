@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -30,6 +30,7 @@ WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
 )
 ENGINES = ("torch", "vllm", "sglang")
 LIKE_COST = 10  # the cost of a new package set, which no test has run
+DISTANCES = 20  # minor releases between two versions that double the cost of a contradiction
 DEFAULT_STACK = "vllm"
 FIRST_CANDIDATES = 6  # targets whose additions are examined
 PATCHES = 30  # of a minor release of Python
@@ -297,15 +298,32 @@ class _CandidateOrder:
 
     def _cost(self, item: TargetCandidate) -> float:
         changed = sum(
-            WEIGHTS.get(change.package, 1) * (1 + _distance(change) / 20) for change in item.changed
+            WEIGHTS.get(change.package, 1) * (1 + _distance(change) / DISTANCES)
+            for change in item.changed
         )
         added = sum(
             WEIGHTS[package] * (2 if package in ENGINES else 0.5)
             for package in item.added
             if package in WEIGHTS
         )
+        added += sum(_distance(each) / DISTANCES for each in self._dated_additions(item))
         other_cuda = OTHER_CUDA if self._cuda and item.cuda not in self._cuda else 0
         return changed + added + other_cuda + (LIKE_COST if item.form == "like" else 0)
+
+    def _dated_additions(self, item: TargetCandidate) -> Iterator[TargetChange]:
+        """Yield the added pins, with the version in the target of the nearest date that has one.
+
+        A pin of a package that the target lacks also shows from which time the project is.
+        """
+        day = _reversed_day(self._facts[item.target].as_of)
+        for demand in self._demands(item.python):
+            package = demand.package
+            having = [each for each in self._facts.values() if package in each.versions]
+            if demand.pin is None or package not in item.added or not having:
+                continue
+            near = min(having, key=lambda each: abs(_reversed_day(each.as_of) - day))
+            has = near.versions[package]
+            yield TargetChange(package=package, has=has, wanted=demand.spec)
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
         if facts.recommended in demanded:

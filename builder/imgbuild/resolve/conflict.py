@@ -19,6 +19,7 @@ from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.index.cuda_releases import active_requirements
 from imgbuild.index.pages import IndexFile
 from imgbuild.matrix.constraints import Constraint
+from imgbuild.project.model import exact_version
 from imgbuild.solve import refusal
 from imgbuild.solve import torch as torches
 from imgbuild.solve.torch import READERS, TORCH, TorchBuild
@@ -228,7 +229,7 @@ class _ConflictSearch:
             left = self.remaining_versions(demand.package, collected)
             if left is not None and not left:
                 return self.minimal_conflict(demand.package)
-            exact = [item for item in collected if _exact_version(item.spec) is not None]
+            exact = [item for item in collected if exact_version(item.spec) is not None]
             extras = frozenset(extra for item in collected for extra in item.extras)
             if self._followed.get(demand.package) == extras:
                 continue
@@ -236,10 +237,10 @@ class _ConflictSearch:
                 continue
             self.fixed.setdefault(demand.package, tuple(exact[:1] or collected))
             self._followed[demand.package] = extras
-            version = left[0] if left else Version(_exact_version(exact[0].spec) or "0")
+            version = left[0] if left else Version(exact_version(exact[0].spec) or "0")
             for item in self.facts.requires(demand.package, version, extras):
                 first = (
-                    item.package == TORCH or item.learned or _exact_version(item.spec) is not None
+                    item.package == TORCH or item.learned or exact_version(item.spec) is not None
                 )
                 if first or item.spec or item.extras:
                     (pending if first else ranges).append(item)
@@ -250,7 +251,7 @@ class _ConflictSearch:
         """Follow only versions with a local part (`+cu124torch2.6`), even if no index has them."""
         pending = []
         for requested in requests:
-            pin = _exact_version(requested.spec)
+            pin = exact_version(requested.spec)
             compiled = list(_torch_build_demand(requested.package, Version(pin))) if pin else []
             if compiled:
                 self.fixed[requested.package] = (requested,)
@@ -323,7 +324,9 @@ class _ConflictSearch:
     def _final_reasons(self, package: str, core: Sequence[VersionDemand]) -> list[str]:
         catalogue = self.facts.catalogue
         spec = ",".join(demand.spec for demand in core if demand.spec)
-        pin = _exact_version(spec)
+        pin = exact_version(spec)
+        if len(core) == 1 and pin is None and "==" in spec and "*" not in spec:
+            return [f"no version of {package} satisfies {spec}"]
         if package == TORCH and self.facts.torches:
             return self._last_torch(core)
         versions = self.facts.versions(package)
@@ -347,7 +350,7 @@ class _ConflictSearch:
             return [f"none of these torch versions is built{suffix}", has]
         if len(core) > 1:
             return [text for text in map(self._abi_reason, core) if text]
-        pin = _exact_version(core[0].spec)
+        pin = exact_version(core[0].spec)
         reason = refusal.pin_refusal(self.facts.catalogue, TORCH, pin) if pin else None
         return [reason or has]
 
@@ -358,7 +361,7 @@ class _ConflictSearch:
             if demand.dependent
             else ()
         )
-        if not left or _exact_version(demand.spec) is None:
+        if not left or exact_version(demand.spec) is None:
             return ""
         tag = self.facts.compiled_tag(demand.dependent, left[0])
         return (
@@ -433,13 +436,6 @@ def user_demand(
     return VersionDemand(package=package, spec=spec, words=words, extras=extras)
 
 
-def _exact_version(spec: str) -> str | None:
-    """Return the version in a specifier such as `==2.6.0`, or None for other specifiers."""
-    if spec.startswith("==") and not spec.startswith("===") and "," not in spec and "*" not in spec:
-        return spec.removeprefix("==").strip()
-    return None
-
-
 def _spec_allows(spec: str, version: Version) -> bool:
     return SpecifierSet(spec).contains(version, prereleases=True)
 
@@ -450,6 +446,4 @@ def _all_allow(demands: Iterable[VersionDemand], version: Version) -> bool:
 
 def exact_requests(requests: Iterable[VersionDemand]) -> Mapping[str, str]:
     """Map each package that is requested in one exact version to this version."""
-    return {
-        item.package: pin for item in requests if (pin := _exact_version(item.spec)) is not None
-    }
+    return {item.package: pin for item in requests if (pin := exact_version(item.spec)) is not None}

@@ -15,6 +15,7 @@ from packaging.version import Version
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.project import releases
+from imgbuild.project.model import exact_version
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, is_number, normalize_package
 from imgbuild.wheel.tags import WheelTags
@@ -52,10 +53,8 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pin(self) -> str | None:
         """The only accepted version, normalized (PEP 440), or None for a range."""
-        exact = self.spec.startswith("==") and not self.spec.startswith("===")
-        if exact and "," not in self.spec and "*" not in self.spec:
-            return str(Version(self.spec.removeprefix("==")))
-        return None
+        pin = exact_version(self.spec)
+        return None if pin is None else str(Version(pin))
 
     def __str__(self) -> str:
         if self.row:

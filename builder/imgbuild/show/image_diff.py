@@ -234,7 +234,8 @@ def package_versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
 
 
 def _layers(names: Sequence[str]) -> str:
-    return f"{format_count(len(names), 'layer')}: {join_first(names, NAMED_CHANGES)}"
+    count = format_count(len(names), "layer")
+    return f"{count}: {join_first(names, NAMED_CHANGES)}" if names else count
 
 
 def diff_lines(diff: ImageDiff) -> list[str]:
@@ -273,9 +274,11 @@ def _lines(diff: ImageDiff, body: Callable[[ArchDiff], Iterable[str]]) -> list[s
     name = diff.target
     if diff.before not in ("", diff.target):
         name = f"{diff.before} → {diff.target}"
+    if diff.settings:
+        lines = [f"{name}: base and settings", *(f"  {line}" for line in diff.settings)]
     for arch, part in diff.arch.items():
         if arch in diff.new and name != diff.target:
-            size = f"{part.total / 1e6:,.1f} MB to pull"
+            size = f"{size_text(part.total)} to pull"
             lines.append(f"{name} {arch}: only in {diff.target}; {size}")
             lines += body(part)
             continue
@@ -284,14 +287,12 @@ def _lines(diff: ImageDiff, body: Callable[[ArchDiff], Iterable[str]]) -> list[s
             continue
         lines.append(
             f"{name} {arch}: {format_count(len(part.changes), 'package')} changed;"
-            f" {part.pull / 1e6:,.1f} MB of {part.total / 1e6:,.1f} MB to pull"
+            f" {size_text(part.pull)} of {size_text(part.total)} to pull"
             f" ({_layers(part.layers)})"
         )
         for host in part.hosts:
             lines += host_lines(host)
         lines += body(part)
-    if diff.settings:
-        lines += ["base and settings:", *(f"  {line}" for line in diff.settings)]
     where = "only before" if name == diff.target else f"only in {diff.before}"
     lines.extend(f"{name} {arch}: {where}" for arch in diff.absent)
     return lines

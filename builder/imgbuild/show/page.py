@@ -11,6 +11,7 @@ import msgspec
 
 from imgbuild.audit.binaries import gpu_models
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun, other_digests, run_summary
@@ -145,7 +146,7 @@ def _image(
         size=target_digests.size,
         unpacked=sum(layer.unpacked for layer in target_digests.layers),
         layers=len(target_digests.layers),
-        wheels=len(locked.wheels),
+        wheels=len(installed_wheels(locked)),
         debs=len(locked.debs),
         gpu=tuple(floors.gpu) if floors else (),
         gpu_ptx=tuple(floors.gpu_ptx) if floors else (),

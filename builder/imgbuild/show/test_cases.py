@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
+from imgbuild.report import TierName
 from imgbuild.smoke.records import CASES, TIERS, RecordedRun
 from imgbuild.smoke.result import CaseMessage
 from imgbuild.system import files
+from imgbuild.system.amounts import format_count
 
 HEAD = ("GPU", "tier", "passed", "failed", "skipped", "min", "driver", "date", "in")
 NUMBERS = frozenset({2, 3, 4, 5})
 NO_GPU = "none"
+IMPORT = "import "  # how the names of cases begin that import a package
 REASON = 160  # characters of a reason, of a case that was skipped
 
 
@@ -75,11 +78,15 @@ def skipped_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
 
 
 def passed_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """Yield a line with the names of the passed cases of each run, if they are recorded."""
+    """Lines with the passed cases of each run, if their names are recorded."""
     for run in sorted(runs, key=_tier):
         if run.passes:
-            on = f" on {_gpus(run)}" if run.gpu else ""
-            yield f"passed, {run.tier}{on}: {'; '.join(run.passes)}"
+            yield f"passed, {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}: {run.passed}"
+            yield f"  {'; '.join(run.passes)}"
+    tiers = {run.tier for run in runs if run.passed and not run.passes}
+    if unnamed := sorted(tiers, key=TIERS.index):
+        tests = "the record has the number of cases, not their names (see the end)"
+        yield f"passed, {', '.join(unnamed)}: {tests}"
 
 
 def skip_groups(run: RecordedRun) -> list[SkippedCases]:
@@ -88,7 +95,7 @@ def skip_groups(run: RecordedRun) -> list[SkippedCases]:
     for each in run.skips:
         known = _is_known(each)
         _, _, reason = each.message.partition("; ")  # modules and error; why it is so
-        if not (each.case.startswith("import ") and reason):
+        if not (each.case.startswith(IMPORT) and reason):
             reason = each.message
         cut = reason if known or len(reason) <= REASON else f"{reason[:REASON]}…"
         reasons.setdefault((not known, cut), []).append(each.case)
@@ -113,25 +120,32 @@ def _accepted_cases() -> tuple[_AcceptedCase, ...]:
     return msgspec.json.decode(text, type=_AcceptedFailures).cases
 
 
-def tier_descriptions(runs: Sequence[RecordedRun]) -> list[str]:
-    """Lines with the cases of each tier in `runs`."""
-    ran = sorted({run.tier for run in runs}, key=TIERS.index)
-    head = (
-        ["current cases of each tier, which run if the image has the required packages:"]
-        if ran
-        else []
-    )
-    return [*head, *(f"  {tier}: {CASES[tier]}" for tier in ran)]
+def case_names() -> dict[TierName, tuple[str, ...]]:
+    """Return the names of the current cases of each tier."""
+    text = files.data("smoke_cases.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[TierName, tuple[str, ...]])
 
 
-def failure_lines(runs: Sequence[RecordedRun]) -> list[str]:
-    """Return a line for each run with failures: the first failed case, and its message."""
-    return [
-        f"first failure of {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}:"
-        f" {run.first.case}: {run.first.message}"
-        for run in sorted(runs, key=_tier)
-        if run.first is not None
-    ]
+def tier_descriptions(tiers: Collection[TierName]) -> Iterator[str]:
+    """Lines with the cases of each tier in `tiers`."""
+    names = case_names()
+    if tiers:
+        yield "current cases of each tier, which run if the image has the required packages:"
+    for tier in sorted(tiers, key=TIERS.index):
+        yield f"  {tier}: {CASES[tier]}"
+        yield f"    {'; '.join(names[tier])}"
+
+
+def failure_lines(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """Lines with the failed cases of each run and their messages."""
+    for run in sorted(runs, key=_tier):
+        if run.first is None:
+            continue
+        where = f"{run.tier}{f' on {_gpus(run)}' if run.gpu else ''}"
+        yield f"first failure of {where}: {run.first.case}: {run.first.message}"
+        yield from (f"  also failed: {each.case}: {each.message}" for each in run.further)
+        if unnamed := run.failed - 1 - len(run.further):
+            yield f"  and {format_count(unnamed, 'more case')}, without a name in the record"
 
 
 def _tier(run: RecordedRun) -> int:

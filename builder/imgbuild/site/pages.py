@@ -24,7 +24,6 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.diagnose import codes
 from imgbuild.learn.recorded import RecordedRefusal
-from imgbuild.report import TierName
 from imgbuild.show import table, test_cases
 from imgbuild.show.lock_changes import VersionChange
 from imgbuild.show.page import PageImage, image_gpus
@@ -34,7 +33,7 @@ from imgbuild.site.grid import gpu_results, target_state
 from imgbuild.site.history import DigestChange, SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import CASES, run_summary
-from imgbuild.system import files, yaml_data
+from imgbuild.system import files
 from imgbuild.system.amounts import size_text
 from imgbuild.system.control_characters import escape_control
 from imgbuild.values import Arch, Bytes, Digest
@@ -205,8 +204,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    cases = yaml_data.load_yaml_data(TEMPLATES / "cases.yaml", dict[TierName, tuple[str, ...]])
-    tiers = [(tier, text, cases[tier]) for tier, text in CASES.items()]
+    names = test_cases.case_names()
+    tiers = [(tier, text, names[tier]) for tier, text in CASES.items()]
     environment.globals |= {"tiers": tiers, "shown_changes": SHOWN_ITEMS}
     return environment
 

@@ -88,8 +88,8 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     skipped: CaseCount
     first: FirstFailure | None = None
     further: tuple[CaseMessage, ...] = ()
-    skips: tuple[CaseMessage, ...] = ()
     passes: tuple[str, ...] = ()
+    skips: tuple[CaseMessage, ...] = ()
     notes: tuple[str, ...] = ()
     through: str
     sif: Digest | None = None

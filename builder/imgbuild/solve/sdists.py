@@ -33,6 +33,7 @@ from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
 from imgbuild.matrix.model import Sdist
 from imgbuild.solve import git_tree, sdist_wheel, uv
 from imgbuild.solve.refusal import resolver_lines
+from imgbuild.system.amounts import format_count, size_text
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import WheelTags
 
@@ -238,6 +239,15 @@ class SdistWheels:
             FileRequest(locked=wheel, urls=partial(_single_url, urls[wheel.sha256]))
             for wheel in requires
         ]
+        missing = [want.locked for want in wants if want.stored(self._store) is None]
+        if missing:
+            largest = max(missing, key=lambda locked: locked.size)
+            size = size_text(sum(locked.size for locked in missing))
+            self._context.reporter.info(
+                f"{recipe.package} {recipe.version} is built, because the index has no wheel of it:"
+                f" {format_count(len(missing), 'build requirement')} to download, {size}; the"
+                f" largest is {largest.file.partition('-')[0]}"
+            )
         fetch_all(
             wants, self._context, title=f"fetching the build requirements of {recipe.package}"
         )

@@ -212,7 +212,7 @@ class _NewerLookup:
         if package in self._set.kept:
             return True
         wanted = self._set.wanted.get(package)
-        return wanted is not None and exact_version(SpecifierSet(wanted.spec)) is not None
+        return wanted is not None and exact_version(wanted.spec) is not None
 
     def _read_requirements(
         self,

@@ -127,6 +127,14 @@ def test_catalogue_target_can_be_used_in_a_project(
     assert inside.stdout == outside.stdout != ""
 
 
+def test_init_with_extends_writes_the_architecture_that_is_given(
+    imgbuild: Command, tmp_path: Path
+) -> None:
+    assert imgbuild("init", "ours", "--extends", TARGET, "--arch", "arm64").status == 2
+    assert imgbuild("init", "ours", "--extends", "cu130-vllm", "--arch", "arm64").status == 0
+    assert "    arch: [arm64]\n" in (tmp_path / "matrix.yaml").read_text()
+
+
 def test_catalogue_targets_can_be_compared_in_a_project(imgbuild: Command) -> None:
     assert imgbuild("init").status == 0
     done = imgbuild("diff", TARGET, "cu126-vllm")

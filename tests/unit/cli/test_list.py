@@ -88,6 +88,12 @@ def test_targets_are_filtered_by_the_date_of_their_packages() -> None:
         CliRunner().invoke(app, ["list", "--as-of", "20"], catch_exceptions=False)
 
 
+@pytest.mark.parametrize("filter_words", [("--tested", ""), ("--cuda", " "), ("--python", "")])
+def test_empty_filter_is_refused(filter_words: tuple[str, str]) -> None:
+    with pytest.raises(InputError, match=f"^{filter_words[0]}"):
+        CliRunner().invoke(app, ["list", *filter_words], catch_exceptions=False)
+
+
 def test_gpus_of_tests_are_named_if_no_target_was_tested_on_a_gpu() -> None:
     words = ["list", "--tested", "A100", "--matrix", str(ROOT / "matrix.yaml")]
     with pytest.raises(NothingSelected, match=r"--tested A100: tests passed only on .*, H200"):

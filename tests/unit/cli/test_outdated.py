@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from imgbuild.cli import _outdated_report, _output
@@ -113,6 +114,7 @@ REPORT = OutdatedReport(
     arch=(Arch.X86_64, Arch.ARM64),
     python="3.11.2",
     cuda="12.4",
+    as_of="2026-09-27",
     looked_up=30,
     unlisted=150,
     packages=(
@@ -162,20 +164,23 @@ def test_table_of_outdated_has_all_kinds_of_rows() -> None:
     lines = _outdated_report.report_lines(REPORT, whole=False)
     text = "\n".join(" ".join(line.split()) for line in lines)
     assert (
-        "vllm 0.8.5 0.9.0 0.33.0 0.33.0 requires torch==2.14.0, not 2.6.0; second; 1 more;" in text
+        "vllm 0.8.5 0.9.0 0.33.0\n0.33.0 requires torch==2.14.0, not 2.6.0; second; 1 more;" in text
+    )
+    assert (
+        "only files that were uploaded before 2026-09-27 (its as_of); a lock with a later" in text
     )
     assert "0.9.0 also changes x, y and 2 more" in text
-    assert "\na 1.0 2.0 2.0 pinned in the matrix\n" in text
+    assert "\na 1.0 2.0 2.0\npinned in the matrix\n" in text
     assert "note on a 1.0: vllm 0.8.5 does not load models with a 2.0" in text
     assert text.endswith("150 other packages of cu124-vllm; to list them, add --packages")
-    assert "broken 1 - - not checked: 404" in text
-    assert "lib7 1-1 1-2 1-2 security update of Debian (2026-11-26)" in text
+    assert "broken 1 - -\nnot checked: 404" in text
+    assert "lib7 1-1 1-2 1-2\nsecurity update of Debian (2026-11-26)" in text
     assert "lib8" not in text
     assert (
-        "base debian-12 - - - and 2 security updates and 1 other; to list them, add --packages"
+        "base debian-12 - - -\nand 2 security updates and 1 other; to list them, add --packages"
         in text
     )
-    assert "advisories - - - vulnerabilities are unknown: no connection" in text
+    assert "advisories - - -\nvulnerabilities are unknown: no connection" in text
     assert "imgbuild update cu124-vllm --axis base" in text
     assert "vllm 0.33.0: cannot be solved\ntorch is pinned" in text
     assert "peft 0.20: can be solved, with torch 2.6.0 -> 2.7.0\naudit: no error" in text
@@ -188,11 +193,9 @@ def test_table_of_outdated_has_all_kinds_of_rows() -> None:
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_table_of_outdated_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(_output, "terminal_width", lambda: width)
-    monkeypatch.setattr(_outdated_report, "terminal_width", lambda: width)
     lines = _outdated_report.report_lines(REPORT, whole=True)
     assert max(map(len, lines)) <= width
-    below = any(line.startswith("  0.33.0 requires") for line in lines)
-    assert below is (width < _outdated_report.WIDE_TERMINAL)
+    assert any(line.startswith("  0.33.0 requires") for line in lines)
 
 
 def test_table_of_outdated_ends_with_newer_targets_and_retirement_reason() -> None:
@@ -209,7 +212,13 @@ def test_table_of_outdated_ends_with_newer_targets_and_retirement_reason() -> No
         retired="cu130-new takes its place",
         targets=(newer_target,),
     )
-    assert _outdated_report.report_lines(report, whole=False)[-2:] == [
+    assert _outdated_report.report_lines(report, whole=False)[-3:] == [
         "old is retired: cu130-new takes its place",
         "newer target: cu130-new has vllm 0.33.0 (CUDA 13.0, driver 580.65.06 or newer)",
+        (
+            "to compare, run: imgbuild diff old cu130-new; to move a project to it, run: "
+            "imgbuild update --to cu130-new"
+        ),
     ]
+    none = msgspec.structs.replace(report, retired="", targets=())
+    assert _outdated_report.report_lines(none, whole=False)[-1].startswith("newer target: none")

@@ -209,3 +209,19 @@ def test_learned_constraints_apply_to_added_packages() -> None:
     assert old.learned_requirements("fast", "1.0") == []
     assert [*map(str, old.learned_requirements("kernels", "0.4"))] == ["torch!=2.6.0"]
     assert new.learned_requirements("kernels", "0.4") == []
+
+
+def test_old_pin_of_an_added_package_prefers_targets_of_its_time() -> None:
+    versions = {"torch": "2.6.0"}
+    old = facts("old", as_of="2025-06-20", versions=versions)
+    dated = facts("dated", as_of="2025-06-01", versions={**versions, "peft": "0.15.0"})
+    new = facts("new", as_of="2026-11-25", versions=versions)
+    later = facts("later", as_of="2026-11-01", versions={**versions, "peft": "0.21.0"})
+    targets = [old, dated, new, later]
+
+    def lacking(*texts: str) -> list[str]:
+        return [name for name in names(ranked(targets, *texts)) if name in ("old", "new")]
+
+    assert lacking("torch", "peft ==0.13.0") == ["old", "new"]
+    assert lacking("torch", "peft ==0.21.0") == ["new", "old"]
+    assert lacking("torch", "peft >=0.13") == ["new", "old"]

@@ -125,6 +125,13 @@ def near(facts, demands, cuda, check=read_all, retained=()):
     ).find_suggestions(cuda)
 
 
+def test_exact_version_outside_of_its_other_bounds_is_named(ask):
+    for package, spec in (("torch", "==2.5.0,<2.4"), ("trl", "==1.0,>=1.1")):
+        facts, demands = ask((package, spec))
+        reasons = refused(facts, demands, None).reasons
+        assert reasons[-1] == f"no version of {package} satisfies {spec}"
+
+
 def test_compatible_requested_packages_have_no_conflict(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", ""), ("torch", ">=2.6"))
     assert conflict.find_conflict(facts, demands, "12.4") is None
@@ -429,8 +436,3 @@ def test_the_newest_version_without_a_conflict_is_requested(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     fitting = {"vllm": "0.8", "torch": "2.6.0", "rl": "0.4"}
     assert behind.floor_constraints(facts, demands, fitting, "12.4", "2.6.0") == ()
-
-
-def test_specifier_of_one_exact_version_is_distinguished_from_others():
-    exact = {"==2.6.0": "2.6.0", "== 2.6.0": "2.6.0", "===2.6.0": None, "==2.*": None, "<3": None}
-    assert {spec: conflict._exact_version(spec) for spec in exact} == exact

@@ -43,7 +43,7 @@ def test_smoke_run_on_another_machine_is_recorded_and_shown(
     assert run == records.RecordedRun(
         started="2026-11-21T14:48:17Z", arch=Arch.X86_64, tier="gpu", result="pass",
         digest=image.manifest, config=image.config, gpu=("NVIDIA H200",), driver="580.159.04",
-        versions={
+        passes=(PASSED.name,), versions={
             name: sample.lock.arch[Arch.X86_64].versions[name] for name in ("torch", "vllm", "trl")
         }, seconds=373.7, passed=1, failed=0, skipped=1,
         skips=(result.CaseMessage(case=SKIPPED.name, message=SKIPPED.message),),
@@ -81,8 +81,8 @@ def test_notes_of_a_smoke_case_are_recorded_and_shown(
 
 def test_failed_smoke_run_is_recorded_with_cause(sample: SampleProject, imgbuild: Command) -> None:
     answer_file(sample)
-    second = msgspec.structs.replace(FAILED, name="vllm serve", message="no answer")
-    answer_file(sample, PASSED, FAILED, second, name="later.json", started="2026-11-22T00:00:00Z")
+    other = msgspec.structs.replace(FAILED, name="trl sft", message="RuntimeError: no model")
+    answer_file(sample, PASSED, FAILED, other, name="later.json", started="2026-11-22T00:00:00Z")
     answer = inprocess_project.read_json(
         imgbuild("smoke", "--import", "later.json", "--import", "gpu.json", "--json")
     )
@@ -90,9 +90,10 @@ def test_failed_smoke_run_is_recorded_with_cause(sample: SampleProject, imgbuild
     good, bad = recorded_runs(sample)
     assert (good.good, bad.good) == (True, False)
     assert bad.first == result.FirstFailure(case="nccl", message="RuntimeError: no peers")
-    assert bad.further == (result.CaseMessage(case="vllm serve", message="no answer"),)
-    shown = imgbuild("show", TARGET, "--tests").stdout
-    assert f"passed, gpu on H200: {PASSED.name}" in " ".join(shown.split())
+    assert bad.further == (result.CaseMessage(case=other.name, message=other.message),)
+    text = imgbuild("show", TARGET, "--tests").stdout
+    assert "  also failed: trl sft: RuntimeError: no model" in text
+    assert f"passed, gpu on H200: 1\n  {PASSED.name}\n" in text
     (row,) = inprocess_project.read_json(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["tested"] == (
         "gpu failed on NVIDIA H200, driver 580.159.04, 2026-11-22"

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import yaml
 
+from imgbuild.show import test_cases
 from imgbuild.system import files
 from tests.support.smoke_scripts import SCRIPTS, smoke_module
 
@@ -26,10 +26,13 @@ def test_documentation_lists_every_smoke_case(monkeypatch):
         assert not [case.name for case in cases if case.name not in mine], tier
 
 
-def test_site_lists_every_smoke_case(monkeypatch):
+def test_show_lists_the_name_of_every_smoke_case(monkeypatch, golden):
     tiers = smoke_module("smoke_tiers", monkeypatch).TIERS
-    listed = yaml.safe_load(files.data("site/cases.yaml").read_text("utf-8"))
-    assert listed == {tier: [case.name for case in cases] for tier, cases in tiers.items()}
+    names = {tier: [case.name for case in cases] for tier, cases in tiers.items()}
+    path = files.data("smoke_cases.json")
+    golden(path, json.dumps(names, indent=1) + "\n")
+    shown = " ".join(test_cases.tier_descriptions(tiers))
+    assert not [name for cases in names.values() for name in cases if name not in shown]
 
 
 def test_settings_ignored_by_verl_are_detected(monkeypatch):

@@ -26,7 +26,7 @@ from packaging.version import InvalidVersion, Version
 from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.errors import InputError, InputProblem
 from imgbuild.project import requirement_lines
-from imgbuild.project.model import DeclaredIndex, FilePlace
+from imgbuild.project.model import DeclaredIndex, FilePlace, exact_version
 from imgbuild.report import UncheckedPart
 from imgbuild.system import boundary
 from imgbuild.system.syntax import parse_requirement
@@ -196,7 +196,8 @@ class _RequirementReader:
                 self.unread.append(unread)
                 return
         else:
-            pin = _exact_pin(requirement)
+            version = exact_version(requirement.specifier)
+            pin = None if version is None else Pin(version=version)
         entry = _PlacedRequirement(line=line, requirement=requirement, pin=pin)
         self._entries.setdefault(normalize_package(requirement.name), []).append(entry)
 
@@ -283,19 +284,6 @@ def _url_pin(requirement: Requirement) -> Pin | None:
     with contextlib.suppress(InvalidSdistFilename):
         return Pin(version=str(parse_sdist_filename(file)[1]), url=url)
     return None
-
-
-def _exact_pin(requirement: Requirement) -> Pin | None:
-    """Return the pin of a requirement, or None if it allows several versions."""
-    exact = [
-        clause.version
-        for clause in requirement.specifier
-        if clause.operator in ("==", "===") and not clause.version.endswith(".*")
-    ]
-    if len(exact) != 1:
-        return None
-    Version(exact[0])
-    return Pin(version=exact[0])
 
 
 def _pins_agree(first: _PlacedRequirement, other: _PlacedRequirement) -> bool:
