@@ -70,7 +70,7 @@ def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
     ):
         return []  # a class body sees its own names first
     while scope:
-        scoped = [line for line in table.scoped.get(scope, ()) if line.bound == name]
+        scoped = table.scoped.get(scope, {}).get(name)
         if scoped:
             return [*scoped]
         scope = scope.rpartition(".")[0]

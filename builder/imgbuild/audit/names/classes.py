@@ -307,9 +307,7 @@ def _first_definition(modules: Modules, facts: ModuleFacts, name: str, scope: st
         ):
             scope = scope.rpartition(".")[0]  # functions do not see the names of their class
             continue
-        targets = {
-            import_target(line) for line in table.scoped.get(scope, ()) if line.bound == name
-        }
+        targets = {import_target(line) for line in table.scoped.get(scope, {}).get(name, ())}
         if len(targets) > 1:
             return LookupResult(state="unknown")  # of which branch is not known
         for module, other in targets:
@@ -369,7 +367,7 @@ def _names_in_class(home: ModuleFacts, definition: Class) -> frozenset[str]:
 
 
 def _imported_names(home: ModuleFacts, definition: Class) -> Iterable[str]:
-    return [line.bound for line in module_index(home).scoped.get(definition.name, ())]
+    return module_index(home).scoped.get(definition.name, {})
 
 
 def class_ancestors(

@@ -75,7 +75,7 @@ class NameIndex:
         self.top: dict[str, list[Entry]] = {}
         self.members: dict[str, list[Function | Class]] = {}
         self.stars: list[Import] = []
-        self.scoped: dict[str, list[Import]] = {}
+        self.scoped: dict[str, dict[str, list[Import]]] = {}  # by scope and bound name
         # Name and scope of a use → the module and name that it imports; of `checks.standard`.
         self.origins: dict[tuple[str, str], tuple[str, str] | None] = {}
         # The names in each class, by its identity; of `classes`.
@@ -91,7 +91,7 @@ class NameIndex:
             self.top.setdefault(assigned.name, []).append(assigned)
         for line in facts.imports:
             if line.scope:
-                self.scoped.setdefault(line.scope, []).append(line)
+                self.scoped.setdefault(line.scope, {}).setdefault(line.bound, []).append(line)
             elif line.name == "*":
                 self.stars.append(line)
             else:
