@@ -11,6 +11,7 @@ from imgbuild import codec
 from imgbuild.audit.code import kinds
 from imgbuild.audit.code.model import CodeFinding
 from imgbuild.report import Finding, Report, Severity
+from imgbuild.system.control_characters import escape_control
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
@@ -23,7 +24,7 @@ def findings_text(reports: Sequence[Report], form: str, *, notes: bool) -> str:
     """Write findings in the format `form`, "sarif" or "github", with notes if `notes` is set."""
     if form == "sarif":
         return codec.encode(sarif_document(reports, notes=notes)).decode()
-    return "\n".join(workflow_commands(reports, notes=notes))
+    return escape_control("\n".join(workflow_commands(reports, notes=notes)))
 
 
 def _shown_findings(reports: Iterable[Report], *, notes: bool) -> Iterator[tuple[Report, Finding]]:

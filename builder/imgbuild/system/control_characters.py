@@ -17,6 +17,7 @@ FORMATS = (
     r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
 )
 _HIDDEN = re.compile(rf"(?![\t\n])[{CONTROLS}{FORMATS}]")
+_HIDDEN_IN_PATHS = re.compile(rf"[{CONTROLS}{FORMATS}]")
 
 
 def escape_control(text: str) -> str:
@@ -47,5 +48,10 @@ def ascii_controls(document: str) -> str:
 
 
 def shown_path(text: str) -> str:
-    """Return a path for display, with escapes for bytes that are not valid UTF-8."""
-    return os.fsencode(text).decode("utf-8", "backslashreplace")
+    """Return a path for display in a line.
+
+    Control characters, also tab and newline, format characters and bytes that are not valid UTF-8
+    are escaped.
+    """
+    valid = os.fsencode(text).decode("utf-8", "backslashreplace")
+    return _HIDDEN_IN_PATHS.sub(_escape_match, valid)

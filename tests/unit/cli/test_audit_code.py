@@ -209,6 +209,18 @@ def test_github_format_has_a_workflow_command_for_each_finding(
     ]
 
 
+@pytest.mark.parametrize("form", ["text", "github"])
+def test_control_characters_in_file_names_are_escaped(
+    form: str, imgbuild: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "red\x1b[31m\n::error::.py").write_text("from trl import Gone\n")
+    lines = imgbuild("audit", TARGET, "--code", str(tmp_path), "--output-format", form)
+    named = [line for line in lines.stdout.splitlines() if "red" in line]
+    assert len(named) == 1
+    assert "red\\x1b[31m\\x0a" in named[0]
+    assert "\x1b" not in lines.stdout
+
+
 def test_junit_has_a_failed_case_for_code(imgbuild: Command, tmp_path: Path) -> None:
     imgbuild("audit", TARGET, "--code", "train.py", "--junit", "report.xml")
     text = (tmp_path / "report.xml").read_text()

@@ -29,7 +29,7 @@ def missing_stdlib_name(
         return None
     first, *rest = (fact.callee if isinstance(fact, Call) else fact.expression).split(".")
     origin = _origin(facts, first, fact.scope)
-    if origin is None:
+    if origin is None or stdlib_module(modules, origin[0].partition(".")[0]) is None:
         return None
     imported = [part for part in ".".join(origin).split(".") if part]
     parts = [*imported, *rest]
@@ -70,7 +70,7 @@ def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
     ):
         return []  # a class body sees its own names first
     while scope:
-        scoped = [line for line in table.scoped.get(scope, ()) if line.bound == name]
+        scoped = table.scoped.get(scope, {}).get(name)
         if scoped:
             return [*scoped]
         scope = scope.rpartition(".")[0]

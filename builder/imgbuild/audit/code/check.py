@@ -101,18 +101,27 @@ def _run_all_checks(
         *launches.check_launches(sources, texts),
         *option_packages.check_option_packages(sources, texts, facts.summaries),
     ]
-    lines = {text.file: text for text in (*texts, *(text for fork in forks for text in fork.texts))}
-    shown = [each for each in findings if not _is_accepted(each, lines[each.file])]
+    by_file = {
+        text.file: text for text in (*texts, *(text for fork in forks for text in fork.texts))
+    }
+    found: dict[str, list[CodeFinding]] = {}
+    for each in findings:
+        found.setdefault(each.file, []).append(each)
+    shown = [each for file, group in found.items() for each in _unaccepted(group, by_file[file])]
     shown.sort(key=lambda each: (each.file, each.cell, each.line, each.column))
     return CheckedCode(findings=tuple(shown), absent=tuple(sorted(sources.absent)))
 
 
-def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
-    """Whether the line ends with `# noqa: CODE`, as in linters."""
+def _unaccepted(findings: Sequence[CodeFinding], text: CodeText) -> list[CodeFinding]:
+    """Return the findings in a file whose lines do not end with `# noqa: CODE`, as in linters."""
+    lines = text.source.splitlines() if _NOQA.search(text.source) is not None else []
+    return [each for each in findings if not _is_accepted(each, text, lines)]
+
+
+def _is_accepted(finding: CodeFinding, text: CodeText, lines: Sequence[bytes]) -> bool:
     first = text.cells[finding.cell - 1] - 1 if finding.cell else 0
-    lines = text.source.splitlines()[first:]
-    line = lines[finding.line - 1] if finding.line <= len(lines) else b""
-    accepted = _NOQA.search(line)
+    number = first + finding.line
+    accepted = _NOQA.search(lines[number - 1]) if number <= len(lines) else None
     return accepted is not None and finding.code.encode() in _CODE.findall(accepted[1])
 
 

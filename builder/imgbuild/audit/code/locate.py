@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import ast
+import re
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from imgbuild.audit.code.code_set import CODE, CodeSet
@@ -14,6 +16,12 @@ from imgbuild.audit.code.replaced import unused_lines
 from imgbuild.audit.source.tree import walk_tree
 from imgbuild.report import ConflictRelation, Evidence
 from imgbuild.system.syntax import parse_source
+
+_BLOCKS = frozenset(("body", "orelse", "finalbody"))
+_ASSIGNED = re.compile(rb"\.(\w+)\s*=(?!=)")
+_IN_ATTR_CALL = re.compile(rb"attr\([^\n]([^\n]*)")  # hasattr, setattr
+_QUOTED = re.compile(rb"[\"'](\w+)(?=[\"'])")
+_QUOTED_ROOT = re.compile(rb"[\"'](\w+)(?=[.\"'])")
 
 
 class CodeTree:
@@ -43,10 +51,9 @@ class CodeTree:
         """Yield the nodes that start on a line, outer ones first."""
         waiting: deque[ast.AST] = deque([self._tree])
         while waiting:
-            for node in ast.iter_child_nodes(waiting.popleft()):
-                decorators = getattr(node, "decorator_list", ())  # on lines before the node's
+            for node in _children_around(waiting.popleft(), line):
                 start = getattr(node, "lineno", 0)
-                first = decorators[0].lineno if decorators else start
+                first = _first_line(node)
                 if not start or first <= line <= (getattr(node, "end_lineno", 0) or start):
                     waiting.append(node)
                     if start == line:
@@ -74,11 +81,18 @@ class CodeTree:
             if isinstance(node, kinds) and not (isinstance(node, ast.If) and _is_main(node.test))
         ]
 
+    @cached_property
+    def _conditional_lines(self) -> frozenset[int]:
+        lines: set[int] = set()
+        end = 0
+        for first, last in sorted(self._conditional_blocks):
+            lines.update(range(max(first, end + 1), last + 1))
+            end = max(end, last)
+        return frozenset(lines)
+
     def always_runs(self, line: int) -> bool:
         """Whether a line runs whenever the file runs."""
-        return self._is_import(line) or not any(
-            first <= line <= last for first, last in self._conditional_blocks
-        )
+        return self._is_import(line) or line not in self._conditional_lines
 
     @cached_property
     def _tests(self) -> list[tuple[ast.If, frozenset[str]]]:
@@ -110,7 +124,8 @@ class CodeTree:
 
     def _definition(self, line: int) -> str:
         """Return the top-level function or class that contains a line, or "" if none does."""
-        around = (each for each in self._tree.body if each.lineno <= line <= (each.end_lineno or 0))
+        body = self._tree.body
+        around = (each for each in _around(body, line) if each.lineno <= line)
         return getattr(next(around, None), "name", "")
 
     @cached_property
@@ -138,13 +153,18 @@ class CodeTree:
         }
         if not around:
             return False
+        return not around.isdisjoint(self._user_names)
+
+    @cached_property
+    def _user_names(self) -> frozenset[str]:
+        """The functions of the file, and the names that it imports from other files of the user."""
         names = {node.name for node in self._functions if isinstance(node, ast.FunctionDef)}
         for node in self._all_statements:
             if isinstance(node, ast.ImportFrom) and (
                 node.level or self._is_user(node.module or "")
             ):
                 names.update(alias.asname or alias.name for alias in node.names)
-        return not around.isdisjoint(names)
+        return frozenset(names)
 
     def _is_user(self, module: str) -> bool:
         return self._code.owner(module) == CODE
@@ -156,6 +176,32 @@ class CodeTree:
             function.lineno < node.lineno < line <= (function.end_lineno or 0)
             for function in self._functions
         )
+
+    @cached_property
+    def _assigned_attributes(self) -> frozenset[bytes]:
+        """The attributes that the file assigns or tests."""
+        source = self._text.source
+        calls = (_QUOTED.findall(rest) for rest in _IN_ATTR_CALL.findall(source))
+        return frozenset((*_ASSIGNED.findall(source), *(name for names in calls for name in names)))
+
+    @cached_property
+    def _registered_roots(self) -> frozenset[bytes]:
+        source = self._text.source
+        return frozenset(_QUOTED_ROOT.findall(source) if b"sys.modules" in source else ())
+
+    def is_replaced(self, evidence: Evidence) -> bool:
+        """Whether a file replaces modules of the package, or assigns or tests the attribute."""
+        root, _, name = evidence.subject.replace(":", ".").partition(".")
+        last = name.rpartition(".")[2].encode()
+        is_attribute = evidence.relation is ConflictRelation.ATTRIBUTE
+        return root.encode() in self._registered_roots or (
+            is_attribute and last in self._assigned_attributes
+        )
+
+    @cached_property
+    def changes_search_path(self) -> bool:
+        """Whether the file uses an attribute of `sys.path`."""
+        return b"sys.path." in self._text.source
 
     def place(self, evidence: Evidence) -> tuple[int, int]:
         """Return the line and column of the subject of `evidence`, counted from 1.
@@ -184,6 +230,29 @@ class CodeTree:
                 prefix = line[: match.col_offset].decode(errors="replace")
                 return match.lineno, len(prefix) + 1
         return evidence.line, 1
+
+
+def _first_line(node: ast.AST) -> int:
+    """Return the first line of a node or its decorators, which precede it. 0: it has no lines."""
+    decorators = getattr(node, "decorator_list", ())
+    return decorators[0].lineno if decorators else getattr(node, "lineno", 0)
+
+
+def _around(body: Sequence[ast.stmt], line: int) -> Sequence[ast.stmt]:
+    """Return the statements of a block that extend over a line."""
+    first = bisect_left(body, line, key=lambda each: each.end_lineno or each.lineno)
+    return body[first : bisect_right(body, line, first, key=_first_line)]
+
+
+def _children_around(node: ast.AST, line: int) -> Iterator[ast.AST]:
+    """Yield the children of a node, without statements that do not extend over a line."""
+    for name in node._fields:
+        part = getattr(node, name, None)
+        if isinstance(part, ast.AST):
+            yield part
+        elif isinstance(part, list):
+            children = _around(part, line) if name in _BLOCKS else part
+            yield from (child for child in children if isinstance(child, ast.AST))
 
 
 def _is_main(test: ast.expr) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import msgspec
 
 from imgbuild.report import Finding, Report, Severity
@@ -56,7 +58,7 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
 
         Cells count from 1. The cell is 0 if the file is not a notebook.
         """
-        cell = sum(first <= line for first in self.cells)
+        cell = bisect_right(self.cells, line)
         return cell, line - self.cells[cell - 1] + 1 if cell else line
 
     def finding(

@@ -219,6 +219,11 @@ def _assigned_function_findings(
             )
 
 
+@lru_cache(maxsize=1)
+def _lines(source: bytes) -> list[str]:
+    return source.decode(errors="replace").splitlines()
+
+
 def _finding(
     text: CodeText,
     function: Function,
@@ -227,7 +232,7 @@ def _finding(
     message: str,
     remedy: str = "",
 ) -> CodeFinding:
-    lines = text.source.decode(errors="replace").splitlines()
+    lines = _lines(text.source)
     definition = lines[function.line - 1] if function.line <= len(lines) else ""
     column = len(definition) - len(definition.lstrip()) + 1
     return text.finding(

@@ -270,26 +270,15 @@ def _severity(finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTr
     if evidence.relation is ConflictRelation.PACKAGE:
         if _DEVELOPMENT.search(text.file):
             return Severity.NOTE
-        if b"sys.path." in text.source or not tree.always_runs(evidence.line):
+        if tree.changes_search_path or not tree.always_runs(evidence.line):
             return Severity.WARNING
     if (
         tree.may_be_guarded(evidence.line)
         or tree.is_unused(evidence.line)
-        or _is_replaced(evidence, text.source)
+        or tree.is_replaced(evidence)
     ):
         return Severity.WARNING
     return Severity.ERROR
-
-
-def _is_replaced(evidence: Evidence, source: bytes) -> bool:
-    """Whether a file replaces modules of the package, or assigns or tests the attribute."""
-    root, _, name = evidence.subject.replace(":", ".").partition(".")
-    if b"sys.modules" in source and re.search(rb"[\"']%s[.\"']" % root.encode(), source):
-        return True
-    last = re.escape(name.rpartition(".")[2]).encode()
-    return evidence.relation is ConflictRelation.ATTRIBUTE and bool(
-        re.search(rb"\.%b\s*=(?!=)|attr\([^\n]+[\"']%b[\"']" % (last, last), source)
-    )
 
 
 def _finding(

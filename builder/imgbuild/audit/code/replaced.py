@@ -11,7 +11,6 @@ from imgbuild.audit.code.code_set import CodeSet
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.main_path.guards import judge_guards
 from imgbuild.audit.source.module import read_module
-from imgbuild.system.syntax import parse_source
 
 # A part of all conditions that the audit may recognize as false, or as being about packages.
 _CONDITION = re.compile(rb"version|has|avail|find_spec|support|signature|except", re.IGNORECASE)
@@ -27,10 +26,9 @@ def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
     """
     if _CONDITION.search(text.source) is None:
         return ()
-    tree = parse_source(text.source)
-    defined = {node.name: node for node in tree.body if isinstance(node, Definition)}
+    defined: dict[str, Definition] = {}
     uses: dict[str, list[str]] = {}  # name → the names around its uses that run
-    for name, scope, runs in _uses(code, text, tree, frozenset(defined)):
+    for name, scope, runs in _uses(code, text, defined):
         around = scope.partition(".")[0]
         if around != name:
             uses.setdefault(name, []).extend([around] if runs else [])
@@ -45,16 +43,23 @@ def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
 
 
 def _uses(
-    code: CodeSet, text: CodeText, tree: ast.Module, names: frozenset[str]
+    code: CodeSet, text: CodeText, defined: dict[str, Definition]
 ) -> Sequence[tuple[str, str, bool]]:
-    """Return the uses of some names: name, scope, and whether the code certainly runs.
+    """Return the uses of top-level definitions: name, scope, and whether the code certainly runs.
 
-    Each use is changed to a call, because the source reader finds conditions of calls.
+    The definitions are added to `defined`. Each use is changed to a call, because the source reader
+    finds conditions of calls.
     """
-    called = ast.unparse(ast.fix_missing_locations(_CallReplacer(names).visit(tree))).encode()
-    facts = read_module(called, text.module, text.file, package=text.package)
+
+    def _call_definitions(tree: ast.Module) -> None:
+        defined.update({node.name: node for node in tree.body if isinstance(node, Definition)})
+        _CallReplacer(frozenset(defined)).visit(tree)
+
+    facts = read_module(
+        text.source, text.module, text.file, package=text.package, look=_call_definitions
+    )
     courses = [
-        (call, judge_guards(code, call.guards)) for call in facts.calls if call.callee in names
+        (call, judge_guards(code, call.guards)) for call in facts.calls if call.callee in defined
     ]
     return [(call.callee, call.scope, course.runs and course.clear) for call, course in courses]
 
@@ -68,5 +73,5 @@ class _CallReplacer(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Replace a use by a call."""
         if node.id in self._names and isinstance(node.ctx, ast.Load):
-            return ast.Call(func=node, args=[], keywords=[])
+            return ast.copy_location(ast.Call(func=node, args=[], keywords=[]), node)
         return node

@@ -21,6 +21,7 @@ class PackageSources:
         self.absent: set[str] = set()
         self._unread = unread
         self._names: dict[str, frozenset[str] | None] = {}
+        self._variables: dict[tuple[str, str], frozenset[str]] = {}
 
     def variables(self, package: str, prefix: str) -> frozenset[str] | None:
         """Return the names in capital letters that start with `prefix` in the sources of a package.
@@ -39,7 +40,11 @@ class PackageSources:
         names = self._names[package]
         if names is None:
             return None
-        return frozenset(name for name in names if name.startswith(prefix) and name != prefix)
+        if (package, prefix) not in self._variables:
+            self._variables[package, prefix] = frozenset(
+                name for name in names if name.startswith(prefix) and name != prefix
+            )
+        return self._variables[package, prefix]
 
     def files(self, package: str, patterns: Iterable[str]) -> Mapping[str, bytes]:
         """Return the contents of a package's Python files that match one of `patterns`, by path."""

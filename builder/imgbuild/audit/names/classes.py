@@ -307,9 +307,7 @@ def _first_definition(modules: Modules, facts: ModuleFacts, name: str, scope: st
         ):
             scope = scope.rpartition(".")[0]  # functions do not see the names of their class
             continue
-        targets = {
-            import_target(line) for line in table.scoped.get(scope, ()) if line.bound == name
-        }
+        targets = {import_target(line) for line in table.scoped.get(scope, {}).get(name, ())}
         if len(targets) > 1:
             return LookupResult(state="unknown")  # of which branch is not known
         for module, other in targets:
@@ -345,17 +343,31 @@ def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None
     entries = module_index(home).members.get(f"{definition.name}.{name}")
     if entries:
         return LookupResult(state="defined", definition=entries[-1], home=home, owner=definition)
-    if name in definition.attributes or name in definition.methods:
-        return LookupResult(state="defined", home=home, owner=definition)
-    if any(field.name == name for field in definition.fields) or name in _imported_names(
-        home, definition
-    ):
+    if name in _names_in_class(home, definition):
         return LookupResult(state="defined", home=home, owner=definition)
     return None
 
 
+def _names_in_class(home: ModuleFacts, definition: Class) -> frozenset[str]:
+    """Return the attributes, methods, fields and imported names of a class, cached."""
+    known = module_index(home).class_names
+    entry = known.get(id(definition))
+    if entry is None:
+        fields = (field.name for field in definition.fields)
+        names = frozenset(
+            (
+                *definition.attributes,
+                *definition.methods,
+                *fields,
+                *_imported_names(home, definition),
+            )
+        )
+        entry = known[id(definition)] = (definition, names)
+    return entry[1]
+
+
 def _imported_names(home: ModuleFacts, definition: Class) -> Iterable[str]:
-    return [line.bound for line in module_index(home).scoped.get(definition.name, ())]
+    return module_index(home).scoped.get(definition.name, {})
 
 
 def class_ancestors(
@@ -370,8 +382,6 @@ def class_ancestors(
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None or depth > _DEPTH:
         return [LookupResult(state="unknown")]
-    if depth:
-        return _ancestors(modules, lookup_result, definition, home, depth)
     results, key = cached_results(modules), ("ancestors", SameFacts(definition), SameFacts(home))
     kept: list[LookupResult] | None = results.get(key)
     if kept is None:

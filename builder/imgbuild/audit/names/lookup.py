@@ -75,9 +75,11 @@ class NameIndex:
         self.top: dict[str, list[Entry]] = {}
         self.members: dict[str, list[Function | Class]] = {}
         self.stars: list[Import] = []
-        self.scoped: dict[str, list[Import]] = {}
+        self.scoped: dict[str, dict[str, list[Import]]] = {}  # by scope and bound name
         # Name and scope of a use → the module and name that it imports; of `checks.standard`.
         self.origins: dict[tuple[str, str], tuple[str, str] | None] = {}
+        # The names in each class, by its identity; of `classes`.
+        self.class_names: dict[int, tuple[Class, frozenset[str]]] = {}
         defined: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
         for entry in defined:
             if isinstance(entry, Function) and _is_variant(entry):
@@ -89,7 +91,7 @@ class NameIndex:
             self.top.setdefault(assigned.name, []).append(assigned)
         for line in facts.imports:
             if line.scope:
-                self.scoped.setdefault(line.scope, []).append(line)
+                self.scoped.setdefault(line.scope, {}).setdefault(line.bound, []).append(line)
             elif line.name == "*":
                 self.stars.append(line)
             else:
@@ -134,7 +136,7 @@ class SameFacts:
 
 def _is_variant(function: Function) -> bool:
     """Return whether a function is an overload, a setter or a similar variant of another."""
-    return any(
+    return bool(function.decorators) and any(
         decorator.split("(")[0].rsplit(".", 1)[-1]
         in ("overload", "setter", "deleter", "getter", "register")
         for decorator in function.decorators
@@ -250,6 +252,9 @@ def _choose_definition(
     modules: Modules, facts: ModuleFacts, entries: list[Entry], path: tuple[str, ...]
 ) -> LookupResult:
     """Return the definition of a name with several bindings: the last one without guards."""
+    if len(entries) == 1 and not entries[0].guards:
+        only = _entry(modules, facts, entries[0], path)
+        return LookupResult(state="unknown", trace=path) if only.state == "absent" else only
     last = max((i for i, entry in enumerate(entries) if not entry.guards), default=0)
     lookup_results = [_entry(modules, facts, entry, path) for entry in entries[last:]]
     there = [
@@ -367,13 +372,10 @@ def _likely_modules(modules: Modules, facts: ModuleFacts, name: str) -> Iterator
         stars = tuple(star for star in stars if star not in first)
         if isinstance(modules, Searchable):
             modules.read_ahead(facts.module)
-            holders = list(modules.mentioning(facts.module, name))
-            stars = tuple(
-                star
-                for star in stars
-                if star.endswith("*")
-                or any(f"{holder}.".startswith(f"{star}.") for holder in holders)
-            )
+            holders = set(modules.mentioning(facts.module, name))
+            while parents := {holder.rpartition(".")[0] for holder in holders} - holders:
+                holders |= parents
+            stars = tuple(star for star in stars if star.endswith("*") or star in holders)
     yield from stars
 
 

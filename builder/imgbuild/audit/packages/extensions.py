@@ -23,7 +23,9 @@ def python_for_extension(file: str) -> str:
 
 def extension_modules(files: Iterable[str], python: str) -> dict[str, str]:
     """Map each module that Python `python` ("3.12") can import from `files` to its file."""
-    return find_modules(file for file in files if python_for_extension(file) in ("", python))
+    return find_modules(
+        file for file in files if file.endswith(".py") or python_for_extension(file) in ("", python)
+    )
 
 
 def other_builds(files: Iterable[str], modules: Container[str]) -> dict[str, list[str]]:

@@ -83,6 +83,7 @@ class PackageSet:
         self._mentions: dict[tuple[str, str], tuple[str, ...]] = {}
         self._ahead: set[str] = set()
         self._injects: dict[str, Injections] = {}
+        self._missing: dict[str, OpaqueModule | None] = {}
         self._shared: dict[str, bool] = {}
 
     @cached_property
@@ -188,7 +189,7 @@ class PackageSet:
             return stdlib.opaque_module(module, self.python) is not None
         if module in self._owners or module in self._folders:
             return True
-        opaque = self._injected_module(module)
+        opaque = self._missing_module(module)
         return None if opaque is not None else False
 
     def module(self, name: str) -> ModuleFacts | OpaqueModule | None:
@@ -206,7 +207,7 @@ class PackageSet:
             return library_wheel.module(name)
         if name in self._folders:
             return OpaqueModule(name, "namespace")
-        return self._injected_module(name)
+        return self._missing_module(name)
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules together, which is faster than one by one."""
@@ -275,6 +276,12 @@ class PackageSet:
 
     def _is_stdlib(self, module: str) -> bool:
         return module.partition(".")[0] in stdlib.stdlib_modules(self.python)
+
+    def _missing_module(self, name: str) -> OpaqueModule | None:
+        """Return the result of `_injected_module`, cached."""
+        if name not in self._missing:
+            self._missing[name] = self._injected_module(name)
+        return self._missing[name]
 
     def _injected_module(self, name: str) -> OpaqueModule | None:
         """Return an OpaqueModule if a module that no wheel contains may exist, or else None."""

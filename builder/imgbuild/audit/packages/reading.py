@@ -206,6 +206,10 @@ def find_modules(files: Iterable[str]) -> dict[str, str]:
     return modules
 
 
+# A file whose module has only ASCII letters, as most have.
+_PLAIN_FILE = re.compile(r"(?:[A-Za-z_]\w*/)*+[A-Za-z_]\w*\.py", re.ASCII)
+
+
 def _rank(file: str) -> int:
     return 0 if file.endswith("/__init__.py") else 1 if file.endswith(".so") else 2
 
@@ -219,6 +223,8 @@ def module_name(file: str) -> str | None:
     """Return the module that the wheel member `file` contains, or None."""
     if not file.endswith((".py", ".so")):  # most files of large wheels
         return None
+    if _PLAIN_FILE.fullmatch(file):
+        return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     path = installed_path(file)
     if path.endswith(".py"):
         stem = path.removesuffix(".py").removesuffix("/__init__")

@@ -40,9 +40,10 @@ from imgbuild.audit.source.versions import VersionReader, part_comparison
 DATA: Branches = ((), ())
 
 # A condition with one of these words that is not understood depends on what is installed.
-_SURROUNDINGS = re.compile(
-    r"avail|platform|version|hasattr|environ|getenv|envs\.|is_cuda|is_rocm|is_hip|is_xpu|is_npu"
-    r"|is_cpu|is_tpu|is_hpu|sys\.|find_spec|import|_AVAIL|HAS_|VERSION|greater|newer|older|at_least"
+_SURROUNDINGS = (
+    *("avail", "platform", "version", "hasattr", "environ", "getenv", "envs.", "is_cuda"),
+    *("is_rocm", "is_hip", "is_xpu", "is_npu", "is_cpu", "is_tpu", "is_hpu", "sys.", "find_spec"),
+    *("import", "_AVAIL", "HAS_", "VERSION", "greater", "newer", "older", "at_least"),
 )
 _CONDITIONS = (
     *(ast.BoolOp, ast.Call, ast.Compare, ast.IfExp, ast.Subscript, ast.UnaryOp),
@@ -105,8 +106,7 @@ class ConditionReader:
             return branches
         text = self.source.short_text(test)
         local = isinstance(test, ast.Name) and self.names.is_local(test.id)
-        about_surroundings = not local and _SURROUNDINGS.search(text)
-        if about_surroundings or self.versions.depends_on_version(test):
+        if (not local and _concerns_surroundings(text)) or self.versions.depends_on_version(test):
             return self._guards_of_result(test) or self._unknown_branches(text)
         yes, no = self._unknown_branches(text)
         says = self.versions.version_conditions(test)
@@ -213,7 +213,7 @@ class ConditionReader:
 
     def _one_branch(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
         text = self.source.short_text(test)
-        if not _SURROUNDINGS.search(text):
+        if not _concerns_surroundings(text):
             return yes, no
         unknown = self._unknown_branches(text)
         return yes or unknown[0], no or unknown[1]
@@ -373,3 +373,8 @@ class ConditionReader:
     def _guards_of_platform(self, test: ast.Compare) -> Branches | None:
         guard = platform_guard(test.left, OPERATORS.get(type(test.ops[0])), test.comparators[0])
         return self._both_branches(test, guard) if guard is not None else None
+
+
+def _concerns_surroundings(text: str) -> bool:
+    """Return whether a condition depends on what is installed. A search for each word is fast."""
+    return any(word in text for word in _SURROUNDINGS)

@@ -18,7 +18,7 @@ from imgbuild.audit.source.name_values import Guards
 from imgbuild.audit.source.scopes import NONE_TYPE, RESULT_PREFIX, LocalTypes, SourceScope
 from imgbuild.audit.source.stdlib import SUBSCRIPT, subscriptable_classes
 from imgbuild.audit.source.text import dotted_name, string_value
-from imgbuild.audit.source.tree import walk_tree
+from imgbuild.audit.source.tree import child_nodes, walk_tree
 
 # Python 3.14 evaluates annotations only on request (PEP 649).
 _EVALUATED_ANNOTATIONS = (Guard("python", "", "<3.14"),)
@@ -63,14 +63,8 @@ class ExpressionReader:
         if visitor is not None:
             visitor(self, node)
             return
-        for name in node._fields:
-            value = getattr(node, name)
-            if type(value) is list:
-                for item in value:
-                    if isinstance(item, ast.AST):
-                        self.read_expression(item)
-            elif isinstance(value, ast.expr):
-                self.read_expression(value)
+        for child in child_nodes(node):
+            self.read_expression(child)
 
     def read_under_guards(self, guards: Guards, node: ast.AST) -> None:
         """Read an expression that runs only under additional guards."""

@@ -334,18 +334,15 @@ class NameValues:
 
     def _rebound_names(self, body: Sequence[ast.AST]) -> dict[str, int]:
         """Return the names with known values that `body` rebinds, with the number of bindings."""
-        values = {
-            name: value for name, value in self.frame.values.items() if value is not UNKNOWN_VALUE
-        }
-        if not values:
+        values = self.frame.values
+        if not any(name_value is not UNKNOWN_VALUE for name_value in values.values()):
             return {}
         bound = binding_sites(body, expressions=self._expressions)
         return {
-            name: len(bound[name])
-            for name, name_value in values.items()
-            if any(
-                not site.module or site.module != name_value.module for site in bound.get(name, ())
-            )
+            name: len(sites)
+            for name, sites in bound.items()
+            if values.get(name, UNKNOWN_VALUE) is not UNKNOWN_VALUE
+            and any(not site.module or site.module != values[name].module for site in sites)
         }
 
 

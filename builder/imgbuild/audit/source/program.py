@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
@@ -26,7 +27,8 @@ from imgbuild.audit.source.tree import (
 
 # The function that holds the statements of a program: see `module.read_module`.
 PROGRAM = "__main__"
-_GLOBAL = re.compile(rb"(?:^|[:;])[ \t]*global[ \t\\]", re.MULTILINE)
+_GLOBAL = re.compile(rb"global[ \t\\]")  # a search for a literal is fast
+_BEFORE_STATEMENT = re.compile(rb"(?:.*[:;])?[ \t]*")
 _INLINE_KEYWORDS = re.compile(rb"\*\*[ \t]*(?:\{|dict\b)")
 _STARRED_NAME = re.compile(rb"\*\*[ \t]*([\w\x80-\xff]+)")
 _DICTIONARY = re.compile(rb"=[ \t]*(?:[(\\]\s*)*(?:\{|dict\b)")
@@ -37,6 +39,7 @@ _CLOSURES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 # Methods of a dictionary that do not remove keys.
 _READING_METHODS = frozenset(("copy", "get", "items", "keys", "setdefault", "update", "values"))
 _ADDING_METHODS = frozenset(("setdefault", "update"))
+_MOST_KEYWORDS = 10_000  # that assignments to one dictionary may add to calls
 _REMOTE_DECORATOR = "ray.remote"
 _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
@@ -112,8 +115,7 @@ def _program(tree: ast.Module, source: bytes, *, expressions: bool) -> ast.Funct
     Statements under `if __name__ == …` are included.
     """
     body: list[ast.stmt] = []
-    may_declare = b"global" in source and _GLOBAL.search(source) is not None
-    nodes = walk_tree(tree) if may_declare else ()
+    nodes = walk_tree(tree) if _may_declare_names(source) else ()
     names = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     for node in tree.body:
         if isinstance(node, ast.If) and _names_module(node.test):
@@ -126,6 +128,15 @@ def _program(tree: ast.Module, source: bytes, *, expressions: bool) -> ast.Funct
     nothing = ast.arguments([], [], None, [], [], None, [])
     return ast.FunctionDef(
         PROGRAM, nothing, body or [ast.Pass(lineno=1, col_offset=0)], [], lineno=1, col_offset=0
+    )
+
+
+def _may_declare_names(source: bytes) -> bool:
+    """Return whether a source may have a `global` statement."""
+    starts = (match.start() for match in _GLOBAL.finditer(source))
+    return any(
+        _BEFORE_STATEMENT.fullmatch(source, source.rfind(b"\n", 0, start) + 1, start)
+        for start in starts
     )
 
 
@@ -224,6 +235,8 @@ def _expand_scope(scope: _Scope, nodes: _NameTree, *, expressions: bool) -> None
         if keys is None or "other" in others or len(sites.get(name, ())) != 1:
             continue
         later = [line for use in uses if (line := _set_key(nodes.parents, use, bound))]
+        if len(starred) * len(later) > _MOST_KEYWORDS:
+            continue
         for word in starred:
             added = [*keys, *(key for key, line in later if line < word.value.lineno)]
             _replace_keyword(nodes.parents[word], word, added, more="add" in others)
@@ -317,9 +330,9 @@ def _rename_values(
     closed = {node.id for each in names for node, inner in each if inner}
     several = {name: places for name, places in several.items() if name not in closed}
     for at, statement in enumerate(body) if several else ():
-        numbers = {name: sum(place < at for place in places) for name, places in several.items()}
         used = {node.id for node, _ in names[at]} & several.keys()
-        if any(numbers[name] > 1 or at in several[name] for name in used):
+        numbers = {name: bisect_left(several[name], at) for name in used}
+        if any(numbers[name] > 1 or _has(several[name], at) for name in used):
             if shared:
                 body[at] = copy.deepcopy(statement)
                 names[at] = list(_names(body[at]))
@@ -328,6 +341,12 @@ def _rename_values(
                 number = numbers.get(node.id, 0) + stored
                 if number > 1 and node.id in several:
                     node.id = f"{node.id}{_VERSION}{number}"
+
+
+def _has(places: Sequence[int], at: int) -> bool:
+    """Return whether sorted numbers contain `at`."""
+    found = bisect_left(places, at)
+    return found < len(places) and places[found] == at
 
 
 def _is_call(statement: ast.stmt) -> bool:

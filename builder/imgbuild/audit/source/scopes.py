@@ -49,6 +49,13 @@ _BINDING_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
 }
 if sys.version_info >= (3, 12):
     _BINDING_FIELDS[ast.TypeAlias] = ("name",)
+# The nodes with names that are not nodes.
+_NAMED = frozenset(
+    (
+        *(ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, *_FUNCTIONS, ast.ClassDef),
+        *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping),
+    )
+)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -147,9 +154,11 @@ def binding_sites(
     left: list[ast.AST] = list(body)
     while left:
         node = left.pop()
-        if isinstance(node, ast.Name):
+        if type(node) is ast.Name:
             if type(node.ctx) is not ast.Load:
                 sites.setdefault(node.id, []).append(BindingSite(node.lineno))
+        elif type(node) not in _NAMED:
+            left += inside(node)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name, site in _imported_names(node):
                 sites.setdefault(name, []).append(site)
@@ -161,7 +170,7 @@ def binding_sites(
                 definition = isinstance(node, (*_FUNCTIONS, ast.ClassDef))
                 site = BindingSite(getattr(node, "lineno", 0), definition=definition)
                 sites.setdefault(name, []).append(site)
-            left.extend(inside(node))
+            left += inside(node)
     for name in declared:
         sites.pop(name, None)
     return sites
@@ -190,8 +199,11 @@ def _name(node: ast.AST) -> str:
 
 def _binding(node: ast.AST) -> Iterable[ast.AST]:
     """Return the parts of a node that belong to the same scope, without expressions."""
+    fields = _BINDING_FIELDS.get(type(node))
+    if fields is None:
+        return ()
     parts: list[ast.AST] = []
-    for field in _BINDING_FIELDS.get(type(node), ()):
+    for field in fields:
         value = getattr(node, field, None)
         if isinstance(value, list):
             parts += value
