@@ -224,21 +224,25 @@ def _brief_version(version: str) -> str:
 
 
 def highest_record(row: TableRow, *, brief: bool = False) -> str:
-    """Describe the highest passed tier, such as "H200 2026-11" or "cpu". "failed" after a failure.
+    """Describe the highest passed tier, such as "H200 2026-11" or "cpu".
 
-    Without a test record, describes whether an image exists, or exists only for arm64.
+    A failure with several GPUs is added; after another failure returns "failed". Without a test
+    record, describes whether an image exists, or exists only for arm64.
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
         return PLANNED_STATE if brief else "not locked"
     if not runs:
         return NO_VALUE if brief or Arch.X86_64 in row.arch else f"- ({', '.join(row.arch)})"
-    if any(not run.good for run in runs):
+    failed = min((TIERS.index(run.tier) for run in runs if not run.good), default=len(TIERS))
+    passed = [run for run in runs if TIERS.index(run.tier) < failed]
+    if not passed or failed < TIERS.index("multi-gpu"):
         return "failed"
-    best = max(runs, key=lambda run: (TIERS.index(run.tier), run.started))
-    if not best.gpu:
-        return best.tier
-    return best.gpu_models if brief else f"{best.gpu_models} {best.started[:7]}"
+    best = max(passed, key=lambda run: (TIERS.index(run.tier), run.started))
+    place = best.tier
+    if best.gpu:
+        place = best.gpu_models if brief else f"{best.gpu_models} {best.started[:7]}"
+    return f"{place}, {TIERS[failed]} failed" if failed < len(TIERS) else place
 
 
 def runs_on_gpu(row: TableRow, gpu: str) -> list[RecordedRun]:
