@@ -278,6 +278,12 @@ def _companion(package: str, torch: Version | None, file: str) -> str:
     if package == "torchaudio":
         release = f"torchaudio=={torch.base_version}" if torch else "the torchaudio"
         return f"install {release}, which has the version of torch, from the same index"
+    if package in ("sgl-kernel", "sglang-kernel"):
+        return (
+            f"install {package} and torch at the versions that the sglang release pins (0.5.5:"
+            " sgl-kernel 0.3.16.post5 with torch 2.8.0): pip install sglang==VERSION in a fresh"
+            " environment"
+        )
     if package == "torch-xla":
         release = f"'torch-xla=={torch.major}.{torch.minor}.*'" if torch else "the torch-xla"
         return f"pip install {release}, which has the version of torch"

@@ -200,6 +200,9 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
             LogEvent(number=number, source="", text=text),
         )
         yield (_mark_as_consequence(reason) if _is_preceded(value, event) else reason), event
+    if (launcher := process_reasons.launcher_reason(value)) is not None:
+        reason, line = launcher
+        yield reason, LogEvent(number=line.number, source=line.source, text=line.text)
     if first is None:
         yield from _unfinished_log_reasons(value)
     elif first[1].exception not in explained:
@@ -293,7 +296,8 @@ def _event_reason(
             return sizes or _rule_reason(rule, named, user, event, value.facts)
     variable = python_reasons.variable_reason(event.text, value.facts)
     if variable is not None:
-        return variable if failed or value.script else None
+        stated = value.is_excerpt and event.text.startswith("Unknown vLLM")
+        return variable if failed or value.script or stated else None
     if exception is not None and (exception.is_warning or value.is_handled(event.number)):
         return binary_reasons.start_reason(event.text) if exception.is_warning else None
     if exception is None:

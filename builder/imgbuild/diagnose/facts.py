@@ -48,6 +48,7 @@ CAPABILITY = re.compile(
     r"(?:sm_|[Cc]ompute capability:? |CUDA capability"
     r" (?:sm_)?)(\d{1,2})\.?(\d)\b"
 )
+PLATFORM = re.compile(r"--(?:python-)?platform[= ]['\"]?([\w.-]{3,60})")
 ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
 
 
@@ -94,6 +95,7 @@ class LogFacts(msgspec.Struct):
     driver: str = ""
     driver_cuda: str = ""
     capability: str = ""
+    platform: str = ""  # for which uv resolves
     arm: bool = False
 
     def read_line(self, line: LogLine) -> None:
@@ -118,6 +120,8 @@ class LogFacts(msgspec.Struct):
             self.driver_cuda = cuda[1] or f"{cuda[2]}.{cuda[3]}"
         if not self.capability and (model := CAPABILITY.search(text)):
             self.capability = f"{model[1]}.{model[2]}"
+        if not self.platform and (platform := PLATFORM.search(text)):
+            self.platform = platform[1]
         self.arm = self.arm or bool(ARM.search(text))
 
     def _read_packages(self, text: str) -> None:

@@ -75,7 +75,7 @@ SIGNALS = tuple(
             "reset",
         ),
         *("attribute", "argument", "keyword", "import name", "too ", "less than", "exclude"),
-        *("nvrm: xid", "low on ", "no mig dev", "did you mean"),
+        *("nvrm: xid", "low on ", "no mig dev", "did you mean", "wheels are"),
     )
 )
 TRACE = (b"traceback", b'file "', b'file \\"', b"the above exception", b"during handling", b"rror:")

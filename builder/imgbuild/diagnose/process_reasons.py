@@ -3,9 +3,58 @@
 # A separate module: others require one line.
 from __future__ import annotations
 
+import re
+
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.log import ParsedLog
+from imgbuild.diagnose.prefixes import LogLine
 from imgbuild.diagnose.rules import FindingConfidence
+
+PROGRAM = re.compile(
+    r"(?:\w{1,20} is )?(?P<folder>/[\w./+@-]{1,200}/bin)/(?P<name>python|accelerate|torchrun|"
+    r"deepspeed|vllm|trl|ray|sglang|swift|llamafactory-cli|pip)[\d.]{0,5}$"
+)
+# Scripts of the distribution's Python are in these folders, too.
+SYSTEM = re.compile(r"^/usr/|/\.local/bin$")
+PYTHON = re.compile(r"\s*Python (3\.\d{1,2})(?:\.\d+)?\s*$")
+OF_PIP = re.compile(r"pip \S+ from (?P<file>/\S+) \(python (?P<version>3\.\d{1,2})\)")
+
+
+def launcher_reason(log: ParsedLog) -> tuple[Reason, LogLine] | None:
+    """Return the reason if a short log shows a program of another Python than its python.
+
+    It shows paths, as `which python accelerate` prints them, or the output of `pip --version`. The
+    line is that of the program.
+    """
+    if not log.is_excerpt:
+        return None
+    shown = [(line, match) for line in log.last if (match := PROGRAM.match(line.text.strip()))]
+    python = next((match["folder"] for _, match in shown if match["name"] == "python"), "")
+    version = next((match[1] for line in log.last if (match := PYTHON.match(line.text))), "")
+    for line, match in shown:
+        system = python.startswith("/usr/") and SYSTEM.search(match["folder"])
+        if python and match["folder"] != python and not system:
+            return _other_python_reason(match["name"], match["folder"], python), line
+    for line in log.last:
+        pip = OF_PIP.match(line.text.strip())
+        if pip is not None and version and pip["version"] != version:
+            return _other_python_reason("pip", pip["file"], f"Python {version}"), line
+    return None
+
+
+def _other_python_reason(program: str, folder: str, python: str) -> Reason:
+    module = {"accelerate": "accelerate.commands.launch", "torchrun": "torch.distributed.run"}
+    return Reason(
+        code="IMG634",
+        cause=f"the {program} on PATH ({folder}) belongs to a different Python than the python"
+        f" ({python}): packages of one are absent in the other",
+        cure=f"start it with the python that has the packages: python -m"
+        f" {module.get(program, program)} …; or install {program} into that environment (python -m"
+        f" pip install {program}), activate it again, and run hash -r",
+        confidence="high",
+        source="rule",
+        priority=80,
+    )
 
 
 def watchdog_reason(log: ParsedLog) -> tuple[Reason, int] | None:

@@ -58,7 +58,8 @@ ARCHITECTURE = re.compile(
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(
     r"(?:^|\s|;)(?:export\s+|"
-    r"ENV\s+|-e\s+|set\s+)(?P<name>VLLM_[A-Z0-9_]+)=(?P<value>\S*)"
+    r"ENV\s+|-e\s+|set\s+)(?P<name>VLLM_[A-Z0-9_]+)=(?P<value>\S*)|"
+    r"Unknown vLLM environment variable detected: (?P<unknown>VLLM_[A-Z0-9_]+)"
 )
 
 
@@ -97,9 +98,11 @@ def unknown_name_reason(text: str) -> Reason | None:
 def variable_reason(text: str, facts: LogFacts) -> Reason | None:
     """Return the cause for a line that sets a variable which the package does not read."""
     match = SETS.search(text)
-    if match is None or (existence := releases.variable_existence(match["name"])) is None:
+    name = (match["name"] or match["unknown"]) if match else ""
+    existence = releases.variable_existence(name) if name else None
+    if match is None or existence is None:
         return None
-    name, version = match["name"], facts.versions.get(existence.package, "")
+    version = facts.versions.get(existence.package, "")
     if version and existence.allows_version(version):
         return None
     if not existence.spec and not existence.instead and OTHER_VARIABLES.match(name):
@@ -255,10 +258,10 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if existence is not None and (
         not existence.removing_version or releases.name_existence(module, name)
     ):
-        what = f"{module}.{name}"
-        return existing.existence_reason(
-            existence, what, f"do not import {name}", "IMG902", facts, caller
-        )
+        what, remove = f"{module}.{name}", f"do not import {name}"
+        if moved := releases.experimental_module(module.partition(".")[0], name):
+            remove = f"from {moved[0]} import {name} ({moved[1].requirement()})"
+        return existing.existence_reason(existence, what, remove, "IMG902", facts, caller)
     if module.startswith("transformers") and (model := _model(name)) is not None:
         return existing.existence_reason(
             model, f"{name} with its model", "use another model", "IMG902", facts, caller
@@ -460,10 +463,10 @@ def _sglang_flag(flag: str, facts: LogFacts) -> Reason:
     if "_" in flag:
         return Reason(
             code="IMG917",
-            cause=f"{flag} is written with underscores, which sglang's options do not have",
+            cause=f"sglang's server has no option {flag}: its options are written with hyphens",
             cure=f"write {flag.replace('_', '-')}"
-            + (f" ({found.change_sentence('it')})" if found else ""),
-            confidence="high",
+            + (f" ({found.change_sentence('it')})" if found else " if --help lists it, else omit"),
+            confidence="high" if found else "medium",
         )
     if found is not None:
         return existing.existence_reason(

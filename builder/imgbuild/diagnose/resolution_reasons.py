@@ -134,7 +134,9 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     first, second = clash
     split = SPLIT.search(text)
     if not second.by:
-        return _absent_version_reason(first, second.on, split[1] if split else "")
+        system = facts.platform or "Linux on arm64" * facts.arm
+        there = second.on.replace("for this system", f"for {system}") if system else second.on
+        return _absent_version_reason(first, there, split[1] if split else "")
     cause = f"{_needs(first)}, and {_needs(second)}"
     mine = next((each for each in clash if each.by == "you"), None)
     other = first if mine is second else second
@@ -188,6 +190,8 @@ def _other_system(name: str, have: str, *, python: bool) -> str:
     return (
         "use a Python (uv venv --python 3.12), base image or architecture for which it has wheels,"
         " or a different version"
+        + "; on x86_64 vllm 0.12.0 to 0.19.1 needs glibc 2.31 (manylinux_2_31), 0.20 2.35, 0.22.0"
+        " and newer 2.28; on arm64 it has wheels from 0.10.2 on" * (name == "vllm")
     )
 
 
@@ -238,6 +242,9 @@ def unlisted_reason(text: str) -> Reason | None:
             cure = (
                 f"use Python 3.10 to 3.13 on Linux (an image of imgbuild, or uv venv --python 3.12)"
                 f" for {required}, or require {name}<={ends[1]}"
+                if "glibc older" not in system
+                else f"use an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35) for"
+                f" {required}, or require {name}<={ends[1]}"
             )
         elif number < ends[0]:
             system = systems.oldest.get(str(ends[0]), "a newer Python, or another architecture")

@@ -31,7 +31,10 @@ def test_text_output_of_diagnose_has_cause_log_lines_and_cure(
     assert answer.stdout.splitlines() == [
         "IMG902 trl 0.29.0 removed trl.PPOTrainer (high confidence)",
         f"  1: {LOG.strip()}",
-        "  cure: do not import PPOTrainer, or install trl<0.29.0",
+        (
+            "  cure: from trl.experimental.ppo import PPOTrainer (trl>=0.26.0,<1.13.0), or install"
+            " trl<0.29.0"
+        ),
     ]
 
 

@@ -60,7 +60,7 @@ from tests.support.rows import each_row
         ("ModuleNotFoundError: No module named 'numpy.lib.function_base'",
          "IMG903", "numpy 2.0.0 removed", "numpy<2.0.0"),
         ("launch_server.py: error: unrecognized arguments: --pump_parser",
-         "IMG917", "underscores", "write --pump-parser"),
+         "IMG917", "written with hyphens", "write --pump-parser if --help lists it"),
         (("ImportError: /v/x.so: undefined symbol:"
          " _ZNSt15__exception_ptr13exception_ptr10_M_releaseEv"),
          "IMG916", "older than the compiler", "libstdcxx-ng"),
@@ -175,3 +175,16 @@ def test_class_name_with_a_lower_case_prefix_is_recognized() -> None:
     )
     finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.cause.startswith("verl uses vPumpRollout.run_pump")
+
+
+@each_row(
+    "name,module",
+    [
+        ("NashMDTrainer", "trl.experimental.nash_md"),
+        ("AutoModelForCausalLMWithValueHead", "trl.experimental.ppo"),
+    ],
+)
+def test_cure_for_a_moved_class_is_its_new_module(name: str, module: str) -> None:
+    text = f"ImportError: cannot import name '{name}' from 'trl' (/v/trl/__init__.py)\n"
+    (finding,) = diagnose_log(io.BytesIO(text.encode()), "log").findings
+    assert finding.cure.startswith(f"from {module} import {name} (trl>=")

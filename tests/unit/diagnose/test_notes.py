@@ -270,3 +270,46 @@ def test_a_short_message_is_explained(text: str, cause: str, cure: str) -> None:
     finding = first_finding(text)
     assert cause in finding.cause
     assert cure in finding.cure
+
+
+def test_launcher_of_another_environment_is_found_by_its_path() -> None:
+    finding = first_finding(
+        "$ which python torchrun\n/opt/env/bin/python\n/usr/local/bin/torchrun\n"
+        "ModuleNotFoundError: No module named 'trl'"
+    )
+    assert "the torchrun on PATH (/usr/local/bin)" in finding.cause
+    assert "python -m torch.distributed.run" in finding.cure
+
+
+def test_scripts_of_the_system_python_belong_to_it() -> None:
+    finding = first_finding(
+        "/usr/bin/python3\n/usr/local/bin/torchrun\nModuleNotFoundError: No module named 'trl'"
+    )
+    assert finding.code == "IMG903"
+
+
+def test_pip_of_another_python_is_found_by_its_version() -> None:
+    finding = first_finding(
+        "Python 3.12.1\npip 24.0 from /usr/lib/python3/dist-packages/pip (python 3.10)\n"
+        "ModuleNotFoundError: No module named 'trl'"
+    )
+    assert "pip" in finding.cause
+    assert "belongs to a different Python than the python (Python 3.12)" in finding.cause
+
+
+def test_variable_that_vllm_reports_as_unknown_is_explained() -> None:
+    finding = first_finding(
+        "vllm 0.17.1\nWARNING 03-04 11:20:31 [envs.py:1710] Unknown vLLM environment variable"
+        " detected: VLLM_USE_V1"
+    )
+    assert "VLLM_USE_V1 has no effect" in finding.cause
+
+
+def test_no_cuda_runtime_in_a_build_is_not_a_cpu_build_of_torch() -> None:
+    finding = first_finding(
+        "W1130 06:06:28.151 torch/utils/cpp_extension.py:118] No CUDA runtime is found, using"
+        " CUDA_HOME='/usr/local/cuda'\n"
+        "RuntimeError: ('The detected CUDA version (%s) mismatches the version that was used to"
+        " compilePyTorch (%s). Please make sure to use the same CUDA versions.', '13.0', '12.8')"
+    )
+    assert finding.code == "IMG625"

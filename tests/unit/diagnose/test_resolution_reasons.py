@@ -163,3 +163,48 @@ def test_version_that_pip_does_not_find_is_explained() -> None:
     text = "ERROR: Could not find a version that satisfies the requirement slots==0.12.0\n"
     assert first(text).code == "IMG617"
     assert first(f"uname -m: aarch64\n{text.replace('slots', 'vllm')}").code == "IMG602"
+
+
+def test_wheels_for_a_different_architecture_are_not_called_too_new_for_the_glibc() -> None:
+    finding = first(
+        "error: No solution found when resolving dependencies\n"
+        "  cause: Because slots==2.1 has no wheels with a matching platform tag (e.g.,"
+        " `manylinux_2_35_aarch64`) and you require slots==2.1, we can conclude that your"
+        " requirements are unsatisfiable.\n\n"
+        "hint: Wheels are available for `slots` (v2.1) on the following platform:"
+        " `manylinux_2_17_x86_64`\n"
+    )
+    assert "slots 2.1 has no wheel for Linux on aarch64" in finding.cause
+    assert "glibc" not in finding.cause + finding.cure
+
+
+def test_wheels_that_need_a_newer_glibc_are_named() -> None:
+    finding = first(
+        "error: No solution found when resolving dependencies\n"
+        "  cause: Because slots==2.1 has no wheels with a matching platform tag (e.g.,"
+        " `manylinux_2_17_x86_64`) and you require slots==2.1, we can conclude that your"
+        " requirements are unsatisfiable.\n\n"
+        "hint: Wheels are available for `slots` (v2.1) on the following platforms:"
+        " `manylinux_2_31_aarch64`, `manylinux_2_31_x86_64`\n"
+    )
+    assert "(manylinux_2_17_x86_64; its wheels: manylinux_2_31_x86_64)" in finding.cause
+
+
+def test_platform_of_the_command_is_named() -> None:
+    finding = first(
+        "$ uv pip compile r.in --python-platform aarch64-manylinux_2_35 --only-binary :all:\n"
+        "error: No solution found when resolving dependencies\n"
+        "  cause: Because slots==2.1 has no usable wheels and you require slots==2.1, we can"
+        " conclude that your requirements are unsatisfiable.\n"
+    )
+    assert "slots==2.1 has no wheels for aarch64-manylinux_2_35" in finding.cause
+
+
+def test_last_version_that_pip_lists_tells_of_an_old_glibc() -> None:
+    finding = first(
+        "ERROR: Could not find a version that satisfies the requirement vllm==0.14.0"
+        " (from versions: 0.5.2, 0.10.2, 0.11.1, 0.11.2)\n"
+        "ERROR: No matching distribution found for vllm==0.14.0\n"
+    )
+    assert "this is a glibc older than 2.31" in finding.cause
+    assert finding.cure.startswith("use an image with a newer glibc")

@@ -7,6 +7,7 @@ data list the names that exist in some, but not all, versions between `first` an
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
@@ -216,6 +217,20 @@ def name_existence(module: str, name: str) -> Existence | None:
     if spec is None:
         return None
     return package.existence(spec)
+
+
+def experimental_module(package: str, name: str) -> tuple[str, Existence] | None:
+    """Return the module below `package`.experimental to which the class `name` was moved.
+
+    It is named like the class, without Trainer or Config: ORPOTrainer is in orpo, and NashMDConfig
+    in nash_md. Returns None if no release has such a module.
+    """
+    stem = re.sub(r"(?:Trainer|Config)$", "", name)
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", stem).lower()
+    stem = "ppo" if stem.endswith("WithValueHead") else snake
+    module = f"{package}.experimental.{stem}"
+    existence = exact_module_existence(module)
+    return (module, existence) if existence is not None and existence.spec else None
 
 
 def module_existence(module: str) -> Existence | None:
