@@ -19,7 +19,7 @@ CODES = {
     "bf16-unsupported": "IMG509 IMG786",
     "cpu-only-torch": "IMG508 IMG906",
     "cuda-illegal-access": "IMG505",
-    "cudnn-mismatch": "IMG514",
+    "cudnn-mismatch": "IMG514 IMG1382",
     "deepspeed-cuda-home": "IMG624",
     "driver-too-old": "IMG501 IMG502",
     "fastapi-instrumentator": "IMG763",
@@ -70,7 +70,7 @@ CODES = {
     "vllm-demo-server": "IMG785",
     "vllm-env-removed": "IMG920",
     "vllm-torch-abi": "IMG901",
-    "xformers-torch-mismatch": "IMG725",
+    "xformers-torch-mismatch": "IMG725 IMG1381",
 }
 # The log of this entry ends with OK, and none of its lines names the failure.
 SILENT = frozenset(("pyarrow-numpy1-trl",))

@@ -44,6 +44,21 @@ def first_finding(text: str) -> LogFinding:
             "vllm 0.20.2 is built for CUDA 13",
             "torch 2.11.0",
         ),
+        (
+            "需要 generation_batch_size=64, 但 trl 0.16.1 的 GRPOConfig 里没有",
+            "trl 0.18.0 added the argument generation_batch_size of GRPOConfig",
+            "trl>=0.18.0",
+        ),
+        (
+            "vllm serve: error: unrecognized arguments: --disable-log-requests",
+            "removed the option --disable-log-requests",
+            "remove --disable-log-requests",
+        ),
+        (
+            "Loading safetensors checkpoint shards: 5% Completed | 2/40 [03:11<1:00:29, 95.51s/it]",
+            "weights are read slowly",
+            "local disk",
+        ),
     ],
 )
 def test_error_quoted_in_a_note_is_explained(text: str, cause: str, cure: str) -> None:
