@@ -196,12 +196,15 @@ def _unknown_argument_reason(
     """
     package, version = existence.package, facts.versions.get(existence.package, "")
     span = f"from {existence.first} to {existence.last}"
+    instead = releases.renamed_parameter(package, callee, name)
     if version and existence.covers_version(version):
         return Reason(
             code="IMG904",
             cause=f"no {package} {span} has the argument {name} of {callee} (the log shows"
             f" {package} {version})",
-            cure=f"remove {name}; a fork or another package defines it",
+            cure=f"use {instead}"
+            if instead
+            else f"remove {name}; a fork or another package defines it",
         )
     shown = f"{package} {version}" if version else f"the installed {package}"
     user = releases.package_name(caller)
