@@ -55,25 +55,29 @@ def first_finding(text: str) -> LogFinding:
             "remove --disable-log-requests",
         ),
         (
-            "TypeError: GRPOTrainer.__init__() got an unexpected keyword argument 'tokenizer'\n# trl 0.22.0",
+            "GRPOTrainer.__init__() got an unexpected keyword argument 'tokenizer'\n# trl 0.22.0",
             "has the argument tokenizer of GRPOTrainer",
             "use processing_class",
         ),
         (
-            "ERROR: Could not find a version that satisfies the requirement xformers==0.0.27"
-            " (from versions: 0.0.35.dev1146, 0.0.35.dev1147)",
+            (
+                "ERROR: Could not find a version that satisfies the requirement xformers==0.0.27"
+                " (from versions: 0.0.35.dev1146, 0.0.35.dev1147)"
+            ),
             "so this is arm64",
             "build xformers==0.0.27 from source",
         ),
         (
-            "loss 从第 20 步起一直是 nan",
-            "does not learn",
-            "learning rate",
+            "loss 从第 20 步起一直是 0.0, grad_norm 是 nan",
+            "training diverges",
+            "check the data",
         ),
         (
-            "$ deepspeed train.py\nModuleNotFoundError: No module named 'liger_kernel'\n"
-            "$ python -c 'import liger_kernel as k; print(k.__file__)'\n"
-            "/opt/envs/rl/lib/python3.11/site-packages/liger_kernel/__init__.py",
+            (
+                "$ deepspeed train.py\nModuleNotFoundError: No module named 'liger_kernel'\n"
+                "$ python -c 'import liger_kernel as k; print(k.__file__)'\n"
+                "/opt/envs/rl/lib/python3.11/site-packages/liger_kernel/__init__.py"
+            ),
             "liger_kernel is installed in one Python",
             "python -m deepspeed.launcher.runner",
         ),
