@@ -301,7 +301,8 @@ def _event_reason(
     if exception is not None and (exception.is_warning or value.is_handled(event.number)):
         return binary_reasons.start_reason(event.text) if exception.is_warning else None
     if exception is None:
-        return _line_reason(value, event, failed=failed)
+        noted = python_reasons.noted_argument_reason(event.text, value.facts) if failed else None
+        return noted or _line_reason(value, event, failed=failed)
     return _exception_reason(value, event, exception)
 
 

@@ -45,6 +45,8 @@ def existence_reason(
     if user and user != existence.package:
         newer = not existence.spec or existence.removing_version
         cures.append(f"use {'a newer' if newer else 'an older'} {user}, which does not use it")
+    elif _is_opposite(existence.instead, what):
+        cures.append(f"{remove} ({existence.instead}, the opposite, is off by default)")
     elif existence.instead:
         cures.append(f"use {existence.instead}")
     elif not existence.spec or existence.removing_version:
@@ -62,3 +64,9 @@ def existence_reason(
         cure=", or ".join(cures),
         confidence="high" if existence.spec else "medium",
     )
+
+
+def _is_opposite(instead: str, what: str) -> bool:
+    """Whether the name that replaces `what` enables what the old one disabled."""
+    old = instead.replace("enable_", "disable_", 1)
+    return instead.startswith("enable_") and old in what.replace("-", "_")

@@ -250,9 +250,11 @@ def unlisted_reason(text: str) -> Reason | None:
             system = systems.oldest.get(str(ends[0]), "a newer Python, or another architecture")
             cause += f": pip finds {name} from {ends[0]} on only, so this is {system}"
             cure = (
-                f"use an older Python (uv venv --python 3.11; an image of imgbuild) for {required},"
-                f" or require {name}>={ends[0]}"
+                f"use an older Python (uv venv --python 3.11; an image of imgbuild) for {required}"
             )
+            if system == "arm64":
+                cure = f"build {required} from source"
+            cure += f", or require {name}>={ends[0]}"
     return Reason(code="IMG617", cause=cause, cure=cure, source="rule", priority=41)
 
 

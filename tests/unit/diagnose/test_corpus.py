@@ -70,7 +70,7 @@ CODES = {
     "vllm-demo-server": "IMG785",
     "vllm-env-removed": "IMG920",
     "vllm-torch-abi": "IMG901",
-    "xformers-torch-mismatch": "IMG725",
+    "xformers-torch-mismatch": "IMG725 IMG1431",
 }
 # The log of this entry ends with OK, and none of its lines names the failure.
 SILENT = frozenset(("pyarrow-numpy1-trl",))

@@ -17,7 +17,7 @@ from tests.support.rows import each_row
          "IMG904", "trl 0.20.0 removed", "use max_length"),
         (("TypeError: AsyncEngineArgs.__init__() got an unexpected keyword argument"
          " 'disable_log_requests'"),
-         "IMG904", "vllm 0.10.1 removed", "use enable_log_requests"),
+         "IMG904", "vllm 0.10.1 removed", "remove disable_log_requests"),
         ("api_server.py: error: unrecognized arguments: --disable-log-requests",
          "IMG917", "vllm 0.10.1 removed", "vllm<0.10.1"),
         ("ImportError: cannot import name 'PPOTrainer' from 'trl' (/opt/trl/__init__.py)",

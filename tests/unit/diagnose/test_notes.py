@@ -44,6 +44,48 @@ def first_finding(text: str) -> LogFinding:
             "vllm 0.20.2 is built for CUDA 13",
             "torch 2.11.0",
         ),
+        (
+            "需要 generation_batch_size=64, 但 trl 0.16.1 的 GRPOConfig 里没有",
+            "trl 0.18.0 added the argument generation_batch_size of GRPOConfig",
+            "trl>=0.18.0",
+        ),
+        (
+            "vllm serve: error: unrecognized arguments: --disable-log-requests",
+            "removed the option --disable-log-requests",
+            "remove --disable-log-requests",
+        ),
+        (
+            "GRPOTrainer.__init__() got an unexpected keyword argument 'tokenizer'\n# trl 0.22.0",
+            "has the argument tokenizer of GRPOTrainer",
+            "use processing_class",
+        ),
+        (
+            (
+                "ERROR: Could not find a version that satisfies the requirement xformers==0.0.27"
+                " (from versions: 0.0.35.dev1146, 0.0.35.dev1147)"
+            ),
+            "so this is arm64",
+            "build xformers==0.0.27 from source",
+        ),
+        (
+            "loss 从第 20 步起一直是 0.0, grad_norm 是 nan",
+            "training diverges",
+            "check the data",
+        ),
+        (
+            (
+                "$ deepspeed train.py\nModuleNotFoundError: No module named 'liger_kernel'\n"
+                "$ python -c 'import liger_kernel as k; print(k.__file__)'\n"
+                "/opt/envs/rl/lib/python3.11/site-packages/liger_kernel/__init__.py"
+            ),
+            "liger_kernel is installed in one Python",
+            "python -m deepspeed.launcher.runner",
+        ),
+        (
+            "Loading safetensors checkpoint shards: 5% Completed | 2/40 [03:11<1:00:29, 95.51s/it]",
+            "weights are read slowly",
+            "local disk",
+        ),
     ],
 )
 def test_error_quoted_in_a_note_is_explained(text: str, cause: str, cure: str) -> None:
