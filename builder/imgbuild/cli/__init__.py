@@ -9,6 +9,8 @@ from contextlib import suppress
 
 from imgbuild import __version__
 
+INTERRUPTED = 130  # as of a process that SIGINT ended, in a shell
+
 
 def main(*, ends: bool = True) -> None:
     """Run the command line, and exit with 0, the code of an error class, or a command's status.
@@ -21,8 +23,12 @@ def main(*, ends: bool = True) -> None:
         with suppress(OSError):  # such as a closed pipe, which `_main` handles
             os.write(sys.stdout.fileno(), f"imgbuild {__version__}\n".encode())
             return
-    from imgbuild.cli import _main
-    from imgbuild.system import collector
+    try:
+        from imgbuild.cli import _main
+        from imgbuild.system import collector
+    except KeyboardInterrupt:  # `_main` handles an interrupt that comes later
+        sys.stderr.write("error: interrupted\n")
+        sys.exit(INTERRUPTED)
 
     if not ends:
         _main.main()
