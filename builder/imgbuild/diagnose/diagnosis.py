@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -108,7 +110,7 @@ def diagnose_paths(paths: Sequence[Path]) -> LogFindings:
     for file in _files(dict.fromkeys(paths)):
         name = "stdin" if file == STDIN else str(file)
         try:
-            with open(0, "rb", closefd=False) if file == STDIN else file.open("rb") as stream:
+            with _open(file) as stream:
                 if flight.is_dump(stream.peek(4096)):  # a pipe cannot be read twice
                     data = stream.read(flight.LARGEST_DUMP + 1)
                     if len(data) > flight.LARGEST_DUMP:
@@ -124,6 +126,10 @@ def diagnose_paths(paths: Sequence[Path]) -> LogFindings:
             message = f"{name}: {error.strerror or error}"
             raise InputError(message, hint="pass a log, or - for stdin") from error
     return LogFindings(findings=tuple([*flight.flight_findings(dumps), *answers][:MOST_FINDINGS]))
+
+
+def _open(file: Path) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext(sys.stdin.buffer) if file == STDIN else file.open("rb")
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
