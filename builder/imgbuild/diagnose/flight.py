@@ -111,7 +111,10 @@ def _limit_memory(more: int) -> Iterator[None]:
 
     A few bytes can make the unpickler allocate a table of any size (PUT and sizes of bytes).
     """
-    used = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+    used = (
+        int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        * resource.getpagesize()
+    )
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limits = [used + more, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
     resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
