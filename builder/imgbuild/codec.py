@@ -24,6 +24,7 @@ T = TypeVar("T")
 LIMIT = boundary.LIMIT
 SEARCH_LIMIT = 16 << 20  # bytes of an invalid document in which the invalid text is searched for
 SHOWN_CHARACTERS = 200  # characters of an invalid text in a message
+ESCAPE = "backslashreplace"  # the error handler for unpaired surrogates; \\udc80 is valid JSON
 # json.dumps would create an encoder for each value.
 _SCALAR = json.JSONEncoder(ensure_ascii=False)
 _COMPACT = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -43,12 +44,12 @@ def _encode_other(value: object) -> str:
 
 def encode_compact(value: Any) -> bytes:
     """Encode `value` as canonical JSON on one line with sorted keys, for hashes and registries."""
-    return _COMPACT.encode(to_builtins(value)).encode()
+    return _COMPACT.encode(to_builtins(value)).encode("utf-8", ESCAPE)
 
 
 def encode(value: Any) -> bytes:
     """Encode `value` as canonical JSON with line breaks, for files that people review."""
-    return (_block(to_builtins(value), "") + "\n").encode()
+    return (_block(to_builtins(value), "") + "\n").encode("utf-8", ESCAPE)
 
 
 def _block(value: Any, indent: str) -> str:

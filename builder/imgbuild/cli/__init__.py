@@ -9,6 +9,8 @@ from contextlib import suppress
 
 from imgbuild import __version__
 
+INTERRUPTED = 130  # as of a process that SIGINT ended, in a shell
+
 
 def main(*, ends: bool = True) -> None:
     """Run the command line, and exit with 0, the code of an error class, or a command's status.
@@ -21,8 +23,12 @@ def main(*, ends: bool = True) -> None:
         with suppress(OSError):  # such as a closed pipe, which `_main` handles
             os.write(sys.stdout.fileno(), f"imgbuild {__version__}\n".encode())
             return
-    from imgbuild.cli import _main
-    from imgbuild.system import collector
+    try:
+        from imgbuild.cli import _main
+        from imgbuild.system import collector
+    except KeyboardInterrupt:  # `_main` handles an interrupt that comes later
+        sys.stderr.write("error: interrupted\n")
+        sys.exit(INTERRUPTED)
 
     if not ends:
         _main.main()
@@ -35,15 +41,17 @@ def main(*, ends: bool = True) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open stdout and stderr if they are closed, so that no other file gets their descriptors.
+    """Open standard streams that are closed, so that no other file gets their descriptors.
 
-    Writing a result to a closed stdout is an error. Messages to a closed stderr are discarded.
+    A closed stdin is empty. Writing a result to a closed stdout is an error. Messages to a closed
+    stderr are discarded.
     """
-    for number, name, mode in ((1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+    streams = (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))
+    for number, (name, mode) in enumerate(streams):
         if getattr(sys, name) is not None:
             continue
         nothing = os.open(os.devnull, mode)
         if nothing != number:
             os.dup2(nothing, number)
             os.close(nothing)
-        setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
+        setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))

@@ -59,16 +59,12 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
 
         imgbuild diagnose /tmp/nccl_trace_rank_*
     """
-    names = files or [Path("-")]
-    if names == [Path("-")]:
-        if sys.stdin.isatty():
-            message = "no log was specified, and stdin is a terminal"
-            raise InputError(
-                message, hint="run imgbuild diagnose FILE, or COMMAND 2>&1 | imgbuild diagnose"
-            )
-        result = diagnosis.diagnose_log(sys.stdin.buffer, "stdin")
-    else:
-        result = diagnosis.diagnose_paths(names)
+    names = files or [diagnosis.STDIN]
+    if diagnosis.STDIN in names and sys.stdin.isatty():
+        message = "no log was specified, and stdin is a terminal"
+        hint = "run imgbuild diagnose FILE, or COMMAND 2>&1 | imgbuild diagnose"
+        raise InputError(message, hint=hint)
+    result = diagnosis.diagnose_paths(names)
     if short:
         result = LogFindings(findings=tuple(diagnosis.likely_findings(result)[:1]))
         print_result(result, [diagnosis.finding_sentence(finding) for finding in result.findings])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -37,6 +39,7 @@ from imgbuild.diagnose.log import LogEvent, ParsedLog
 from imgbuild.diagnose.rules import FailureRule
 from imgbuild.errors import InputError
 
+STDIN = Path("-")
 MOST_FINDINGS = 6
 MOST_TEXTS = 8000
 NEAR = 60  # lines between the last frame of a traceback without an exception and the log's end
@@ -99,31 +102,37 @@ def finding_sentence(finding: LogFinding) -> str:
 def diagnose_paths(paths: Sequence[Path]) -> LogFindings:
     """Return the findings in a log, or in flight-recorder dumps of several ranks.
 
-    The dumps are files or in a folder. Raises InputError for a file that cannot be read.
+    The dumps are files or in a folder. `STDIN` is read from stdin. Raises InputError for a file
+    that cannot be read.
     """
     dumps: list[flight.RankDump] = []
     answers: list[LogFinding] = []
-    for file in _files(paths):
+    for file in _files(dict.fromkeys(paths)):
+        name = "stdin" if file == STDIN else str(file)
         try:
-            with file.open("rb") as stream:
+            with _open(file) as stream:
                 if flight.is_dump(stream.peek(4096)):  # a pipe cannot be read twice
                     data = stream.read(flight.LARGEST_DUMP + 1)
                     if len(data) > flight.LARGEST_DUMP:
-                        message = f"{file}: larger than {flight.LARGEST_DUMP >> 20} MB"
+                        message = f"{name}: larger than {flight.LARGEST_DUMP >> 20} MB"
                         raise InputError(
                             message,
                             hint="dumps of the flight recorder are smaller",
                         )
-                    dumps.append(flight.read_dump(data, str(file)))
+                    dumps.append(flight.read_dump(data, name))
                 else:
-                    answers += diagnose_log(stream, str(file)).findings
+                    answers += diagnose_log(stream, name).findings
         except OSError as error:
-            message = f"{file}: {error.strerror or error}"
+            message = f"{name}: {error.strerror or error}"
             raise InputError(message, hint="pass a log, or - for stdin") from error
     return LogFindings(findings=tuple([*flight.flight_findings(dumps), *answers][:MOST_FINDINGS]))
 
 
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
+def _open(file: Path) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext(sys.stdin.buffer) if file == STDIN else file.open("rb")
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
     """Yield the files in `paths`.
 
     In a folder, only regular files are included, because a pipe has no end.

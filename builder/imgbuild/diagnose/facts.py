@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.audit.names.releases import load_name_table
 from imgbuild.diagnose.prefixes import LogLine
@@ -155,5 +155,5 @@ class LogFacts(msgspec.Struct):
         """Return the version of a package, or None if the log does not contain it."""
         try:
             return Version(self.versions[normalize_package(package)])
-        except (KeyError, InvalidVersion):
+        except (KeyError, ValueError):
             return None

@@ -11,7 +11,10 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Iterable, Mapping
+import reprlib
+import resource
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -20,9 +23,15 @@ import msgspec
 from imgbuild.diagnose.finding import LogFinding, ShownLine
 from imgbuild.diagnose.rules import FindingConfidence
 from imgbuild.errors import InputError
+from imgbuild.system import quoting
 
 LARGEST_DUMP = 512 << 20  # bytes of a dump
 MOST_ENTRIES = 200_000
+MEMORY_FACTOR = 64  # bytes of memory for each byte of a dump
+LEAST_MEMORY = 1 << 30  # bytes
+# Shared references of a pickle can nest a list in itself many times.
+SIZES = reprlib.Repr()
+SIZES.maxlevel = 3
 RANK = re.compile(r"(\d{1,6})(?:\.(?:json|pkl|pickle|trace))?$")
 
 
@@ -73,7 +82,8 @@ def read_dump(data: bytes, name: str) -> RankDump:
     """
     try:
         if data[:1] == b"\x80":
-            value = _PlainUnpickler(io.BytesIO(data)).load()
+            with _limit_memory(LEAST_MEMORY + MEMORY_FACTOR * len(data)):
+                value = _PlainUnpickler(io.BytesIO(data)).load()
         else:
             value = json.loads(data)
         return _parse_dump(value, name)
@@ -93,6 +103,30 @@ def read_dump(data: bytes, name: str) -> RankDump:
         raise InputError(
             message, hint="pass the files that TORCH_FR_DUMP_TEMP_FILE names"
         ) from error
+
+
+@contextmanager
+def _limit_memory(more: int) -> Iterator[None]:
+    """Limit this process to `more` bytes in addition to its present memory.
+
+    A few bytes can make the unpickler allocate a table of any size (PUT and sizes of bytes).
+    """
+    used = (
+        int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        * resource.getpagesize()
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [used + more, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _text(value: Any) -> str:
+    """Return a text or number on one line, or the start of another value."""
+    return quoting.comment_line(value if isinstance(value, str) else SIZES.repr(value))[:80]
 
 
 def _parse_dump(value: Any, name: str) -> RankDump:
@@ -118,14 +152,13 @@ def _calls(entries: Iterable[Any]) -> dict[str, tuple[CollectiveCall, ...]]:
         if not isinstance(entry, dict) or entry.get("is_p2p"):
             continue
         group = entry.get("process_group") or entry.get("pg_name") or entry.get("pg_id")
-        label = str(group[0] if isinstance(group, (list, tuple)) and group else group)
+        label = _text(group[0] if isinstance(group, (list, tuple)) and group else group)
         sequence = entry.get("collective_seq_id", entry.get("seq_id"))
         if not _is_number(sequence):
             continue
-        operation = str(entry.get("profiling_name", "")).removeprefix("nccl:")[:80]
-        calls.setdefault(label, {})[sequence] = CollectiveCall(
-            sequence, operation, str(entry.get("input_sizes", ""))[:80], str(entry.get("state", ""))
-        )
+        operation = _text(entry.get("profiling_name", "")).removeprefix("nccl:")
+        sizes, state = _text(entry.get("input_sizes", "")), _text(entry.get("state", ""))
+        calls.setdefault(label, {})[sequence] = CollectiveCall(sequence, operation, sizes, state)
     return {
         label: tuple(call for _, call in sorted(group.items())) for label, group in calls.items()
     }
@@ -139,7 +172,7 @@ def _groups(value: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         numbers = re.findall(r"\d{1,7}", ranks[:1_000_000]) if isinstance(ranks, str) else ranks
         if isinstance(numbers, (list, tuple)):
             ranks = tuple(int(number) for number in numbers)
-            groups[str(label)] = tuple(rank for rank in ranks if _is_number(rank))
+            groups[_text(label)] = tuple(rank for rank in ranks if _is_number(rank))
     return groups
 
 

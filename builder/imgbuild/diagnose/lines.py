@@ -172,9 +172,14 @@ def _encoding(first: bytes) -> str | None:
 
 
 def _is_binary(sample: bytes) -> bool:
-    """Whether more than a third of the bytes are control characters that terminals do not use."""
-    strange = len(sample) - len(sample.translate(None, bytes(range(7)) + bytes(range(14, 27))))
-    return strange > len(sample) / 3
+    """Whether more than a thirtieth of the bytes are control characters that logs do not contain.
+
+    In compressed data they are a thirteenth. A log that was truncated while a process wrote to it
+    starts with NUL bytes, which are not counted.
+    """
+    text = sample.replace(b"\0", b"")
+    strange = len(text) - len(text.translate(None, bytes(range(7)) + bytes(range(14, 27))))
+    return strange > len(text) / 30
 
 
 class LineReader:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 TEXTS = ("message", "msg", "log", "textPayload", "event")
-TRACES = ("exc_info", "exception", "traceback", "stack_trace", "stack", "error")
+TRACES = ("exc_info", "exc_text", "exception", "traceback", "stack_trace", "stack", "error")
 LEVELS = ("level", "levelname", "severity", "lvl", "log.level")
 TIMES = ("time", "ts", "timestamp", "@timestamp", "asctime", "stream")
 FAILURES = ("error", "errors", "detail", "object")  # of a server's response

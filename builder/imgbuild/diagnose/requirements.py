@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from imgbuild.audit.names import releases
 from imgbuild.diagnose.facts import LogFacts
@@ -119,7 +119,7 @@ def required_specifier(user: str, package: str, version: str) -> str:
     rows = _ranges(user, package)
     try:
         release = Version(version)
-    except InvalidVersion:
+    except ValueError:
         return ""
     return next((spec for span, spec in rows.items() if _is_within(release, span)), "")
 
@@ -283,6 +283,6 @@ def accepting_versions(user: str, package: str, have: str) -> str:
         try:
             if SpecifierSet(spec).contains(Version(have), prereleases=True):
                 return span
-        except (InvalidSpecifier, InvalidVersion):
+        except ValueError:
             continue
     return ""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.diagnose import requirements
 from imgbuild.diagnose.facts import LogFacts
@@ -232,7 +232,7 @@ def unlisted_reason(text: str) -> Reason | None:
     try:
         number = Version(exact[1]) if exact else None
         ends = (Version(versions[0]), Version(versions[-1])) if versions else None
-    except InvalidVersion:
+    except ValueError:
         number = ends = None
     if number is not None and ends is not None:
         systems = _systems().get(name, _ListedVersions({}, {}))

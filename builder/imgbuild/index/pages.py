@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import functools
 import html.parser
-import json
 import re
 import threading
 import urllib.parse
@@ -313,8 +312,13 @@ def package_of_file(name: str) -> str | None:
 def read_page(page: PageLike) -> list[IndexFile]:
     """Read the files on a project page or a flat page of links, in the order of the page."""
     if "json" in page.content_type or page.text.startswith("{"):
-        return read_json(json.loads(page.text), page.url)
+        return read_json(_decode_json(page), page.url)
     return read_html(page.text, page.url)
+
+
+def _decode_json(page: PageLike) -> dict[str, Any]:
+    """Decode a JSON object. Unlike Python's decoder, msgspec refuses unpaired surrogates."""
+    return msgspec.json.decode(page.text, type=dict[str, Any])
 
 
 def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
@@ -402,7 +406,7 @@ def read_html(text: str, url: str) -> list[IndexFile]:
 
 def read_json_api(page: PageLike) -> dict[str, IndexFile]:
     """Read the files in a response of the JSON API, by name. URLs can be relative to the page."""
-    document = json.loads(page.text)
+    document = _decode_json(page)
     return {
         entry["filename"]: _file(
             name=entry["filename"],

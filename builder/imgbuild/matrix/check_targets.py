@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.matrix import flashinfer, settings
 from imgbuild.matrix.extension import Extension
@@ -133,7 +133,7 @@ def _check_versions(notes: ProblemNotes, path: ValuePath, row: Target | Extensio
         here = (*path, "pins", package)
         try:
             normal = str(Version(version))
-        except InvalidVersion:
+        except ValueError:
             expected = "a normalized PEP 440 version, such as 0.8.5.post1"
             notes.note(here, "not a version", value=version, expected=expected)
             continue

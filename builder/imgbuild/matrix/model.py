@@ -310,6 +310,7 @@ class Link(StrictStruct, frozen=True):
 
 
 # Fields of rows of both types of matrix.
+GuideText = Annotated[Prose, Meta(min_length=8)]
 Tested = Annotated[Prose, Meta(description="description of the tested use")]
 Registry = Annotated[
     Repository | None,
@@ -362,11 +363,11 @@ class Target(StrictStruct, frozen=True):
         ),
     ] = False
     guide: Annotated[
-        tuple[Prose, ...],
+        tuple[GuideText, ...],
         Meta(description="information for users of this image, for README and `--guide`"),
     ] = ()
     known_issues: Annotated[
-        tuple[Prose, ...],
+        tuple[GuideText, ...],
         Meta(description="limitations found after the image was locked, for `--guide`"),
     ] = ()
     env: Variables = {}

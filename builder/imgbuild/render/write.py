@@ -5,6 +5,7 @@ The inputs are locks and digests. Files are written next to the lock, to a folde
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -270,7 +271,7 @@ def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, who
     words += [word for name in start.env for word in ("--env", name)]
     words += ["--rdma", start.rdma] if start.rdma else []
     words += ["--", *start.command] if start.command else []
-    return " ".join(map(quoting.quote_word, words))
+    return quoting.comment_line(shlex.join(words))
 
 
 def _context(

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.project import addresses
@@ -336,7 +336,7 @@ def _distance(change: TargetChange) -> int:
     try:
         bounds = [each.version.removesuffix(".*") for each in SpecifierSet(change.wanted)]
         return min([10, *(abs(_number(bound) - _number(change.has)) for bound in bounds)])
-    except (InvalidSpecifier, InvalidVersion):
+    except ValueError:
         return 10
 
 

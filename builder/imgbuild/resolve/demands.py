@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import msgspec
-from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import Specifier, SpecifierSet
+from packaging.version import Version
 
 from imgbuild.project import addresses
 from imgbuild.project.model import (
@@ -127,5 +127,5 @@ def _strip_local(specifier: Specifier) -> Specifier:
         public = Version(text).public if "+" in text else text
         operator = "==" if specifier.operator == "===" else specifier.operator
         return Specifier(f"{operator}{public}")
-    except (InvalidVersion, InvalidSpecifier):
+    except ValueError:
         return specifier

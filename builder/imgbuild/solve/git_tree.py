@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild import codec
 from imgbuild.cache.context import Context
@@ -397,7 +397,7 @@ def version_after_tag(tag: str, distance: int, commit: str) -> str:
     number = re.search(r"[0-9].*", tag)
     try:
         version = Version(number[0] if number is not None else "0.0")
-    except InvalidVersion:
+    except ValueError:
         version = Version("0.0")
     if tag and distance == 0:
         return str(version)

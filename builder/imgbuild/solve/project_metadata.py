@@ -18,9 +18,8 @@ from pathlib import Path
 
 import msgspec
 from packaging.metadata import parse_email
-from packaging.requirements import InvalidRequirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from imgbuild import codec
 from imgbuild.cache.context import Context
@@ -195,7 +194,7 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
         version = str(Version(version))
         requires = [str(parse_requirement(line)) for line in fields.get("requires_dist", ())]
         python = str(SpecifierSet(fields.get("requires_python", "")))
-    except (InvalidVersion, InvalidRequirement, InvalidSpecifier) as error:
+    except ValueError as error:
         message = f"its build backend wrote invalid METADATA: {error}"
         raise InputError(message) from error
     if not name or (item.name and normalize_package(name) != normalize_package(item.name)):

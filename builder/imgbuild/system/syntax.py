@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 _LOCK = threading.RLock()  # a finalizer may parse in the thread that parses
 
@@ -55,7 +55,7 @@ def is_within(version: str | None, spec: str | SpecifierSet) -> bool:
     try:
         specifiers = SpecifierSet(spec) if isinstance(spec, str) else spec
         return specifiers.contains(Version(version or ""), prereleases=True)
-    except (InvalidSpecifier, InvalidVersion):
+    except ValueError:  # also raised by Python for a number of 5,000 digits
         return False
 
 
@@ -63,7 +63,7 @@ def parse_version(text: str | None) -> Version | None:
     """Parse a version (PEP 440). Returns None if it is invalid."""
     try:
         return Version(text or "")
-    except InvalidVersion:
+    except ValueError:  # also raised by Python for a number of 5,000 digits
         return None
 
 

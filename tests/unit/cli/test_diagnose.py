@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -47,12 +46,21 @@ def test_json_output_of_diagnose_has_the_findings(command: Command, tmp_path: Pa
     assert finding["lines"] == [{"number": 1, "text": LOG.strip()}]
 
 
-@pytest.mark.parametrize("words", [("diagnose",), ("diagnose", "-")])
+@pytest.mark.parametrize("words", [("diagnose",), ("diagnose", "-"), ("diagnose", "-", "-")])
 def test_diagnose_reads_stdin(
-    command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
-    assert command(*words).stdout.startswith("IMG902 ")
+    (tmp_path / "run.log").write_text(LOG)
+    with (tmp_path / "run.log").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert command(*words).stdout.startswith("IMG902 ")
+
+
+def test_json_of_a_log_with_unpaired_surrogates_is_valid(command: Command, tmp_path: Path) -> None:
+    record = {"level": "ERROR", "message": f"{LOG.strip()} \ud800"}
+    (tmp_path / "run.log").write_text(json.dumps(record))
+    answer = json.loads(command("diagnose", "--json", str(tmp_path / "run.log")).stdout)
+    assert "\ud800" in answer["findings"][0]["lines"][0]["text"]
 
 
 def test_diagnose_without_findings_suggests_which_data_to_collect(

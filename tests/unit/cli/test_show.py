@@ -186,6 +186,8 @@ def test_known_issues_are_in_the_guide_and_change_no_digest(
         in imgbuild("show", TARGET, "--guide").stdout
     )
     assert imgbuild("digest", TARGET).stdout == digest != ""
+    sample.matrix.write_text(text.replace(row, f'{row}    known_issues: [""]\n', 1), "utf-8")
+    assert "known_issues[0]" in imgbuild("show", TARGET, "--guide").stderr
 
 
 def test_guide_of_image_without_user_packages_has_no_pip(imgbuild: Command) -> None:

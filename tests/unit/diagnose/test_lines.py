@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import random
 import tracemalloc
 from collections.abc import Iterator
@@ -53,9 +54,21 @@ def test_gzip_log_is_unpacked_and_a_damaged_gzip_log_is_an_error() -> None:
         code(packed[:12] + b"\0\0\0" + packed[15:])
 
 
-def test_binary_file_given_as_log_is_an_error() -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x7fELF\x02\x01\x01" + bytes(4000),
+        lzma.compress(random.Random(1).randbytes(4000)),
+        gzip.compress(gzip.compress(random.Random(2).randbytes(4000))),
+    ],
+)
+def test_binary_file_given_as_log_is_an_error(data: bytes) -> None:
     with pytest.raises(InputError, match="not a log"):
-        code(b"\x7fELF" + bytes(4000))
+        code(data)
+
+
+def test_nul_bytes_at_the_start_of_a_truncated_log_are_ignored() -> None:
+    assert code(bytes(200_000) + FAILURE) == "IMG504"
 
 
 def test_an_empty_log_has_no_finding() -> None:

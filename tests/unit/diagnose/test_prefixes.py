@@ -93,12 +93,13 @@ def test_words_of_a_message_are_not_stripped_as_a_prefix() -> None:
     assert prefixes.parse_line(1, "Nov 20 18:55:24 attempt failed: X").text == "attempt failed: X"
 
 
-def test_traceback_in_a_json_record_is_read() -> None:
+@pytest.mark.parametrize("key", ["exc_info", "exc_text"])
+def test_traceback_in_a_json_record_is_read(key: str) -> None:
     record = {
         "level": "error",
         "time": 1,
         "message": "step failed",
-        "exc_info": "\n".join(TRACEBACK),
+        key: "\n".join(TRACEBACK),
     }
     assert "CustomFault: rewards are absent" in cause([json.dumps(record)])
 

@@ -110,6 +110,24 @@ def test_dumps_of_matching_ranks_have_no_finding(tmp_path: Path) -> None:
     assert diagnose_paths([tmp_path]).findings == ()
 
 
+def test_hostile_texts_in_a_dump_are_bounded_and_escaped(tmp_path: Path) -> None:
+    sizes: list[Any] = ["x"]
+    for _ in range(60):
+        sizes = [sizes, sizes]  # its representation has 2**60 texts
+    for rank in range(2):
+        calls = [entry(number, "\x1b[2J\n::error::x", sizes) for number in range(1, rank + 2)]
+        dump(tmp_path, rank, calls)
+    cause = diagnose_paths([tmp_path]).findings[0].cause
+    assert "rank 0 never entered collective 2 (\\x1b[2J ::error::x)" in cause
+
+
+def test_dump_that_needs_more_memory_than_its_size_allows_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "nccl_trace_rank_0"
+    file.write_bytes(b"\x80\x02Nr\xff\xff\xff\x7f.")  # stores an object at place 2**31
+    with pytest.raises(InputError, match="MemoryError"):
+        diagnose_paths([file])
+
+
 class Harm:
     """Runs a command when it is unpickled by a reader that allows classes."""
 

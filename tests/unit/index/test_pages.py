@@ -3,6 +3,7 @@
 import datetime
 import json
 
+import msgspec
 import pytest
 
 from imgbuild.errors import FetchFailed, InputError
@@ -153,6 +154,12 @@ def test_refused_index_request_is_an_error():
         place = IndexAddress(name="pypi", address=site.url("simple"))
         with pytest.raises(FetchFailed, match="403"):
             IndexLookup({"pypi": place}, {}, "pypi", HttpClient(attempts=1)).files("demo")
+
+
+def test_unpaired_surrogate_on_an_index_page_is_an_error():
+    text = json.dumps({"files": [{"filename": "demo-1.tar.gz", "url": "\ud800"}]})
+    with pytest.raises(msgspec.DecodeError):
+        read_page(page(text, kind="application/json"))
 
 
 def test_flat_index_page_has_several_packages():

@@ -273,6 +273,10 @@ def test_rendered_container_names_the_image_by_digest(
     absent = imgbuild(*words, "--", "true")
     assert (absent.status, "--registry HOST/REPOSITORY" in absent.stderr) == (2, True)
     local = imgbuild("render", TARGET, "--format", "compose")
+    script = "echo a\n\techo b"
+    lines = imgbuild("render", TARGET, "--format", "compose", "--", "bash", "-c", script).stdout
+    [service] = yaml.safe_load(lines)["services"].values()
+    assert service["command"] == ["bash", "-c", script]
     assert f"{TARGET}:latest" in local.stdout
     assert f"imgbuild load {TARGET}" in local.stderr
     other = imgbuild("render", TARGET, "--format", "requirements", "--", "true")

@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from imgbuild.system.syntax import (
+    is_within,
     parse_expression,
     parse_literal,
     parse_requirement,
     parse_source,
+    parse_version,
 )
 from tests.support.rows import each_row
 
@@ -51,3 +53,8 @@ def test_concurrent_threads_parse_python_code_correctly(parse, expected):
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(parse_both, range(40))) == [NUMBERS, [expected] * 50] * 20
+
+
+def test_version_with_5000_digits_is_invalid() -> None:
+    assert parse_version("9" * 5000) is None
+    assert not is_within("9" * 5000, ">=1")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.audit.binaries import libraries
 from imgbuild.audit.binaries.libraries import Libraries
@@ -360,7 +360,7 @@ def _transitive_requirements(package_set: PackageSet) -> dict[str, frozenset[str
 def _major_version(version: str) -> int:
     try:
         return Version(version).major
-    except InvalidVersion:
+    except ValueError:
         return 0
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from imgbuild.audit.main_path.answers import answer_expression, parse_subject
 from imgbuild.audit.names import classes, signatures
@@ -292,7 +292,7 @@ def _is_within(version: str | None, spec: str) -> bool | None:
         return None
     try:
         return SpecifierSet(spec).contains(Version(version), prereleases=True)
-    except (InvalidSpecifier, InvalidVersion):
+    except ValueError:
         return None
 
 
