@@ -104,10 +104,14 @@ def _run_all_checks(
     by_file = {
         text.file: text for text in (*texts, *(text for fork in forks for text in fork.texts))
     }
-    found: dict[str, list[CodeFinding]] = {}
+    findings_by_file: dict[str, list[CodeFinding]] = {}
     for each in findings:
-        found.setdefault(each.file, []).append(each)
-    shown = [each for file, group in found.items() for each in _unaccepted(group, by_file[file])]
+        findings_by_file.setdefault(each.file, []).append(each)
+    shown = [
+        each
+        for file, group in findings_by_file.items()
+        for each in _unaccepted(group, by_file[file])
+    ]
     shown.sort(key=lambda each: (each.file, each.cell, each.line, each.column))
     return CheckedCode(findings=tuple(shown), absent=tuple(sorted(sources.absent)))
 

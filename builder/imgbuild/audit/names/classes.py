@@ -350,8 +350,8 @@ def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None
 
 def _names_in_class(home: ModuleFacts, definition: Class) -> frozenset[str]:
     """Return the attributes, methods, fields and imported names of a class, cached."""
-    known = module_index(home).class_names
-    entry = known.get(id(definition))
+    class_names = module_index(home).class_names
+    entry = class_names.get(id(definition))
     if entry is None:
         fields = (field.name for field in definition.fields)
         names = frozenset(
@@ -362,7 +362,7 @@ def _names_in_class(home: ModuleFacts, definition: Class) -> frozenset[str]:
                 *_imported_names(home, definition),
             )
         )
-        entry = known[id(definition)] = (definition, names)
+        entry = class_names[id(definition)] = (definition, names)
     return entry[1]
 
 

@@ -345,8 +345,8 @@ def _rename_values(
 
 def _has(places: Sequence[int], at: int) -> bool:
     """Return whether sorted numbers contain `at`."""
-    found = bisect_left(places, at)
-    return found < len(places) and places[found] == at
+    place = bisect_left(places, at)
+    return place < len(places) and places[place] == at
 
 
 def _is_call(statement: ast.stmt) -> bool:
