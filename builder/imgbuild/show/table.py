@@ -239,9 +239,9 @@ def highest_record(row: TableRow, *, brief: bool = False) -> str:
     if not passed or failed < TIERS.index("multi-gpu"):
         return "failed"
     best = max(passed, key=lambda run: (TIERS.index(run.tier), run.started))
-    place = best.tier
-    if best.gpu:
-        place = best.gpu_models if brief else f"{best.gpu_models} {best.started[:7]}"
+    place = best.gpu_models or best.tier
+    if best.gpu and not brief:
+        place = f"{place} {best.started[:7]}"
     return f"{place}, {TIERS[failed]} failed" if failed < len(TIERS) else place
 
 

@@ -1,5 +1,6 @@
 """Writes the failures in logs, with the patterns by which browsers find them, and their causes."""
 
+# A separate module: the rules of diagnose.
 from __future__ import annotations
 
 import re
