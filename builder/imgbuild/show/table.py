@@ -226,8 +226,8 @@ def _brief_version(version: str) -> str:
 def highest_record(row: TableRow, *, brief: bool = False) -> str:
     """Describe the highest passed tier, such as "H200 2026-11" or "cpu".
 
-    A failure with several GPUs is added; after another failure returns "failed". Without a test
-    record, describes whether an image exists, or exists only for arm64.
+    After a failure without a GPU or with one GPU, returns "failed". Without a test record, describes
+    whether an image exists, or exists only for arm64.
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
@@ -239,10 +239,9 @@ def highest_record(row: TableRow, *, brief: bool = False) -> str:
     if not passed or failed < TIERS.index("multi-gpu"):
         return "failed"
     best = max(passed, key=lambda run: (TIERS.index(run.tier), run.started))
-    place = best.gpu_models or best.tier
-    if best.gpu and not brief:
-        place = f"{place} {best.started[:7]}"
-    return f"{place}, {TIERS[failed]} failed" if failed < len(TIERS) else place
+    if not best.gpu:
+        return best.tier
+    return best.gpu_models if brief else f"{best.gpu_models} {best.started[:7]}"
 
 
 def runs_on_gpu(row: TableRow, gpu: str) -> list[RecordedRun]:
