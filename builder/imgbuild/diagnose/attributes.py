@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.names import parameters, releases
-from imgbuild.diagnose import calls, existing, requirements
+from imgbuild.diagnose import calls, requirements
+from imgbuild.diagnose.existence import existence_reason, is_in_log_version
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
@@ -35,15 +36,15 @@ def attribute_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if (
         existence is not None
         and existence.spec
-        and not existing.is_in_log_version(existence, facts)
+        and not is_in_log_version(existence, facts)
     ):
-        return existing.existence_reason(
+        return existence_reason(
             existence, f"{owner}.{name}", f"do not use {name}", CODE, facts
         )
     fields = parameters.accepting_releases(f"{owner}.__init__", name)
     field = next(iter(fields.values()), None)
-    if field is not None and len(fields) == 1 and not existing.is_in_log_version(field, facts):
-        return existing.existence_reason(
+    if field is not None and len(fields) == 1 and not is_in_log_version(field, facts):
+        return existence_reason(
             field, f"{owner}.{name}", f"do not use {name}", CODE, facts, caller
         )
     return _class_reason(owner, name, facts, caller)
@@ -55,7 +56,7 @@ def _module_reason(module: str, name: str, facts: LogFacts, caller: str) -> Reas
         f"{module}.{name}"
     )
     if existence is not None:
-        return existing.existence_reason(
+        return existence_reason(
             existence, f"{module}.{name}", f"do not use {name}", CODE, facts
         )
     package = releases.distribution_of_module(module)
