@@ -320,9 +320,7 @@ def _module(text: str, facts: LogFacts, caller: str) -> Reason | None:
     )  # Python names the first module that is absent
     if existence is not None:
         what = f"the module {module}"
-        return existence_reason(
-            existence, what, f"do not import {module}", "IMG903", facts, caller
-        )
+        return existence_reason(existence, what, f"do not import {module}", "IMG903", facts, caller)
     top = module.partition(".")[0]
     package = releases.distribution_of_module(module)
     if match.re is PACKAGE_ABSENT and normalize_package(module) != package and " " not in package:
@@ -490,9 +488,7 @@ def _sglang_flag(flag: str, facts: LogFacts) -> Reason:
             confidence="high" if found else "medium",
         )
     if found is not None:
-        return existence_reason(
-            found, f"the option {flag}", f"remove {flag}", "IMG917", facts
-        )
+        return existence_reason(found, f"the option {flag}", f"remove {flag}", "IMG917", facts)
     other = releases.argument_existence("EngineArgs", name)
     if other is not None and other.spec:
         return Reason(
