@@ -74,7 +74,9 @@ def _finding_lines(fit: CodeFit) -> list[str]:
     for finding in findings[:SHOWN_FINDINGS]:
         severity = "" if finding.severity is Severity.ERROR else "warning: "
         lines.append(f"    {finding.where}: {finding.code} {severity}{finding.message}")
-    return [*lines, f"    and {len(findings) - SHOWN_FINDINGS} more"] if findings[SHOWN_FINDINGS:] else lines
+    if more := len(findings[SHOWN_FINDINGS:]):
+        lines.append(f"    and {more} more")
+    return lines
 
 
 def _unchecked_lines(results: Sequence[CodeFit]) -> Iterator[str]:

@@ -38,7 +38,7 @@ _CLOSURES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 # Methods of a dictionary that do not remove keys.
 _READING_METHODS = frozenset(("copy", "get", "items", "keys", "setdefault", "update", "values"))
 _ADDING_METHODS = frozenset(("setdefault", "update"))
-_MOST_KEYWORDS = 10_000  # that assignments to one dictionary may add to calls
+_MOST_KEYWORDS = 10_000  # that one dictionary may add to calls
 _REMOTE_DECORATOR = "ray.remote"
 _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
@@ -236,7 +236,7 @@ def _expand_scope(scope: _Scope, nodes: _NameTree, *, expressions: bool) -> None
         if keys is None or "other" in others or len(sites.get(name, ())) != 1:
             continue
         later = [line for use in uses if (line := _set_key(nodes.parents, use, bound))]
-        if len(starred) * len(later) > _MOST_KEYWORDS:
+        if len(starred) * (len(keys) + len(later)) > _MOST_KEYWORDS:
             continue
         for word in starred:
             added = [*keys, *(key for key, line in later if line < word.value.lineno)]
