@@ -111,7 +111,7 @@ class Experiments:
         fcntl.flock(self._lock, fcntl.LOCK_EX)  # sets have one path: one process at a time
         self.table = oracle_sets.load_table()
         self.shop = PackageShop(self.table, folder)
-        self._one_base = threading.Lock()
+        self._base_lock = threading.Lock()
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
 
     def measure_draw(self, seed: int, sample: float, *, audit: bool = True) -> MeasuredDraw:
@@ -197,7 +197,7 @@ class Experiments:
         try:
             target = folder / "site"
             self.shop.install(oracle_sets.pins_to_install(pins.versions), target)
-            with self._one_base:
+            with self._base_lock:
                 base = [self._base(draw.torch)] if "torch" in pins.versions else []
             tried = SetProbe(folder, [target, *base], bytecode=self.folder / "bytecode")
             elsewhere = pins.versions.keys() - oracle_sets.pins_to_install(pins.versions).keys()

@@ -19,7 +19,7 @@ from imgbuild.report import Severity
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
-STOPPERS = 3  # findings of a target that are shown
+SHOWN_FINDINGS = 3  # findings of a target that are shown
 CHECKED_STATES = ("runs", "unknown", "fails")  # of targets with an image for the architecture
 
 
@@ -71,10 +71,12 @@ def _finding_lines(fit: CodeFit) -> list[str]:
     """Return the first findings, errors first."""
     findings = sorted(fit.findings, key=lambda each: each.severity is not Severity.ERROR)
     lines = []
-    for finding in findings[:STOPPERS]:
+    for finding in findings[:SHOWN_FINDINGS]:
         severity = "" if finding.severity is Severity.ERROR else "warning: "
         lines.append(f"    {finding.where}: {finding.code} {severity}{finding.message}")
-    return [*lines, f"    and {len(findings) - STOPPERS} more"] if findings[STOPPERS:] else lines
+    if more := len(findings[SHOWN_FINDINGS:]):
+        lines.append(f"    and {more} more")
+    return lines
 
 
 def _unchecked_lines(results: Sequence[CodeFit]) -> Iterator[str]:

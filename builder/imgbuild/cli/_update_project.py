@@ -267,8 +267,8 @@ def _announce_downloads(after: Session, planned: ProjectMove) -> None:
     }
     if missing := sum(size for key, size in files.items() if store.file(key) is None):
         console.info(
-            f"the new lock is compared with the project's code: {size_text(missing)} of "
-            f"{planned.new.name} are not in the cache and are downloaded, and the added packages"
+            f"to compare the new lock with the project's code, {size_text(missing)} of "
+            f"{planned.new.name} are downloaded, and the packages that the project adds"
         )
 
 

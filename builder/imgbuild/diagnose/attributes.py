@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.names import parameters, releases
-from imgbuild.diagnose import calls, existing, requirements
+from imgbuild.diagnose import calls, requirements
+from imgbuild.diagnose.existence import existence_reason, is_in_log_version
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
@@ -32,20 +33,12 @@ def attribute_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if module:
         return _module_reason(module, name, facts, caller)
     existence = releases.member_existence(owner, name)
-    if (
-        existence is not None
-        and existence.spec
-        and not existing.is_in_log_version(existence, facts)
-    ):
-        return existing.existence_reason(
-            existence, f"{owner}.{name}", f"do not use {name}", CODE, facts
-        )
+    if existence is not None and existence.spec and not is_in_log_version(existence, facts):
+        return existence_reason(existence, f"{owner}.{name}", f"do not use {name}", CODE, facts)
     fields = parameters.accepting_releases(f"{owner}.__init__", name)
     field = next(iter(fields.values()), None)
-    if field is not None and len(fields) == 1 and not existing.is_in_log_version(field, facts):
-        return existing.existence_reason(
-            field, f"{owner}.{name}", f"do not use {name}", CODE, facts, caller
-        )
+    if field is not None and len(fields) == 1 and not is_in_log_version(field, facts):
+        return existence_reason(field, f"{owner}.{name}", f"do not use {name}", CODE, facts, caller)
     return _class_reason(owner, name, facts, caller)
 
 
@@ -55,9 +48,7 @@ def _module_reason(module: str, name: str, facts: LogFacts, caller: str) -> Reas
         f"{module}.{name}"
     )
     if existence is not None:
-        return existing.existence_reason(
-            existence, f"{module}.{name}", f"do not use {name}", CODE, facts
-        )
+        return existence_reason(existence, f"{module}.{name}", f"do not use {name}", CODE, facts)
     package = releases.distribution_of_module(module)
     cause = f"the installed {package} has no {name} in {module}: the code was written for a"
     cure = requirements.update_cure(package, caller, facts)

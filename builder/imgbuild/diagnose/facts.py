@@ -48,7 +48,7 @@ CAPABILITY = re.compile(
     r"(?:sm_|[Cc]ompute capability:? |CUDA capability"
     r" (?:sm_)?)(\d{1,2})\.?(\d)\b"
 )
-PLATFORM = re.compile(r"--(?:python-)?platform[= ]['\"]?([\w.-]{3,60})")
+PLATFORM = re.compile(r"--(?:python-)?platform[= ]['\"]?([\w.-]{3,60})(?![\w./-])")  # not Docker's
 ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
 
 
@@ -95,7 +95,7 @@ class LogFacts(msgspec.Struct):
     driver: str = ""
     driver_cuda: str = ""
     capability: str = ""
-    platform: str = ""  # for which uv resolves
+    platform: str = ""  # for which pip or uv selects wheels
     arm: bool = False
 
     def read_line(self, line: LogLine) -> None:

@@ -60,12 +60,12 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Reject all classes."""
-        message = f"{module}.{name}"
+        message = _text(f"{module}.{name}")
         raise pickle.UnpicklingError(message)
 
     def persistent_load(self, pid: Any) -> Any:
         """Reject all references."""
-        raise pickle.UnpicklingError(str(pid))
+        raise pickle.UnpicklingError(_text(pid))
 
 
 def is_dump(first: bytes) -> bool:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.names import parameters, releases
-from imgbuild.diagnose import calls, existing
+from imgbuild.diagnose import calls
+from imgbuild.diagnose.existence import existence_reason
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
@@ -41,7 +42,7 @@ def parameter_reason(text: str, caller: str, above: str, facts: LogFacts) -> Rea
         return _own_model_reason(function, name)
     shown = function.removesuffix(".__init__")
     user = caller if releases.package_name(caller) != package else above
-    return existing.existence_reason(
+    return existence_reason(
         found[package], f"the argument {name} of {shown}", f"remove {name}", "IMG904", facts,
         user if releases.package_name(user) != package else "",
     )  # fmt: skip

@@ -14,6 +14,13 @@ PROGRAM = re.compile(
     r"(?:\w{1,20} is )?(?P<folder>/[\w./+@-]{1,200}/bin)/(?P<name>python|accelerate|torchrun|"
     r"deepspeed|vllm|trl|ray|sglang|swift|llamafactory-cli|pip)[\d.]{0,5}$"
 )
+# The modules that programs run.
+MODULES = {
+    "accelerate": "accelerate.commands.launch",
+    "deepspeed": "deepspeed.launcher.runner",
+    "pip": "pip",
+    "torchrun": "torch.distributed.run",
+}
 # Scripts of the distribution's Python are in these folders, too.
 SYSTEM = re.compile(r"^/usr/|/\.local/bin$")
 PYTHON = re.compile(r"\s*Python (3\.\d{1,2})(?:\.\d+)?\s*$")
@@ -43,14 +50,15 @@ def launcher_reason(log: ParsedLog) -> tuple[Reason, LogLine] | None:
 
 
 def _other_python_reason(program: str, folder: str, python: str) -> Reason:
-    module = {"accelerate": "accelerate.commands.launch", "torchrun": "torch.distributed.run"}
+    start = f"the {program} beside the python that has the packages"
+    if program in MODULES:
+        start = f"python -m {MODULES[program]} … with the python that has the packages"
     return Reason(
         code="IMG634",
         cause=f"the {program} on PATH ({folder}) belongs to a different Python than the python"
         f" ({python}): packages of one are absent in the other",
-        cure=f"start it with the python that has the packages: python -m"
-        f" {module.get(program, program)} …; or install {program} into that environment (python -m"
-        f" pip install {program}), activate it again, and run hash -r",
+        cure=f"run {start}, or activate its environment and run hash -r; which -a {program} shows"
+        " all",
         confidence="high",
         source="rule",
         priority=80,

@@ -6,7 +6,8 @@ import re
 
 from imgbuild.audit.names import parameters, releases
 from imgbuild.audit.names.releases import Existence
-from imgbuild.diagnose import attributes, calls, existing, requirements, standard_reasons
+from imgbuild.diagnose import attributes, calls, requirements, standard_reasons
+from imgbuild.diagnose.existence import existence_reason, is_in_log_version
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import FindingConfidence
@@ -137,7 +138,7 @@ def noted_argument_reason(text: str, facts: LogFacts) -> Reason | None:
     if match is None or existence is None or not existence.spec:
         return None
     what = f"the argument {match['name']} of {match['callee']}"
-    return existing.existence_reason(existence, what, f"remove {match['name']}", "IMG904", facts)
+    return existence_reason(existence, what, f"remove {match['name']}", "IMG904", facts)
 
 
 def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:
@@ -186,7 +187,7 @@ def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:
     remove, config = f"remove {name}", f"{plain.removesuffix('Trainer')}Config"
     if existence.package == "trl" and plain.endswith("Trainer") and existence.removing_version:
         remove = f"pass {name} in {config} (args={config}({name}=…)) instead of {plain}"
-    return existing.existence_reason(existence, what, remove, "IMG904", facts)
+    return existence_reason(existence, what, remove, "IMG904", facts)
 
 
 def _unknown_argument_reason(
@@ -281,9 +282,9 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
         what, remove = f"{module}.{name}", f"do not import {name}"
         if moved := releases.experimental_module(module.partition(".")[0], name):
             remove = f"from {moved[0]} import {name} ({moved[1].requirement()})"
-        return existing.existence_reason(existence, what, remove, "IMG902", facts, caller)
+        return existence_reason(existence, what, remove, "IMG902", facts, caller)
     if module.startswith("transformers") and (model := _model(name)) is not None:
-        return existing.existence_reason(
+        return existence_reason(
             model, f"{name} with its model", "use another model", "IMG902", facts, caller
         )
     package = releases.distribution_of_module(module)
@@ -319,9 +320,7 @@ def _module(text: str, facts: LogFacts, caller: str) -> Reason | None:
     )  # Python names the first module that is absent
     if existence is not None:
         what = f"the module {module}"
-        return existing.existence_reason(
-            existence, what, f"do not import {module}", "IMG903", facts, caller
-        )
+        return existence_reason(existence, what, f"do not import {module}", "IMG903", facts, caller)
     top = module.partition(".")[0]
     package = releases.distribution_of_module(module)
     if match.re is PACKAGE_ABSENT and normalize_package(module) != package and " " not in package:
@@ -423,7 +422,7 @@ def _positional_reason(text: str, facts: LogFacts, caller: str) -> Reason | None
     of_model = FORWARD.search(callee) or callee.endswith("RotaryEmbedding.forward")
     package = releases.name_owner(callee.partition(".")[0]) or ("transformers" if of_model else "")
     added = releases.argument_existence(callee, re.findall(r"\w+", names)[0])
-    if added is not None and added.adding_version and not existing.is_in_log_version(added, facts):
+    if added is not None and added.adding_version and not is_in_log_version(added, facts):
         old = f"{added.package}<{added.adding_version}"
         return Reason(
             code="IMG915",
@@ -470,7 +469,7 @@ def _flag(text: str, facts: LogFacts, _caller: str) -> Reason | None:
     for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
         existence = releases.argument_existence(callee, name)
         if existence is not None and existence.spec:
-            return existing.existence_reason(
+            return existence_reason(
                 existence, f"the option {flag}", f"remove {flag}", "IMG917", facts
             )
     return _unknown_flag_reason(flag, "the program")
@@ -489,9 +488,7 @@ def _sglang_flag(flag: str, facts: LogFacts) -> Reason:
             confidence="high" if found else "medium",
         )
     if found is not None:
-        return existing.existence_reason(
-            found, f"the option {flag}", f"remove {flag}", "IMG917", facts
-        )
+        return existence_reason(found, f"the option {flag}", f"remove {flag}", "IMG917", facts)
     other = releases.argument_existence("EngineArgs", name)
     if other is not None and other.spec:
         return Reason(
@@ -573,12 +570,12 @@ def _architecture(text: str, facts: LogFacts, caller: str, code: str) -> Reason 
         package, what = "vllm", f"the architecture {match['name']}"
         listed = releases.name_existence("vllm.model_executor.models", match["name"])
         if listed is not None and listed.spec:
-            return existing.existence_reason(listed, what, "use another model", "IMG902", facts)
+            return existence_reason(listed, what, "use another model", "IMG902", facts)
     else:
         return None
     existence = releases.exact_module_existence(module)
     if existence is not None:
-        return existing.existence_reason(existence, what, "use another model", "IMG902", facts)
+        return existence_reason(existence, what, "use another model", "IMG902", facts)
     shown = f"{package} {facts.versions[package]}" if package in facts.versions else package
     return Reason(
         code="IMG902",

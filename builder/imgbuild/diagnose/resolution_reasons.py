@@ -64,6 +64,10 @@ UNMET = re.compile(
     r"(?:; [^,]{1,80})?, (?:but you(?:'ll)? have (?P<have>[\w.-]{1,80} [\w.+]{1,60})"
     r" which is incompatible|which is not installed)"
 )
+VLLM_WHEELS = (
+    "; on x86_64 vllm 0.12.0 to 0.19.1 needs glibc 2.31 (manylinux_2_31), 0.20 2.35, 0.22.0 and"
+    " newer 2.28; on arm64 it has wheels from 0.10.2 on"
+)
 MOST_UNMET = 8
 # Builds on PyTorch's index, by the local part of the version.
 OF_TORCH = re.compile(r"^(?:torch|torchvision|torchaudio|xformers)\b.{0,40}\+(cpu|cu\d{2,3})$")
@@ -134,8 +138,8 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     first, second = clash
     split = SPLIT.search(text)
     if not second.by:
-        system = facts.platform or "Linux on arm64" * facts.arm
-        there = second.on.replace("for this system", f"for {system}") if system else second.on
+        system = facts.platform or ("Linux on arm64" if facts.arm else "this system")
+        there = second.on.replace("for this system", f"for {system}")
         return _absent_version_reason(first, there, split[1] if split else "")
     cause = f"{_needs(first)}, and {_needs(second)}"
     mine = next((each for each in clash if each.by == "you"), None)
@@ -187,12 +191,11 @@ def _other_system(name: str, have: str, *, python: bool) -> str:
         return f"use Linux or WSL 2: {name} has no wheels for Windows; or a version without it"
     if have.startswith("macosx"):
         return f"use Linux: {name} has no wheels for this macOS; or an older version that has them"
-    return (
+    cure = (
         "use a Python (uv venv --python 3.12), base image or architecture for which it has wheels,"
         " or a different version"
-        + "; on x86_64 vllm 0.12.0 to 0.19.1 needs glibc 2.31 (manylinux_2_31), 0.20 2.35, 0.22.0"
-        " and newer 2.28; on arm64 it has wheels from 0.10.2 on" * (name == "vllm")
     )
+    return cure + VLLM_WHEELS if name == "vllm" else cure
 
 
 def _fitting_versions(user: str, requirement: str) -> str:
@@ -239,21 +242,15 @@ def unlisted_reason(text: str) -> Reason | None:
         if number > ends[1]:
             system = systems.newest.get(str(ends[1]), "an older Python, glibc or system")
             cause += f": pip finds {name} up to {ends[1]} only, so this is {system}"
-            cure = (
-                f"use Python 3.10 to 3.13 on Linux (an image of imgbuild, or uv venv --python 3.12)"
-                f" for {required}, or require {name}<={ends[1]}"
-                if "glibc older" not in system
-                else f"use an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35) for"
-                f" {required}, or require {name}<={ends[1]}"
-            )
+            newer = "Python 3.10 to 3.13 on Linux (an image of imgbuild, or uv venv --python 3.12)"
+            if "glibc older" in system:
+                newer = "an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35)"
+            cure = f"use {newer} for {required}, or require {name}<={ends[1]}"
         elif number < ends[0]:
             system = systems.oldest.get(str(ends[0]), "a newer Python, or another architecture")
             cause += f": pip finds {name} from {ends[0]} on only, so this is {system}"
-            cure = (
-                f"use an older Python (uv venv --python 3.11; an image of imgbuild) for {required}"
-            )
-            if system == "arm64":
-                cure = f"build {required} from source"
+            older = "use an older Python (uv venv --python 3.11; an image of imgbuild) for"
+            cure = f"build {required} from source" if system == "arm64" else f"{older} {required}"
             cure += f", or require {name}>={ends[0]}"
     return Reason(code="IMG617", cause=cause, cure=cure, source="rule", priority=41)
 

@@ -15,7 +15,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from imgbuild.system.syntax import parse_requirement, parse_version
+from imgbuild.system.syntax import is_within, parse_requirement
 from imgbuild.values import normalize_package
 
 
@@ -46,9 +46,9 @@ def marker_holds(marker: Marker | str | None, markers: Mapping[str, str]) -> boo
 
 
 def exact_version(spec: str | SpecifierSet) -> str | None:
-    """Return the only version that `spec` accepts, as written, also if it has other bounds.
+    """Return the only version that `spec` accepts, as written, even if there are other bounds.
 
-    Return None for a range, for bounds that no version satisfies, and for invalid text.
+    Returns None for a range, for bounds that no version satisfies, and for invalid text.
     """
     try:
         specifier = SpecifierSet(spec) if isinstance(spec, str) else spec
@@ -59,12 +59,7 @@ def exact_version(spec: str | SpecifierSet) -> str | None:
         for clause in specifier
         if clause.operator in ("==", "===") and not clause.version.endswith(".*")
     )
-    return next((each for each in exact if _is_accepted(each, specifier)), None)
-
-
-def _is_accepted(text: str, specifier: SpecifierSet) -> bool:
-    version = parse_version(text)
-    return version is not None and specifier.contains(version, prereleases=True)
+    return next((each for each in exact if is_within(each, specifier)), None)
 
 
 class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
@@ -292,7 +293,7 @@ class _CandidateOrder:
             facts.retired,
             -self._stack(facts, demanded),
             -(TIERS.index(facts.tested) if facts.tested in TIERS else -1),
-            _reversed_day(facts.as_of),
+            -_day(facts.as_of),
             item.target,
         )
 
@@ -315,15 +316,16 @@ class _CandidateOrder:
 
         A pin of a package that the target lacks also shows from which time the project is.
         """
-        day = _reversed_day(self._facts[item.target].as_of)
+        day = _day(self._facts[item.target].as_of)
         for demand in self._demands(item.python):
             package = demand.package
-            having = [each for each in self._facts.values() if package in each.versions]
-            if demand.pin is None or package not in item.added or not having:
+            if package not in item.added or demand.pin is None:
                 continue
-            near = min(having, key=lambda each: abs(_reversed_day(each.as_of) - day))
-            has = near.versions[package]
-            yield TargetChange(package=package, has=has, wanted=demand.spec)
+            having = [each for each in self._facts.values() if package in each.versions]
+            if having:
+                near = min(having, key=lambda each: abs(_day(each.as_of) - day))
+                has = near.versions[package]
+                yield TargetChange(package=package, has=has, wanted=demand.spec)
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
         if facts.recommended in demanded:
@@ -340,8 +342,9 @@ def _distance(change: TargetChange) -> int:
         return 10
 
 
-def _reversed_day(day: str) -> int:
-    return -int(day.replace("-", "") or 0)
+def _day(date: str) -> int:
+    """Return the number of a day, for distances between dates."""
+    return datetime.date.fromisoformat(date).toordinal() if date else 0
 
 
 def _filter_by_torch(

@@ -85,8 +85,7 @@ def passed_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
             yield f"  {'; '.join(run.passes)}"
     tiers = {run.tier for run in runs if run.passed and not run.passes}
     if unnamed := sorted(tiers, key=TIERS.index):
-        tests = "the record has the number of cases, not their names (see the end)"
-        yield f"passed, {', '.join(unnamed)}: {tests}"
+        yield f"passed, {', '.join(unnamed)}: without names in the record; the end lists the cases"
 
 
 def skip_groups(run: RecordedRun) -> list[SkippedCases]:

@@ -65,9 +65,8 @@ def _version_requirements(
     environment = {**environment_markers(python, arch), "extra": ""}
     for line in lines:
         extra = EXTRA.search(line)
-        named = extra is not None and line.lower().startswith(extra[1].lower()[:1])
-        if extra and not named and " or " not in line:
-            continue
+        if extra and " or " not in line and line[:1].lower() != extra[1][0].lower():
+            continue  # of another extra; most lines are, and are not parsed
         try:
             requirement = parse_requirement(line)
         except InvalidRequirement:

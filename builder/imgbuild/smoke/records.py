@@ -65,7 +65,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     the wall-clock time of container and tests. `passed`, `failed` and `skipped` are numbers of
     cases. `further` contains the failed cases after `first`, and `skips` the skipped cases, with
     messages (empty in records from before 2026-11-28). `passes` contains the names of passed cases
-    in tiers other than static (empty in records from before 2026-12). `notes` contains log lines
+    in tiers other than static (empty in records from before 2026-11-30). `notes` contains log lines
     about packages that run without an optional part. `jobs` is the number of parallel cases, and
     `share` the number of parallel cases on GPUs. `through` is the engine (PLACES). `sif` is the
     digest of the SIF file, if any. `caches` is the content of the image's caches at the start, or

@@ -35,11 +35,6 @@ def _escape_match(match: re.Match[str]) -> str:
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
-def json_escapes(document: str) -> str:
-    """Replace control and format characters in the strings of a JSON document by escaped text."""
-    return _HIDDEN.sub(lambda match: _escape_match(match).replace("\\", "\\\\"), document)
-
-
 def ascii_controls(document: str) -> str:
     """Replace control and format characters in the strings of a JSON document with JSON escapes."""
     return _HIDDEN.sub(

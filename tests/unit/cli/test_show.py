@@ -281,7 +281,7 @@ USUAL = ["name", "CUDA", "torch", "engine", "trl", "with", "tested"]
         (80, [], False, False),
         (100, [], False, True),
         (120, ["Python"], True, True),
-        (200, ["Python", "driver", "also", "arch", "pull"], True, True),
+        (200, ["for", "Python", "driver", "arch", "pull", "date"], True, True),
     ],
 )
 def test_list_uses_the_width_of_the_terminal(

@@ -128,6 +128,18 @@ def test_dump_that_needs_more_memory_than_its_size_allows_is_refused(tmp_path: P
         diagnose_paths([file])
 
 
+def test_message_for_a_reference_in_a_dump_is_short(tmp_path: Path) -> None:
+    nested: list[Any] = ["x"]
+    for _ in range(60):
+        nested = [nested, nested]
+    data = pickle.dumps(nested)
+    file = tmp_path / "nccl_trace_rank_0"
+    file.write_bytes(data[:-1] + b"Q.")  # BINPERSID
+    with pytest.raises(InputError, match="UnpicklingError") as raised:
+        diagnose_paths([file])
+    assert len(raised.value.message) < 400
+
+
 class Harm:
     """Runs a command when it is unpickled by a reader that allows classes."""
 

@@ -23,6 +23,7 @@ EXACT = {
     "==text": None,
     "===text": None,
     "==1\n: x": None,
+    f"==1,<{'9' * 5000}": None,
 }
 
 

@@ -213,10 +213,10 @@ def test_learned_constraints_apply_to_added_packages() -> None:
 
 def test_old_pin_of_an_added_package_prefers_targets_of_its_time() -> None:
     versions = {"torch": "2.6.0"}
-    old = facts("old", as_of="2025-06-20", versions=versions)
-    dated = facts("dated", as_of="2025-06-01", versions={**versions, "peft": "0.15.0"})
+    old = facts("old", as_of="2026-01-01", versions=versions)
+    dated = facts("dated", as_of="2025-12-31", versions={**versions, "peft": "0.15.0"})
     new = facts("new", as_of="2026-11-25", versions=versions)
-    later = facts("later", as_of="2026-11-01", versions={**versions, "peft": "0.21.0"})
+    later = facts("later", as_of="2026-03-01", versions={**versions, "peft": "0.21.0"})
     targets = [old, dated, new, later]
 
     def lacking(*texts: str) -> list[str]:

@@ -105,7 +105,7 @@ def test_site_data_has_the_note_of_the_doctor_command_for_older_drivers(
 def test_text_in_site_data_cannot_close_the_script_element(
     sources: SiteSources, example_site: SiteCatalogue
 ) -> None:
-    evil = '</script><!--"\\ \u2028\u202e\U0001f600'
+    evil = '</script><!--"\\ \u2028\u202e\x1b\udc80\U0001f600'
     first, *rest = (target for target in example_site.targets if target.lock)
     row = msgspec.structs.replace(first.row, recommended=evil)
     changed = msgspec.structs.replace(
@@ -113,7 +113,7 @@ def test_text_in_site_data_cannot_close_the_script_element(
     )
     script = browser_data.data_scripts(sources, changed)["data.js"]
     assert re.fullmatch(rb'var \w+="[A-Za-z0-9+/=]+";\n', script)
-    shown = evil.replace("\u2028", "\\u2028").replace("\u202e", "\\u202e")
+    shown = evil.replace("\u2028", "\\u2028").replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")
     assert read_packed(script)["targets"][0]["recommended"] == shown
 
 

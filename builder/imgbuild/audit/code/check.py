@@ -18,7 +18,7 @@ from imgbuild.audit.code import (
     variables,
 )
 from imgbuild.audit.code.code_set import CodeSet
-from imgbuild.audit.code.kept_findings import FindingCache
+from imgbuild.audit.code.finding_cache import FindingCache
 from imgbuild.audit.code.model import CodeFinding, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import CodeFacts
@@ -110,13 +110,13 @@ def _run_all_checks(
     shown = [
         each
         for file, group in findings_by_file.items()
-        for each in _unaccepted(group, by_file[file])
+        for each in _unaccepted_findings(group, by_file[file])
     ]
     shown.sort(key=lambda each: (each.file, each.cell, each.line, each.column))
     return CheckedCode(findings=tuple(shown), absent=tuple(sorted(sources.absent)))
 
 
-def _unaccepted(findings: Sequence[CodeFinding], text: CodeText) -> list[CodeFinding]:
+def _unaccepted_findings(findings: Sequence[CodeFinding], text: CodeText) -> list[CodeFinding]:
     """Return the findings in a file whose lines do not end with `# noqa: CODE`, as in linters."""
     lines = text.source.splitlines() if _NOQA.search(text.source) is not None else []
     return [each for each in findings if not _is_accepted(each, text, lines)]
@@ -125,7 +125,7 @@ def _unaccepted(findings: Sequence[CodeFinding], text: CodeText) -> list[CodeFin
 def _is_accepted(finding: CodeFinding, text: CodeText, lines: Sequence[bytes]) -> bool:
     first = text.cells[finding.cell - 1] - 1 if finding.cell else 0
     number = first + finding.line
-    accepted = _NOQA.search(lines[number - 1]) if number <= len(lines) else None
+    accepted = _NOQA.search(lines[number - 1]) if 0 < number <= len(lines) else None
     return accepted is not None and finding.code.encode() in _CODE.findall(accepted[1])
 
 

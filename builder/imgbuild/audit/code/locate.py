@@ -7,8 +7,9 @@ import ast
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.model import CodeText
@@ -72,37 +73,18 @@ class CodeTree:
         return statements
 
     @cached_property
-    def _conditional_blocks(self) -> list[tuple[int, int]]:
-        """The first and last lines of blocks that may not run, except `if __name__ == …`."""
+    def _conditional_lines(self) -> frozenset[int]:
+        """The lines of blocks that may not run, except `if __name__ == …`."""
         kinds = (ast.If, ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)
-        return [
+        return _covered_lines(
             (node.lineno + 1, node.end_lineno or node.lineno)
             for node in self._all_statements
             if isinstance(node, kinds) and not (isinstance(node, ast.If) and _is_main(node.test))
-        ]
-
-    @cached_property
-    def _conditional_lines(self) -> frozenset[int]:
-        lines: set[int] = set()
-        end = 0
-        for first, last in sorted(self._conditional_blocks):
-            lines.update(range(max(first, end + 1), last + 1))
-            end = max(end, last)
-        return frozenset(lines)
+        )
 
     def always_runs(self, line: int) -> bool:
         """Whether a line runs whenever the file runs."""
         return self._is_import(line) or line not in self._conditional_lines
-
-    @cached_property
-    def _tests(self) -> list[tuple[ast.If, frozenset[str]]]:
-        """The `if` statements, each with the functions that its condition calls without data."""
-        found = [
-            (node, _called_functions(node.test))
-            for node in self._all_statements
-            if isinstance(node, ast.If)
-        ]
-        return [(node, names) for node, names in found if names]
 
     @cached_property
     def _functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -145,15 +127,28 @@ class CodeTree:
         """
         if self._is_import(line):
             return False
-        around = {
-            name
-            for node, names in self._tests
-            if node.lineno < line <= (node.end_lineno or 0) or self._leaves_before(node, line)
-            for name in names
-        }
-        if not around:
-            return False
-        return not around.isdisjoint(self._user_names)
+        return line in self._guarded_lines
+
+    @cached_property
+    def _guarded_lines(self) -> frozenset[int]:
+        """The lines in or after `if` statements that call functions of the user without data.
+
+        Lines after the statement, in the same function, count if its body leaves the function.
+        """
+        functions = sorted((node.lineno, node.end_lineno or 0) for node in self._functions)
+        ends = [*accumulate((end for _, end in functions), max)]
+        blocks = []
+        for node in self._all_statements:
+            if not isinstance(node, ast.If) or self._user_names.isdisjoint(
+                _called_functions(node.test)
+            ):
+                continue
+            last = node.end_lineno or 0
+            before = bisect_left(functions, (node.lineno,))
+            if before and isinstance(node.body[-1], (ast.Return, ast.Raise, ast.Continue)):
+                last = max(last, ends[before - 1])
+            blocks.append((node.lineno + 1, last))
+        return _covered_lines(blocks)
 
     @cached_property
     def _user_names(self) -> frozenset[str]:
@@ -168,14 +163,6 @@ class CodeTree:
 
     def _is_user(self, module: str) -> bool:
         return self._code.owner(module) == CODE
-
-    def _leaves_before(self, node: ast.If, line: int) -> bool:
-        """Whether the function that contains `line` can return in `node`, before that line."""
-        leaves = isinstance(node.body[-1], (ast.Return, ast.Raise, ast.Continue))
-        return leaves and any(
-            function.lineno < node.lineno < line <= (function.end_lineno or 0)
-            for function in self._functions
-        )
 
     @cached_property
     def _assigned_attributes(self) -> frozenset[bytes]:
@@ -230,6 +217,16 @@ class CodeTree:
                 prefix = line[: match.col_offset].decode(errors="replace")
                 return match.lineno, len(prefix) + 1
         return evidence.line, 1
+
+
+def _covered_lines(blocks: Iterable[tuple[int, int]]) -> frozenset[int]:
+    """Return the lines of blocks, which are given by their first and last lines."""
+    lines: set[int] = set()
+    end = 0
+    for first, last in sorted(blocks):
+        lines.update(range(max(first, end + 1), last + 1))
+        end = max(end, last)
+    return frozenset(lines)
 
 
 def _first_line(node: ast.AST) -> int:

@@ -14,7 +14,7 @@ from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.checks.findings import SEVERITY_ORDER, missing_package_remedy
 from imgbuild.audit.code import other_sets, overridden
 from imgbuild.audit.code.code_set import CODE, CodeSet
-from imgbuild.audit.code.kept_findings import (
+from imgbuild.audit.code.finding_cache import (
     Conditions,
     FileFindings,
     FindingCache,

@@ -278,7 +278,7 @@ class PackageSet:
         return module.partition(".")[0] in stdlib.stdlib_modules(self.python)
 
     def _missing_module(self, name: str) -> OpaqueModule | None:
-        """Return the result of `_injected_module`, cached."""
+        """Return `_injected_module(name)`, cached."""
         if name not in self._missing:
             self._missing[name] = self._injected_module(name)
         return self._missing[name]

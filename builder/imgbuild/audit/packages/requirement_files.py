@@ -14,14 +14,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import (
     InvalidSdistFilename,
     InvalidWheelFilename,
     parse_sdist_filename,
     parse_wheel_filename,
 )
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.errors import InputError, InputProblem
@@ -146,7 +146,7 @@ class _RequirementReader:
                     self._option(line, text.path)
                 else:
                     self._requirement(line)
-            except (InvalidRequirement, InvalidVersion, ValueError) as error:
+            except ValueError as error:
                 self.problems.append(line.line_problem(str(error).partition("\n")[0]))
 
     def _option(self, line: _Line, origin: Path | None) -> None:

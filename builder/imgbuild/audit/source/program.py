@@ -28,7 +28,6 @@ from imgbuild.audit.source.tree import (
 # The function that holds the statements of a program: see `module.read_module`.
 PROGRAM = "__main__"
 _GLOBAL = re.compile(rb"global[ \t\\]")  # a search for a literal is fast
-_BEFORE_STATEMENT = re.compile(rb"(?:.*[:;])?[ \t]*")
 _INLINE_KEYWORDS = re.compile(rb"\*\*[ \t]*(?:\{|dict\b)")
 _STARRED_NAME = re.compile(rb"\*\*[ \t]*([\w\x80-\xff]+)")
 _DICTIONARY = re.compile(rb"=[ \t]*(?:[(\\]\s*)*(?:\{|dict\b)")
@@ -39,7 +38,7 @@ _CLOSURES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 # Methods of a dictionary that do not remove keys.
 _READING_METHODS = frozenset(("copy", "get", "items", "keys", "setdefault", "update", "values"))
 _ADDING_METHODS = frozenset(("setdefault", "update"))
-_MOST_KEYWORDS = 10_000  # that assignments to one dictionary may add to calls
+_MOST_KEYWORDS = 10_000  # that one dictionary may add to calls
 _REMOTE_DECORATOR = "ray.remote"
 _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
@@ -133,11 +132,13 @@ def _program(tree: ast.Module, source: bytes, *, expressions: bool) -> ast.Funct
 
 def _may_declare_names(source: bytes) -> bool:
     """Return whether a source may have a `global` statement."""
-    starts = (match.start() for match in _GLOBAL.finditer(source))
-    return any(
-        _BEFORE_STATEMENT.fullmatch(source, source.rfind(b"\n", 0, start) + 1, start)
-        for start in starts
-    )
+    for match in _GLOBAL.finditer(source):
+        start = match.start()
+        while start and source[start - 1] in b" \t":
+            start -= 1
+        if not start or source[start - 1] in b"\n:;":
+            return True
+    return False
 
 
 def _names_module(test: ast.expr) -> bool:
@@ -235,7 +236,7 @@ def _expand_scope(scope: _Scope, nodes: _NameTree, *, expressions: bool) -> None
         if keys is None or "other" in others or len(sites.get(name, ())) != 1:
             continue
         later = [line for use in uses if (line := _set_key(nodes.parents, use, bound))]
-        if len(starred) * len(later) > _MOST_KEYWORDS:
+        if len(starred) * (len(keys) + len(later)) > _MOST_KEYWORDS:
             continue
         for word in starred:
             added = [*keys, *(key for key, line in later if line < word.value.lineno)]

@@ -264,7 +264,7 @@
       take();
       return found;
     }
-    if (marker.length > 4000) return true;
+    if (marker.length > 1000) return true; // nested too deeply
     const found = either();
     return tokens.length > 0 || found;
   }
@@ -274,7 +274,7 @@
     return {
       extra: "", implementation_name: "cpython", os_name: "posix", platform_system: "Linux",
       platform_machine: arch === "arm64" ? "aarch64" : arch, platform_python_implementation: "CPython",
-      python_full_version: python, python_version: python, sys_platform: "linux",
+      python_full_version: python, python_version: python.split(".", 2).join("."), sys_platform: "linux",
     };
   }
 

@@ -10,7 +10,7 @@ import pytest
 from imgbuild.audit.checks import calls
 from imgbuild.audit.code import check
 from imgbuild.audit.code.code_files import find_files
-from imgbuild.audit.code.kept_findings import reachable_digests
+from imgbuild.audit.code.finding_cache import reachable_digests
 from imgbuild.cache.store import Store
 from tests.support import audited
 from tests.support.audited_code import BASE

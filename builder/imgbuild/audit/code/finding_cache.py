@@ -143,8 +143,9 @@ def reachable_digests(
                 if work:
                     lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[node])
                 if lowest[node] == number[node]:
-                    start = waiting.index(node)
-                    cycle, waiting = waiting[start:], waiting[:start]
+                    cycle = [waiting.pop()]
+                    while cycle[-1] != node:
+                        cycle.append(waiting.pop())
                     followed = {each for member in cycle for each in uses[member]}
                     below = {digests[each] for each in followed if each in digests}
                     parts = [*sorted(content[each] for each in cycle), "", *sorted(below)]
