@@ -10,6 +10,7 @@ from imgbuild.diagnose.log import ParsedLog
 from imgbuild.diagnose.prefixes import LogLine
 from imgbuild.diagnose.rules import FindingConfidence
 
+TIMEOUT = "IMG908"  # of a collective
 PROGRAM = re.compile(
     r"(?:\w{1,20} is )?(?P<folder>/[\w./+@-]{1,200}/bin)/(?P<name>python|accelerate|torchrun|"
     r"deepspeed|vllm|trl|ray|sglang|swift|llamafactory-cli|pip)[\d.]{0,5}$"
@@ -88,7 +89,7 @@ def watchdog_reason(log: ParsedLog) -> tuple[Reason, int] | None:
     if operation:
         cause += f" ({operation})"
     return Reason(
-        code="IMG908",
+        code=TIMEOUT,
         cause=cause,
         confidence=confidence,
         cure="check that rank's output for an exception or a slow step; set"
