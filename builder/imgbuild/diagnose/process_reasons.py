@@ -92,6 +92,7 @@ def watchdog_reason(log: ParsedLog) -> tuple[Reason, int] | None:
         code=TIMEOUT,
         cause=cause,
         confidence=confidence,
+        follows=True,
         cure="check that rank's output for an exception or a slow step; set"
         " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and pass the dumps to"
         " imgbuild diagnose; if the step is only slow, raise the timeout"

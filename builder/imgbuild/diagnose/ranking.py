@@ -73,15 +73,13 @@ def _is_consequence(
         if each.role == "cause" and not each.weak and each.code != process_reasons.TIMEOUT
     ]
     index = event.exception
-    if reason.role == "consequence" or (index is not None and log.exceptions[index].is_wrapper):
+    if reason.role == "consequence":
         stopped = any(each.confidence != "low" and not each.weak for each, _ in causes)
         return bool(explaining) or (reason.confidence == "low" and stopped)
     raised = {its_event.exception for _, its_event in explaining}
     if index is not None and any(each in raised for each in direct_causes(log.exceptions, index)):
         return True
-    return reason.follows and any(
-        its_event.number < event.number and not each.follows for each, its_event in explaining
-    )
+    return reason.follows and any(its_event.number < event.number for _, its_event in explaining)
 
 
 def _order(reason: Reason, event: LogEvent) -> tuple[int, ...]:
