@@ -1,6 +1,5 @@
 """Explains failures that require the whole log."""
 
-# A separate module: others require one line.
 from __future__ import annotations
 
 import re
