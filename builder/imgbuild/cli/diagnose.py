@@ -12,7 +12,7 @@ import typer
 from imgbuild.cli._help import create_command
 from imgbuild.cli._output import fold_lines, print_result
 from imgbuild.cli._verb import create_verb, option
-from imgbuild.diagnose import diagnosis
+from imgbuild.diagnose import codes, diagnosis
 from imgbuild.diagnose.finding import LogFinding, LogFindings
 from imgbuild.errors import InputError
 
@@ -44,8 +44,8 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
     The log can have any size, be truncated, and contain interleaved ranks, colours, and prefixes of
     Ray, Slurm, docker and torchrun. Causes are derived from rules for common failures and from
     facts, such as the versions of a package that define a name, or the rank that stopped first.
-    Failures that the first failure caused are listed after it. `imgbuild explain CODE` explains a
-    finding.
+    Failures that a listed cause explains, such as timeouts of other ranks and exit codes, are in
+    the last line. `imgbuild explain CODE` explains a finding.
 
     Nothing is downloaded. The exit status is 0 even if a failure is found.
 
@@ -82,6 +82,12 @@ def _lines(result: LogFindings) -> Iterator[str]:
         return
     for finding in result.findings:
         yield from _finding(finding)
+    if result.consequences:
+        titles = codes.all_explanations()
+        listed = dict.fromkeys(
+            f"{each.code} {titles[each.code].title}" for each in result.consequences
+        )
+        yield f"also in the log, as a consequence: {'; '.join(listed)}"
 
 
 def _finding(finding: LogFinding) -> Iterator[str]:

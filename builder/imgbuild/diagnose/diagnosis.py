@@ -1,4 +1,4 @@
-"""Finds the causes in a log, and ranks the first failure before its consequences."""
+"""Finds the reasons for the failures in a log."""
 
 from __future__ import annotations
 
@@ -26,21 +26,26 @@ from imgbuild.diagnose import (
     process_reasons,
     program_reasons,
     python_reasons,
+    ranking,
     requirements,
     resolution_reasons,
     rules,
     shape_reasons,
     value_reasons,
 )
-from imgbuild.diagnose.exceptions import LoggedException, TraceFrame, quoted_exception, root_causes
+from imgbuild.diagnose.exceptions import (
+    LoggedException,
+    TraceFrame,
+    quoted_exception,
+    root_causes,
+)
 from imgbuild.diagnose.facts import LogFacts
-from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason, ShownLine
+from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason
 from imgbuild.diagnose.log import LogEvent, ParsedLog
-from imgbuild.diagnose.rules import FailureRule
+from imgbuild.diagnose.rules import FailureRule, FindingRole
 from imgbuild.errors import InputError
 
 STDIN = Path("-")
-MOST_FINDINGS = 6
 MOST_TEXTS = 8000
 NEAR = 60  # lines between the last frame of a traceback without an exception and the log's end
 REPORTS = re.compile(r"(?i)(?:\S{1,60}: )?(?:fatal|error|failed|aborted|abort)\b.{0,12}[: ]\S")
@@ -48,10 +53,6 @@ FAILURE = re.compile(
     r"(?i)\b(?:\w{0,60}error|fatal|failed|failure|fails|\w{0,60}exception|abort(?:ed)?)\b"
 )
 WIDE = 50  # rules of a lower priority match lines of many programs
-SHOWN = 240  # characters of a line
-ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
-CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
-SOURCES = {"rule": 0, "facts": 1, "first": 2}
 # Functions that only pass a call on.
 PASSING = re.compile(r"__getattr|_(?:wrapped_)?call_impl$|decorate_context$")
 # Libraries whose own frames are the innermost ones of an error that their caller causes.
@@ -76,7 +77,8 @@ LOOKUPS = (
 
 def diagnose_log(stream: BinaryIO, name: str) -> LogFindings:
     """Return the findings in a log. Raises InputError if the log is not text."""
-    return LogFindings(findings=tuple(_findings(log.parse_log(lines.read_lines(stream, name)))))
+    parsed = log.parse_log(lines.read_lines(stream, name))
+    return ranking.rank_reasons(parsed, _reasons(parsed))
 
 
 def first_finding_sentence(text: str) -> str:
@@ -106,7 +108,7 @@ def diagnose_paths(paths: Sequence[Path]) -> LogFindings:
     that cannot be read.
     """
     dumps: list[flight.RankDump] = []
-    answers: list[LogFinding] = []
+    answers: list[LogFindings] = []
     for file in _files(dict.fromkeys(paths)):
         name = "stdin" if file == STDIN else str(file)
         try:
@@ -121,11 +123,16 @@ def diagnose_paths(paths: Sequence[Path]) -> LogFindings:
                         )
                     dumps.append(flight.read_dump(data, name))
                 else:
-                    answers += diagnose_log(stream, name).findings
+                    answers.append(diagnose_log(stream, name))
         except OSError as error:
             message = f"{name}: {error.strerror or error}"
             raise InputError(message, hint="pass a log, or - for stdin") from error
-    return LogFindings(findings=tuple([*flight.flight_findings(dumps), *answers][:MOST_FINDINGS]))
+    causes = [*flight.flight_findings(dumps), *(each for one in answers for each in one.findings)]
+    consequences = [each for one in answers for each in one.consequences]
+    return LogFindings(
+        findings=tuple(causes[: ranking.MOST_FINDINGS]),
+        consequences=tuple(consequences[: ranking.MOST_CONSEQUENCES]),
+    )
 
 
 def _open(file: Path) -> contextlib.AbstractContextManager[Any]:
@@ -148,35 +155,6 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             raise InputError(message, hint="pass the files in the folder") from error
 
 
-def _findings(value: ParsedLog) -> Iterator[LogFinding]:
-    ranked = sorted(_reasons(value), key=lambda pair: _order(*pair))
-    seen: set[str] = set()
-    for reason, event in ranked:
-        if reason.cause in seen or len(seen) >= MOST_FINDINGS:
-            continue
-        if reason.source == "first" and seen:
-            continue
-        seen.add(reason.cause)
-        yield LogFinding(
-            code=reason.code,
-            cause=reason.cause,
-            lines=_lines(value, event),
-            cure=reason.cure,
-            confidence=reason.confidence,
-        )
-
-
-def _order(reason: Reason, event: LogEvent) -> tuple[int, ...]:
-    return (
-        ROLES[reason.role],
-        reason.weak,
-        CONFIDENCE[reason.confidence],
-        SOURCES[reason.source],
-        -(reason.priority // 25),
-        event.number,
-    )
-
-
 def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
     texts = value.event_texts[:MOST_TEXTS]
     failed = value.failed or (
@@ -195,7 +173,7 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
         if reason is not None and first is not None and _is_minor(reason):
             reason = _mark_as_consequence(reason)
         if reason is not None and event.exception in replaced:
-            reason = _mark_as_consequence(reason)
+            reason = msgspec.structs.replace(reason, confidence="low", weak=True)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
             if reason.follows and _is_preceded(value, event):
@@ -208,7 +186,8 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
             (e for e in value.events if e.number == number),
             LogEvent(number=number, source="", text=text),
         )
-        yield (_mark_as_consequence(reason) if _is_preceded(value, event) else reason), event
+        role: FindingRole = "consequence" if _is_preceded(value, event) else "cause"
+        yield msgspec.structs.replace(reason, role=role), event
     if (launcher := process_reasons.launcher_reason(value)) is not None:
         reason, line = launcher
         yield reason, LogEvent(number=line.number, source=line.source, text=line.text)
@@ -531,17 +510,3 @@ def _is_followed(value: ParsedLog, index: int) -> bool:
         index in root_causes(value.exceptions, later)
         for later in range(index + 1, min(index + 6, len(value.exceptions)))
     )
-
-
-def _lines(value: ParsedLog, event: LogEvent) -> tuple[ShownLine, ...]:
-    """Return the line of an event, preceded by the innermost frame outside site-packages."""
-    shown = []
-    if event.exception is not None:
-        frames = reversed(value.exceptions[event.exception].frames)
-        frame = next((f for f in frames if not f.package and not f.is_standard), None)
-        if frame is not None:
-            text = f'File "{frame.file}", line {frame.line}, in {frame.name}'
-            shown.append(ShownLine(frame.number, text))
-    text = event.text.split("\n", 1)[0]
-    shown.append(ShownLine(event.number, text if len(text) <= SHOWN else f"{text[:SHOWN]}…"))
-    return tuple(shown)

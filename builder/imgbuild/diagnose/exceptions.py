@@ -475,3 +475,10 @@ def root_causes(exceptions: list[LoggedException], index: int) -> Iterator[int]:
         seen.add(before)
         yield before
         index = before
+
+
+def direct_causes(exceptions: list[LoggedException], index: int) -> Iterator[int]:
+    """Yield the numbers of the exceptions from which `index` was raised, nearest first."""
+    while (before := exceptions[index].cause) is not None and before < index:
+        yield before
+        index = before

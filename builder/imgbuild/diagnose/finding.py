@@ -20,7 +20,7 @@ class ShownLine(msgspec.Struct, frozen=True):
 
 
 class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of a failure. `confidence` is "high", "medium" or "low"."""
+    """A failure with its cause. `confidence` is "high", "medium" or "low"."""
 
     code: str
     cause: str
@@ -29,10 +29,14 @@ class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
     confidence: FindingConfidence
 
 
-class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings in a log, best first."""
+class LogFindings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The causes in a log, best first, and failures that they caused.
+
+    If the log contains only consequences, they are in `findings`.
+    """
 
     findings: tuple[LogFinding, ...]
+    consequences: tuple[LogFinding, ...] = ()
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):

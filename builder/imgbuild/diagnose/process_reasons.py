@@ -1,6 +1,5 @@
 """Explains failures that require the whole log."""
 
-# A separate module: others require one line.
 from __future__ import annotations
 
 import re
@@ -10,6 +9,7 @@ from imgbuild.diagnose.log import ParsedLog
 from imgbuild.diagnose.prefixes import LogLine
 from imgbuild.diagnose.rules import FindingConfidence
 
+TIMEOUT = "IMG908"  # of a collective
 PROGRAM = re.compile(
     r"(?:\w{1,20} is )?(?P<folder>/[\w./+@-]{1,200}/bin)/(?P<name>python|accelerate|torchrun|"
     r"deepspeed|vllm|trl|ray|sglang|swift|llamafactory-cli|pip)[\d.]{0,5}$"
@@ -96,9 +96,10 @@ def watchdog_reason(log: ParsedLog) -> tuple[Reason, int] | None:
     if operation:
         cause += f" ({operation})"
     return Reason(
-        code="IMG908",
+        code=TIMEOUT,
         cause=cause,
         confidence=confidence,
+        follows=True,
         cure="check that rank's output for an exception or a slow step; set"
         " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and pass the dumps to"
         " imgbuild diagnose; if the step is only slow, raise the timeout"

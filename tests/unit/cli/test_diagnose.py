@@ -14,6 +14,7 @@ from imgbuild.diagnose import codes
 from tests.support.inprocess_project import Command
 
 LOG = "ImportError: cannot import name 'PPOTrainer' from 'trl' (/opt/trl/__init__.py)\n"
+CHILD = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED"
 
 
 @pytest.fixture
@@ -35,6 +36,18 @@ def test_text_output_of_diagnose_has_cause_log_lines_and_cure(
             " trl<0.29.0"
         ),
     ]
+
+
+def test_consequences_are_in_the_last_line_and_in_json(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(f"{LOG}{CHILD}\n")
+    answer = command("diagnose", str(tmp_path / "run.log"))
+    last = "also in the log, as a consequence: IMG550 A launcher reports a failed process"
+    assert answer.stdout.splitlines()[3:] == [last]
+    answer = command("diagnose", "--json", str(tmp_path / "run.log"))
+    (finding,) = json.loads(answer.stdout)["consequences"]
+    assert (finding["code"], finding["lines"]) == ("IMG550", [{"number": 2, "text": CHILD}])
+    answer = command("diagnose", "--short", str(tmp_path / "run.log"))
+    assert len(answer.stdout.splitlines()) == 1
 
 
 def test_json_output_of_diagnose_has_the_findings(command: Command, tmp_path: Path) -> None:
