@@ -12,7 +12,7 @@ import typer
 from imgbuild.cli._help import create_command
 from imgbuild.cli._output import fold_lines, print_result
 from imgbuild.cli._verb import create_verb, option
-from imgbuild.diagnose import diagnosis
+from imgbuild.diagnose import codes, diagnosis
 from imgbuild.diagnose.finding import LogFinding, LogFindings
 from imgbuild.errors import InputError
 
@@ -44,8 +44,8 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
     The log can have any size, be truncated, and contain interleaved ranks, colours, and prefixes of
     Ray, Slurm, docker and torchrun. Causes are derived from rules for common failures and from
     facts, such as the versions of a package that define a name, or the rank that stopped first.
-    Failures that the first failure caused are listed after it. `imgbuild explain CODE` explains a
-    finding.
+    Failures that the first failure caused are listed after it by code. `imgbuild explain CODE`
+    explains a finding.
 
     Nothing is downloaded. The exit status is 0 even if a failure is found.
 
@@ -80,8 +80,16 @@ def _lines(result: LogFindings) -> Iterator[str]:
             "imgbuild doctor --collect"
         )
         return
-    for finding in result.findings:
+    first, *others = result.findings
+    explained = first.role == "cause" and first.confidence != "low"
+    later = [each for each in others if explained and each.role == "consequence"]
+    for finding in (first, *(each for each in others if each not in later)):
         yield from _finding(finding)
+    if later:
+        yield "consequences:"
+    lines = {finding.code: finding.lines[-1].number for finding in reversed(later)}
+    for code, number in sorted(lines.items(), key=lambda pair: pair[1]):
+        yield f"  {number}: {code} {codes.all_explanations()[code].title}"
 
 
 def _finding(finding: LogFinding) -> Iterator[str]:

@@ -163,6 +163,7 @@ def _findings(value: ParsedLog) -> Iterator[LogFinding]:
             lines=_lines(value, event),
             cure=reason.cure,
             confidence=reason.confidence,
+            role=reason.role,
         )
 
 

@@ -20,13 +20,17 @@ class ShownLine(msgspec.Struct, frozen=True):
 
 
 class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of a failure. `confidence` is "high", "medium" or "low"."""
+    """A cause of a failure. `confidence` is "high", "medium" or "low".
+
+    The `role` of a failure that another one caused is "consequence".
+    """
 
     code: str
     cause: str
     lines: tuple[ShownLine, ...]
     cure: str
     confidence: FindingConfidence
+    role: FindingRole = "cause"
 
 
 class LogFindings(msgspec.Struct, frozen=True, kw_only=True):

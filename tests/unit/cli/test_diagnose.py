@@ -37,12 +37,35 @@ def test_text_output_of_diagnose_has_cause_log_lines_and_cure(
     ]
 
 
+def test_consequences_of_a_failure_are_listed_below_it_by_code_and_line(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "run.log").write_text(
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/workspace/reward.py", line 8, in reward\n'
+        "[rank1]:     return float(ANSWER.search(text).group(1))\n"
+        "[rank1]: AttributeError: 'NoneType' object has no attribute 'group'\n"
+        "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8)\n"
+        "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    )
+    lines = command("diagnose", str(tmp_path / "run.log")).stdout.splitlines()
+    assert lines[0] == (
+        "IMG923 .group of None is used: a regular expression has no match, read in reward"
+        " (/workspace/reward.py:8) (medium confidence)"
+    )
+    assert lines[-3:] == [
+        "consequences:",
+        "  5: IMG544 A rank never entered a collective",
+        "  6: IMG570 A process aborted",
+    ]
+
+
 def test_json_output_of_diagnose_has_the_findings(command: Command, tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(LOG)
     (finding,) = json.loads(command("diagnose", "--json", str(tmp_path / "run.log")).stdout)[
         "findings"
     ]
-    assert set(finding) == {"code", "cause", "lines", "cure", "confidence"}
+    assert set(finding) == {"code", "cause", "lines", "cure", "confidence", "role"}
     assert finding["lines"] == [{"number": 1, "text": LOG.strip()}]
 
 
