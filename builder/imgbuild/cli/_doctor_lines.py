@@ -20,8 +20,8 @@ FRAMEWORKS = ("vllm", "sglang", "verl", "unsloth", "deepspeed", "trl")
 HEAD = ("target", "as of", "Python", "has", "tested")
 FULL_DRIVER = "full driver"  # the column of targets that run with a restriction
 COLUMN = f'the column "{FULL_DRIVER}"'
-# The forms of the table, widest first: without months, the number of columns that are left out after
-# the first (date, Python), and the number of frameworks of a target.
+# The forms of the table, widest first: whether months are left out, the number of columns that are
+# left out after the first (date, Python), and the number of frameworks of a target.
 FORMS = ((False, 0, 2), (True, 0, 2), (True, 1, 2), (True, 2, 2), (True, 2, 1))
 ORDER = (
     "in order of preference: fewest restrictions, recommended, general, newest CUDA release, "

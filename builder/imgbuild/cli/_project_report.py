@@ -55,7 +55,9 @@ def python_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
         return []
     demanded = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
     have = " or ".join(each.python for each in choice.wheels if not each.unlocked)
-    where = f"images have Python {have}, and {choice.chosen.target} has Python {choice.chosen.python}"
+    where = (
+        f"images have Python {have}, and {choice.chosen.target} has Python {choice.chosen.python}"
+    )
     lines = [f"the project requires Python {demanded}; {where}"]
     for each in choice.wheels:
         if each.pinned:
