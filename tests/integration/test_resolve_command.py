@@ -38,6 +38,8 @@ def index() -> LocalIndex:
         "engine", "2.0", ["torch==2.11.0"],
         files={"engine/__init__.py": HEAD, "engine/net.py": NET},
     )  # fmt: skip
+    for version, of_torch in (("1.0", "2.6.0"), ("2.0", "2.7.0"), ("2.1", "2.7.0")):
+        local_index.wheel("server", version, [f"torch=={of_torch}"], files={"server.py": b""})
     local_index.wheel("trl", "0.18.0", files={"trl/__init__.py": b"class GRPOTrainer:\n    pass\n"})
     local_index.wheel("trl", "0.19.0", files={"trl/__init__.py": CLIENT})
     local_index.wheel(
@@ -194,6 +196,14 @@ def test_impossible_package_set_exits_with_status_8_and_shows_the_causes(project
     assert done.stdout == ""
     assert "because trl 0.19.0 needs engine>=2.0: trl/__init__.py:1 imports" in done.stderr
     assert "suggestion: trl 0.18.0, with torch 2.6.0 for CUDA 12.4" in done.stderr
+
+
+def test_ranges_without_a_solution_have_the_suggestions_of_their_newest_versions(
+    project: Project,
+) -> None:
+    done = project.run("resolve", "server==2.*", "torch==2.6.*", "--arch", "x86_64", status=8)
+    assert "because" in done.stderr
+    assert "suggestion: server 1.0, with torch 2.6.0 for CUDA 12.4" in done.stderr
 
 
 def test_each_architecture_is_resolved_separately(project: Project) -> None:

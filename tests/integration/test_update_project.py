@@ -273,4 +273,5 @@ def test_outdated_command_with_solve_option_resolves_each_newer_version(
     (report,) = json.loads(locked.run("outdated", "--solve", "--json").stdout)
     (solved,) = report["solved"]
     assert (solved["package"], solved["version"]) == ("gadget", "2.0")
+    assert [row["package"] for row in report["packages"]] == ["gadget"]  # not what `extends` keeps
     assert any("thewheel" in reason for reason in solved["reasons"])

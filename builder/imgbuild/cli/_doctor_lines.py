@@ -20,7 +20,9 @@ FRAMEWORKS = ("vllm", "sglang", "verl", "unsloth", "deepspeed", "trl")
 HEAD = ("target", "as of", "Python", "has", "tested")
 FULL_DRIVER = "full driver"  # the column of targets that run with a restriction
 COLUMN = f'the column "{FULL_DRIVER}"'
-SHOWN_TARGETS = 2  # frameworks of a target
+# The forms of the table, widest first: whether months are left out, the number of columns that are
+# left out after the first (date, Python), and the number of frameworks of a target.
+FORMS = ((False, 0, 2), (True, 0, 2), (True, 1, 2), (True, 2, 2), (True, 2, 1))
 ORDER = (
     "in order of preference: fewest restrictions, recommended, general, newest CUDA release, "
     "latest date"
@@ -72,8 +74,8 @@ def _group_targets(diagnosis: HostDiagnosis) -> TargetGroups:
 
 def _target_table(names: Sequence[str], rows: RowsByTarget, full: Mapping[str, str]) -> list[str]:
     lines: list[str] = []
-    for brief, dropped in ((False, 0), (True, 0), (True, 1), (True, 2)):  # months, dates, Python
-        cells = [_cells(name, rows.get(name), brief=brief) for name in names]
+    for brief, dropped, frameworks in FORMS:
+        cells = [_cells(name, rows.get(name), frameworks, brief=brief) for name in names]
         heads = [HEAD, *cells]
         if any(full[name] for name in names):
             column = [FULL_DRIVER, *(full[name] or table.NO_VALUE for name in names)]
@@ -91,11 +93,11 @@ def _name(verdict: TargetFit) -> str:
     return verdict.target + (table.RETIRED_MARK if marked else "")
 
 
-def _cells(name: str, row: TableRow | None, *, brief: bool) -> tuple[str, ...]:
+def _cells(name: str, row: TableRow | None, frameworks: int, *, brief: bool) -> tuple[str, ...]:
     if row is None:
         return (name, *[table.NO_VALUE] * (len(HEAD) - 1))
     named = [f"{each} {row.pins[each]}" for each in FRAMEWORKS if each in row.pins]
-    has = ", ".join(named[:SHOWN_TARGETS]) or table.NO_VALUE
+    has = ", ".join(named[:frameworks]) or table.NO_VALUE
     return (name, row.as_of, row.python, has, _record(row, brief=brief))
 
 

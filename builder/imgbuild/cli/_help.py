@@ -245,7 +245,7 @@ def group_listing(group: Any, ctx: Any) -> Iterator[str]:
     path = ctx.command_path
     yield f"Usage: {path} [OPTIONS] COMMAND ..."
     yield ""
-    yield from _wrap_help_text(group.help or "")
+    yield from _wrap_help_text(inspect.cleandoc(group.help or ""))
     panels: dict[str, list[tuple[str, str]]] = {}
     for panel, name, text in group.rows():
         panels.setdefault(panel, []).append((name, text))
@@ -345,7 +345,7 @@ def _row(head: str, words: str) -> Iterator[str]:
 
 
 def _wrap_help_text(words: str) -> Iterator[str]:
-    paragraphs = inspect.cleandoc(words).split("\n\n")
+    paragraphs = words.strip().split("\n\n")
     for number, paragraph in enumerate(paragraphs):
         example = paragraph.startswith("    ")
         if number and not (example and paragraphs[number - 1].startswith(("    ", *EXAMPLES))):

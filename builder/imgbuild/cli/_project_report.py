@@ -54,9 +54,10 @@ def python_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
     if choice.chosen.python_accepted:
         return []
     demanded = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
-    minor = ".".join(choice.chosen.python.split(".")[:2])
     have = " or ".join(each.python for each in choice.wheels if not each.unlocked)
-    where = f"images have Python {have}, and {choice.chosen.target} has Python {minor}"
+    where = (
+        f"images have Python {have}, and {choice.chosen.target} has Python {choice.chosen.python}"
+    )
     lines = [f"the project requires Python {demanded}; {where}"]
     for each in choice.wheels:
         if each.pinned:
@@ -137,7 +138,7 @@ def command_to_keep_versions(chosen: TargetCandidate, matrix: Path) -> list[str]
     """Return how to keep the target's versions if only project files require other versions."""
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
-    relax = " ".join(f"--relax {change.package}" for change in chosen.changed[:CHANGES])
+    relax = " ".join(f"--relax {change.package}" for change in chosen.changed)
     return [
         f"to keep the versions of {chosen.target}, run: rm {matrix.name} && imgbuild init {relax}"
     ]

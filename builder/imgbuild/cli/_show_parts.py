@@ -223,7 +223,9 @@ def show_tests(selection: SelectionOptions) -> None:
         if each.runs:
             lines += align_columns(test_cases.run_rows(each.runs), right=test_cases.NUMBERS)
             lines += fold_lines(other_digests(each.runs, each.digest))
-            lines += fold_lines(test_cases.failure_lines(each.runs))
+            failures = [*test_cases.failure_lines(each.runs)]
+            guide = f"known issues and what to use instead: imgbuild show {each.target} --guide"
+            lines += fold_lines([*failures, guide] if failures else [])
             lines += fold_lines(test_cases.passed_cases(each.runs))
             lines += fold_lines(test_cases.skipped_cases(each.runs))
             notes = distinct_notes(note for run in each.runs for note in run.notes)

@@ -235,13 +235,14 @@ class RowMatcher:
         return table.runs_on_gpu(table.add_images(self._project, row), self._filters.tested or "")
 
     def driver_restrictions(self, rows: Iterable[TableRow]) -> list[str]:
-        """List targets of `rows` that have restrictions with the driver of `--driver`."""
+        """List the locked targets of `rows` with restrictions on the driver of `--driver`."""
         if not self._driver:
             return []
         return [
             row.target
             for row in rows
-            if not any(fit.complete and not fit.limited for fit in self._fitting_images(row))
+            if row.images
+            and not any(fit.complete and not fit.limited for fit in self._fitting_images(row))
         ]
 
     def too_old(self, rows: Iterable[TableRow]) -> str:
@@ -565,7 +566,8 @@ def _notes(
     if hidden:
         yield f"retired: {len(hidden)}; to list them, add --all"
     if restricted:
-        names = ", ".join(restricted)
+        every = len(restricted) == sum(bool(row.images) for row in rows)
+        names = "all locked targets" if every else ", ".join(restricted)
         yield f"run with restrictions on this driver (for details, run: imgbuild doctor): {names}"
 
 

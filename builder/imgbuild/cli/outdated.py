@@ -141,8 +141,6 @@ def _target_reports(
     records = packages.recorded_packages(
         [project_paths.catalogue_project().images, session.project.images]
     )
-    if any(project_row(session.matrix, item.lock.target) is not None for item in chosen):
-        console.info("to move to another target, run: imgbuild update --to TARGET --dry-run")
     return [_target_report(session, item, records, every=every, solve=solve) for item in chosen]
 
 
@@ -221,17 +219,27 @@ def _version_set(
 
 
 def _listed_packages(compared: VersionSet, target: Target, *, every: bool) -> list[str]:
-    listed = {*compared.wanted, *table.NAMED_PACKAGES, *target.pins}
+    listed = {*compared.wanted, *table.NAMED_PACKAGES, *(target.pins.keys() - compared.kept.keys())}
     return [name for name in sorted(compared.versions) if every or name in listed]
 
 
 def _newer_targets(
     session: Session, item: SelectedLock, locks: Sequence[Lock]
 ) -> tuple[NewerTarget, ...] | None:
-    project, matrix = session.project, session.matrix
-    if project_row(matrix, item.lock.target) is not None:
-        return None
-    return newer_targets.find_newer_targets(project, matrix, item.lock, item.arches[0], locks)
+    """Return newer targets of the matrix, or of the catalogue for a project's row.
+
+    Return None if the row is derived from a target that the catalogue lacks.
+    """
+    project, matrix, lock = session.project, session.matrix, item.lock
+    row = project_row(matrix, lock.target)
+    if row is not None:
+        project = project_paths.catalogue_project()
+        matrix = load_matrix(project.matrix)
+        if row.published.name not in matrix.targets:
+            return None
+        lock = msgspec.structs.replace(lock, target=row.published.name)
+        locks = [lock_file.read_lock(project.images, name) for name in project.locked_targets()]
+    return newer_targets.find_newer_targets(project, matrix, lock, item.arches[0], locks)
 
 
 def _locked_requirements(

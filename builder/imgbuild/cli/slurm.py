@@ -157,8 +157,9 @@ Binds = Annotated[
     list[str] | None,
     option(
         "--bind",
-        "Mount a folder in the container. Can be repeated. The current folder, the model cache and"
-        " the folders of HF_HUB_CACHE and similar variables are always mounted.",
+        "Mount a folder in the container. Can be repeated. The current folder, the folder of"
+        " HF_HOME (default: ~/.cache/huggingface), and the folders of HF_HUB_CACHE and similar"
+        " variables are always mounted.",
         metavar="SRC[:DST]",
     ),
 ]

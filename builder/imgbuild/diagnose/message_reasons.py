@@ -36,6 +36,7 @@ NONE_USED = re.compile(
 EXPRESSION = r"(?P<value>[A-Za-z_][\w.]*(?:\[['\"]?\w+['\"]?\])*)"
 # A model's code, and the attributes of tensors that it reads.
 MODEL = re.compile(r"transformers/models/\w+/modeling_|transformers_modules/")
+OF_MATCHES = {"group", "groups", "groupdict", "span"}  # methods of re.Match
 OF_TENSORS = {"device", "shape", "dtype", "size", "to", "view", "dim", "ndim", "unsqueeze"}
 BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
 KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
@@ -464,6 +465,11 @@ def _none_value_cause(
         cure = f"use a release of {name}{_companions(name)}, or of the package that starts it"
         cure += f" (verl, trl, an extension of {name}) for the installed {name}"
         return f"{what}: {value}, which {name} computes, is None{at}: {why}", cure
+    if match["name"] in OF_MATCHES and raised and f".{match['name']}(" in raised.code:
+        return f"{what}: a regular expression has no match{at}", (
+            "test the match for None before this call; the text that is searched, such as a"
+            " completion of the model, does not always have the expected form"
+        )
     cause = f"{what}: {value or 'a value'} is not set{at}"
     if not value:
         return cause, "check the option, file or result that this line reads; it is None"

@@ -8,6 +8,7 @@ or whose required version is on no index.
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -148,6 +149,7 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     if mine is not None:
         cure = f"change the requirement {mine.on}, or use another version of {_name(other.by)}"
         cure += _fitting_versions(_name(other.by), mine.on)
+        names = f"{shlex.quote(mine.on)} {names}"
     else:
         cure = f"use another version of {_name(first.by)} or of {_name(second.by)}"
     return _resolution_reason(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")

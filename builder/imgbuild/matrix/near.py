@@ -11,6 +11,7 @@ from imgbuild.matrix.model import Matrix, Target
 from imgbuild.values import Arch
 
 SHOWN_PINS = 8  # versions in the description of a target: an extension pins all that it extends
+FIRST_PINS = ("torch", "vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 
 
 class _TargetScore(msgspec.Struct, frozen=True, order=True):
@@ -87,7 +88,8 @@ def similar_target_lines(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ..
 def describe_target(matrix: Matrix, name: str, arch: Arch) -> str:
     """Return a line about the target `name`, with its CUDA release and its pins."""
     target = matrix.targets[name]
-    pins = [f"{package} {version}" for package, version in target.pins.items()]
+    names = sorted(target.pins, key=lambda name: name not in FIRST_PINS)
+    pins = [f"{package} {target.pins[package]}" for package in names]
     more = [f"{len(pins) - SHOWN_PINS} more"] if len(pins) > SHOWN_PINS else []
     listed = ", ".join([*pins[:SHOWN_PINS], *more])
     return f"the target {name} on {arch}: CUDA {target.cuda}, {listed}"

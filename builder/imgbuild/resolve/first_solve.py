@@ -22,7 +22,7 @@ from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
 from imgbuild.resolve import conflict, gaps, preferences, quick_audit, resolve_request, suggest
-from imgbuild.resolve.conflict import PackageFacts, VersionDemand
+from imgbuild.resolve.conflict import PackageFacts, RequirementConflict, VersionDemand
 from imgbuild.resolve.gaps import OldVersion, ReleaseGaps
 from imgbuild.resolve.preferences import PackagePair
 from imgbuild.resolve.quick_audit import QuickAudit
@@ -205,25 +205,12 @@ def add_target(matrix: Matrix, name: str, target: Target) -> Matrix:
 
 def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
     """Raise NoSolution, with suggestions, if the demands contradict each other."""
-    request, demands, cuda, context = query.request, query.demands, query.cuda, query.context
-    catalogue = facts.catalogue
+    request, demands, cuda = query.request, query.demands, query.cuda
     clash = conflict.find_conflict(facts, demands, cuda, row=request.row)
     if clash is None:
         return
-    pins = conflict.exact_requests(demands)
-    outside = [window for window in query.memory.windows if window.is_violated(pins)]
-    reasons = [*clash.reasons, *(conflict.window_words(window) for window in outside)]
-    wide = quick_audit.widen_constraints(facts.learned, clash.requests, catalogue, context)
-    retained = [requested.package for requested in request.requests if requested.have]
-
-    def _check_versions(versions: Mapping[str, str]) -> suggest.QuickLook:
-        named = {package: version for package, version in versions.items() if package != TORCH}
-        seen = quick_audit.audit_requested(catalogue, named, (), context)
-        return suggest.QuickLook(clashes=seen.clashes, learned=seen.learned, read=seen.read)
-
-    looked = suggest.SuggestionSearch(
-        facts.replace_learned((*wide, *outside)), demands, clash, _check_versions, retained
-    )
+    windows = map(conflict.window_words, _violated_windows(query, demands))
+    looked = _suggestion_search(query, facts, demands, clash)
     near = looked.find_suggestions(cuda)
     suggested = suggest.nearest_targets(
         query.matrix, demands, cuda, query.arch, excluded=request.row
@@ -231,11 +218,54 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
     message = f"no solution on {query.arch}"
     raise NoSolution(
         message,
-        reasons=tuple(reasons),
+        reasons=(*clash.reasons, *windows),
         nearest=(*near, *suggested),
         cuda=looked.cuda,
         hint=None if request.row else _audit_hint(demands),
     )
+
+
+def _violated_windows(query: ArchQuery, demands: Sequence[VersionDemand]) -> list[Constraint]:
+    pins = conflict.exact_requests(demands)
+    return [window for window in query.memory.windows if window.is_violated(pins)]
+
+
+def _suggestion_search(
+    query: ArchQuery,
+    facts: PackageFacts,
+    demands: Sequence[VersionDemand],
+    clash: RequirementConflict,
+) -> suggest.SuggestionSearch:
+    catalogue, context = facts.catalogue, query.context
+    wide = quick_audit.widen_constraints(facts.learned, clash.requests, catalogue, context)
+    outside = _violated_windows(query, demands)
+    retained = [requested.package for requested in query.request.requests if requested.have]
+
+    def _check_versions(versions: Mapping[str, str]) -> suggest.QuickLook:
+        named = {package: version for package, version in versions.items() if package != TORCH}
+        seen = quick_audit.audit_requested(catalogue, named, (), context)
+        return suggest.QuickLook(clashes=seen.clashes, learned=seen.learned, read=seen.read)
+
+    return suggest.SuggestionSearch(
+        facts.replace_learned((*wide, *outside)), demands, clash, _check_versions, retained
+    )
+
+
+def _suggestions_for_ranges(query: ArchQuery, facts: PackageFacts) -> tuple[str, ...]:
+    """Return suggestions if the newest versions that the demands allow contradict each other."""
+    demands = [_newest_version(facts, demand) for demand in query.demands]
+    clash = conflict.find_conflict(facts, demands, query.cuda)
+    if clash is None:
+        return ()
+    return _suggestion_search(query, facts, demands, clash).find_suggestions(query.cuda)
+
+
+def _newest_version(facts: PackageFacts, demand: VersionDemand) -> VersionDemand:
+    """Return a demand for the newest version that `demand` allows, if it is a range."""
+    versions = facts.allowed_versions(demand.package, demand.spec) if demand.spec else None
+    if not versions:
+        return demand
+    return conflict.user_demand(demand.package, f"=={versions[0]}", extras=demand.extras)
 
 
 def _audit_hint(demands: Sequence[VersionDemand]) -> str | None:
@@ -286,7 +316,10 @@ def _solve_query(query: ArchQuery, facts: PackageFacts) -> tuple[uv.ChosenPackag
         return uv.run_resolver(facts.catalogue, requirements, bounds, store, _amend_metadata)
     except uv.UnsolvableError as error:
         message = f"no package set satisfies the request on {query.arch}"
-        near = suggest.nearest_targets(matrix, demands, cuda, query.arch)
+        near = (
+            *_suggestions_for_ranges(query, facts),
+            *suggest.nearest_targets(matrix, demands, cuda, query.arch),
+        )
         reasons = refusal.resolver_lines(str(error))
         raise NoSolution(message, reasons=reasons, nearest=near) from error
 

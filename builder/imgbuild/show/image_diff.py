@@ -22,6 +22,10 @@ from imgbuild.values import Arch, Bytes, Digest
 
 NAMED_CHANGES = 5  # layers in a line of text
 WHEEL = "wheel"  # packages of this kind come first
+MAIN_PACKAGES = (
+    *LISTED_PACKAGES,
+    *("peft", "accelerate", "datasets", "huggingface-hub", "numpy"),
+)
 KINDS = {WHEEL: "wheels", "deb": "Debian packages", "interpreter": "interpreter"}
 # Settings that `image_properties` also has, and architectures, which have lines of their own.
 PROPERTIES = ("CUDA: ", "Python: ", "compute capabilities: ", *(f"{arch} " for arch in Arch))
@@ -334,7 +338,7 @@ def _summary(part: ArchDiff) -> Iterator[str]:
             yield from (f"  {_change(change)}" for change in changes)
             continue
         named = {change.package: change for change in changes if kind == WHEEL}
-        yield from (f"  {_change(named[name])}" for name in LISTED_PACKAGES if name in named)
+        yield from (f"  {_change(named[name])}" for name in MAIN_PACKAGES if name in named)
         numbers = {
             "added": sum(not change.before for change in changes),
             "removed": sum(not change.after for change in changes),

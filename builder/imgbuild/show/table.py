@@ -42,7 +42,6 @@ OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 LONG_COLUMNS = ("also", "state", "tested")  # columns whose values can be long
 DIGITS = 12  # of a digest that a table shows
 NO_VALUE = "-"
-FAILED = "failed"
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,9 +130,9 @@ def narrow_table(
     """Format a table for `width` characters (at least 80). The first row is the header.
 
     On a wide terminal, columns of `MORE_COLUMNS` that fit are added to the columns of `columns_of`.
-    If the table does not fit, what passed is omitted first for targets with a failure, then the
-    months of tests. Then versions are cut, and finally the versions of STACKS and the torch column
-    are omitted. If `width` is None (no terminal), the usual columns with full versions are used.
+    If the table does not fit, the months of tests are omitted first. Then versions are cut, and
+    finally the versions of STACKS and the torch column are omitted. If `width` is None (no
+    terminal), the usual columns with full versions are used.
     """
     columns = {
         "name": [_name_with_mark(row, RETIRED_MARK) for row in table],
@@ -148,12 +147,8 @@ def narrow_table(
         before, cell = MORE_COLUMNS[head]
         columns = _insert_column(columns, before, head, [cell(row) for row in table])
     if width is not None:
-        brief = [highest_record(row, brief=True) for row in table]
         if not _columns_fit(columns, width):
-            pairs = zip(columns["tested"], brief, strict=True)
-            columns |= {"tested": [text if text == FAILED else full for full, text in pairs]}
-        if not _columns_fit(columns, width):
-            columns |= {"tested": brief}
+            columns |= {"tested": [highest_record(row, brief=True) for row in table]}
         if not _columns_fit(columns, width):
             columns |= {
                 head: [*map(_brief_version, columns[head])] for head in ("torch", ENGINE, "trl")
@@ -231,8 +226,8 @@ def _brief_version(version: str) -> str:
 def highest_record(row: TableRow, *, brief: bool = False) -> str:
     """Describe the highest passed tier, such as "H200 2026-11" or "cpu".
 
-    After a failure without a GPU or with one GPU, returns "failed". Without a test record, describes
-    whether an image exists, or exists only for arm64.
+    After a failure without a GPU or with one GPU, returns "failed". Without a test record,
+    describes whether an image exists, or exists only for arm64.
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
@@ -242,7 +237,7 @@ def highest_record(row: TableRow, *, brief: bool = False) -> str:
     failed = min((TIERS.index(run.tier) for run in runs if not run.good), default=len(TIERS))
     passed = [run for run in runs if TIERS.index(run.tier) < failed]
     if not passed or failed < TIERS.index("multi-gpu"):
-        return FAILED
+        return "failed"
     best = max(passed, key=lambda run: (TIERS.index(run.tier), run.started))
     if not best.gpu:
         return best.tier

@@ -168,3 +168,15 @@ def test_list_filter_refuses_urls_and_markers(project: Path, text: str, words: s
     done = CliRunner().invoke(app, ["list", "--with", text])
     assert isinstance(done.exception, InputError)
     assert words in done.exception.message
+
+
+def test_only_locked_targets_have_restrictions_on_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    words = ["list", "--driver", "550", "--cuda", "12"]
+    notes = CliRunner().invoke(app, words).stderr
+    restricted = re.findall(r"cu12[\w.-]+", notes.partition("run with restrictions")[2])
+    rows = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    planned = {row["target"] for row in rows if not row["images"]}
+    assert restricted
+    assert planned
+    assert planned.isdisjoint(restricted)

@@ -281,7 +281,7 @@ USUAL = ["name", "CUDA", "torch", "engine", "trl", "with", "tested"]
         (80, [], False, False),
         (100, [], False, True),
         (120, ["Python"], True, True),
-        (200, ["for", "Python", "driver", "arch", "pull", "date"], True, True),
+        (200, ["Python", "driver", "also", "arch", "pull"], True, True),
     ],
 )
 def test_list_uses_the_width_of_the_terminal(
@@ -474,18 +474,19 @@ def test_show_tests_prints_a_table_of_results_by_gpu(
     for name in ("gpu.json", "cpu.json"):
         assert imgbuild("smoke", "--import", name).status == 0
     lines = imgbuild("show", TARGET, "--tests").stdout.splitlines()
-    first, head, cpu, gpu, failure, *passed, skipped, case = lines[:11]
+    first, head, cpu, gpu, failure, known, *passed, skipped, case = lines[:12]
     assert "equal configuration" not in imgbuild("show", TARGET).stdout
     assert first.startswith(f"{TARGET} x86_64, digest ")
     assert head.split()[:5] == ["GPU", "tier", "passed", "failed", "skipped"]
     assert cpu.split()[:5] == ["none", "cpu", "1", "0", "1"]
     assert gpu.split()[:5] == ["H200", "gpu", "1", "1", "0"]
     assert failure.startswith("first failure of gpu on H200: nccl: RuntimeError")
+    assert known == f"known issues and what to use instead: imgbuild show {TARGET} --guide"
     name = f"  {smoke_records.PASSED.name}"
     assert passed == ["passed, cpu: 1", name, "passed, gpu on H200: 1", name]
     assert skipped == "skipped, cpu: 1"
     assert case == "  sglang: the lock has no sglang"
-    assert [line.split(":")[0] for line in lines[12::2]] == ["  cpu", "  gpu"]
+    assert [line.split(":")[0] for line in lines[13::2]] == ["  cpu", "  gpu"]
     [answer] = json.loads(imgbuild("show", TARGET, "--tests", "--json").stdout)
     assert [run["tier"] for run in answer["runs"]] == ["cpu", "gpu"]
     words = ("show", "cu124-vllm0.8.5", "--tests", "--matrix", str(ROOT / "matrix.yaml"))

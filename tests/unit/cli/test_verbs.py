@@ -65,6 +65,8 @@ def test_help_of_a_verb_shows_options_and_an_example(
     assert "Example" in done.stdout
     examples = EXAMPLE.findall(inspect.getdoc(VERBS[verb].callback) or "")
     assert examples
+    shown = done.stdout.replace(" \\\n      ", " ")  # a folded line can be pasted into a shell
+    assert all(f"\n  {example.strip()}\n" in shown for example in examples)
     all_flags = {
         flag for option in VERBS[verb].params for flag in (*option.opts, *option.secondary_opts)
     }
