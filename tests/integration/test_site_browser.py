@@ -5,10 +5,13 @@ The pages show this repository; `test_site_answers.py` tests the results of form
 
 from __future__ import annotations
 
+import functools
 import html.parser
+import http.server
 import json
 import os
 import subprocess
+import threading
 import urllib.parse
 from pathlib import Path
 
@@ -305,6 +308,26 @@ def test_error_text_finds_known_failures(
     assert [link.rpartition("=")[2] for link in links] == [f"{line.split()[0]}:" for line in found]
     assert "IMG904: An argument" in (site / "failures.txt").read_text("utf-8-sig")
     assert window.run("return location.hash") == ""
+
+
+def test_served_page_shows_cause_and_new_name_of_a_failure(site: Path, window: Browser) -> None:
+    """A page that is opened as a file cannot read the causes, and links to them."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        window.log()
+        open_page(window, f"http://127.0.0.1:{server.server_port}/failed.html")
+        window.type("[name=words]", "T.__init__() got an unexpected keyword argument 'tokenizer'")
+        window.run(
+            "const answer = document.getElementById('answer'); return new Promise(done => {"
+            " const wait = () => answer.querySelector('li p') ? done() : setTimeout(wait, 20);"
+            " wait(); })"
+        )
+        server.shutdown()
+    told = window.texts("#answer li p")
+    assert told[0].startswith("A call passes a keyword that the function or class does not accept")
+    assert told[1:] == ["New names: tokenizer is processing_class in transformers, trl."]
+    assert window.log() == []
 
 
 # -- untrusted texts

@@ -92,7 +92,8 @@ def _commands(
     yield PageCommand(
         title="Apptainer",
         text=f"{get}\napptainer exec --nv {sif} {PROGRAM}",
-        note="The current folder and your home are mounted; others with --bind DIR.",
+        note="The current folder and your home are mounted; others with --bind DIR, such as"
+        ' --bind "$HF_HOME" for a Hugging Face cache elsewhere.',
     )
     yield PageCommand(
         title="Slurm, one node",
@@ -103,8 +104,15 @@ def _commands(
             "sbatch job.sh"
         ),
         note="Mounted are the folder of sbatch (with train.py), your home and the Hugging Face"
-        " cache; others with --bind DIR. Without imgbuild:"
-        f" srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif} {LAUNCH_COMMAND}",
+        " cache ($HF_HOME, else ~/.cache/huggingface); others with --bind DIR.",
+    )
+    yield PageCommand(
+        title="Slurm, without imgbuild",
+        text=(
+            f"srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv \\\n"
+            '  --bind "${HF_HOME:=$HOME/.cache/huggingface}" --env HF_HOME="$HF_HOME" \\\n'
+            f"  {sif} {LAUNCH_COMMAND}"
+        ),
     )
     if rendered:
         yield _two_nodes(lock, sif, get, ray=ray)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from imgbuild.audit.names import releases
 from imgbuild.diagnose import codes, rules
 from imgbuild.diagnose.rules import FailureRule
 from imgbuild.site.scripts import packed_script
@@ -72,4 +73,15 @@ def _text_lines() -> Iterator[str]:
     yield "for text from the log.\n"
     for failure in codes.all_failures():
         yield f"{failure.code}: {failure.title}\n"
-        yield failure.text.replace(" Cure: ", "\n\nCure: ", 1) + "\n\n"
+        names = f"\n\nNew names: {'; '.join(_new_names())}." if failure.code == "IMG904" else ""
+        yield failure.text.replace(" Cure: ", "\n\nCure: ", 1) + names + "\n\n"
+
+
+def _new_names() -> Iterator[str]:
+    """Yield each parameter that was renamed, with its new name and the packages."""
+    packages: dict[tuple[str, str], list[str]] = {}
+    for package, names in releases.renamed_parameters().items():
+        for pair in names.items():
+            packages.setdefault(pair, []).append(package)
+    for (old, new), every in packages.items():
+        yield f"{old} is {new} in {', '.join(every)}"

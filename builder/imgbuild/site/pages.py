@@ -427,7 +427,8 @@ def _markdown(text: str) -> Markup:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"
     # The parser passes no HTML of the text, and these rules make no attributes.
-    return _restore_quotes(parser.renderer.render(tokens, parser.options, {}))
+    made = parser.renderer.render(tokens, parser.options, {})
+    return _restore_quotes(made.replace("<h3>Known issues<", '<h3 id="issues">Known issues<'))
 
 
 def _restore_quotes(escaped: str) -> Markup:
@@ -445,7 +446,7 @@ def _state_words(target: SiteTarget) -> str:
     return f"It is {target_state(target)[1]}."
 
 
-def _also_text(target: SiteTarget) -> str:
+def _also_packages(target: SiteTarget) -> list[str]:
     """Return the pins without a column, and other main packages."""
     own = {package for package, _ in COLUMNS}
     pins = {name: version for name, version in target.row.pins.items() if name not in own}
@@ -455,11 +456,11 @@ def _also_text(target: SiteTarget) -> str:
         for package in target.packages
         if package.name in target.stacks and package.name not in {*own, *pins}
     )
-    return ", ".join(filter(None, (pinned, *others)))
+    return [*filter(None, (*pinned.split(", "), *others))]
 
 
 FILTERS: Mapping[str, Callable[..., object]] = {
-    "also": _also_text,
+    "also": _also_packages,
     "chosen": _command_markup,
     "main_first": _main_first,
     "markdown": _markdown,

@@ -35,6 +35,9 @@ def test_site_has_all_failures_with_causes(entries: list[Any]) -> None:
         f"{each.code}: {each.title}" for each in every
     ]
     assert failures.MESSAGES.keys() <= rules.derived_kinds().keys()
+    (names,) = [line for line in text.splitlines() if line.startswith("New names: ")]
+    assert "; tokenizer is processing_class in transformers, trl; " in names
+    assert names.endswith(".")
 
 
 def test_failures_on_the_site_match_their_examples(entries: list[Any]) -> None:

@@ -375,7 +375,8 @@ def _parent_packages(module: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1)
-def _renamed_parameters() -> Mapping[str, Mapping[str, str]]:
+def renamed_parameters() -> Mapping[str, Mapping[str, str]]:
+    """Return package → old name → new name of parameters, the old as `NAME` or `CALLEE.NAME`."""
     return yaml_data.load_yaml_data(
         files.data("audit/renamed_parameters.yaml"), dict[str, dict[str, str]]
     )
@@ -386,5 +387,5 @@ def renamed_parameter(package: str, callee: str, parameter: str) -> str:
 
     `callee` is a class or function without its module. Returns "" if no new name is known.
     """
-    table = _renamed_parameters().get(package, {})
+    table = renamed_parameters().get(package, {})
     return table.get(f"{callee}.{parameter}") or table.get(parameter, "")

@@ -41,7 +41,7 @@
     ];
   }
 
-  function layerSection(compared, left, right, names) {
+  function layerSection(compared, left, right, names, pythons) {
     const content = number => compared.same[number] ?? number; // layers can have several names
     const there = new Set(compared.stacks[left].map(content));
     const sum = every => every.reduce((total, number) => total + compared.layers[number].size, 0);
@@ -50,6 +50,8 @@
     return [
       paragraph(`Who has ${names[0]} downloads ${size(sum(fresh))} in ${fresh.length} layers for` +
         ` ${names[1]}; ${same.length} layers, ${size(sum(same))}, are equal.`, "verdict"),
+      same.length || pythons[0] === pythons[1] ? null
+        : paragraph(`Layers of packages have the folder of their Python, which is ${pythons.join(" and ")}.`),
       details("The layers to download", fresh.length ? [table(["Layer", "Size"], fresh.map(number => [
         compared.layers[number].name, size(compared.layers[number].size),
       ]))] : []),
@@ -97,7 +99,7 @@
       ];
       const lists = numbers.map(number => compared.lists[number]);
       show([
-        ...layerSection(compared, ...numbers, names),
+        ...layerSection(compared, ...numbers, names, targets.map(target => target.python)),
         table(["Property", ...images.map((image, side) =>
           element("span", {}, [link(targets[side]), ` ${image.arch}`]))], facts),
         ...packageSection("Python packages", ...python, names),

@@ -6,6 +6,7 @@
   const LINES = 80, LISTED = 8; // of a text that are compared, and failures that are listed
   const LONGEST = 2000; // characters of a line
   const LEAST = 6; // the weight of the words in common
+  const TOLD = 3; // failures that are listed with their causes
 
   const compiled = pattern => {
     const [flags] = pattern.split(":", 1);
@@ -49,8 +50,29 @@
       .sort((left, right) => scores.get(right) - scores.get(left));
   }
 
+  /** The paragraphs of the text file by code; none for a page in a folder, which cannot read it. */
+  async function readCauses() {
+    const answer = location.protocol.startsWith("http") && await fetch("failures.txt");
+    const text = answer && answer.ok ? await answer.text() : "";
+    return new Map(text.split(/\n(?=IMG\d+: )/).slice(1).map(entry => {
+      const [title, ...paragraphs] = entry.trim().split(/\n\n+/);
+      return [title.split(":", 1)[0], paragraphs];
+    }));
+  }
+
+  /** A paragraph of a cause; of the new names of arguments, those of the arguments in the text. */
+  function fitting(told, text) {
+    const [, label, names] = /^(New names: )(.*)\.$/.exec(told) || [];
+    if (!names) return told;
+    const used = names.split("; ").filter(each =>
+      wordsIn(text).includes(each.split(" is ")[0].replace(/.*\./, "")));
+    return used.length ? `${label}${used.join("; ")}.` : "";
+  }
+
+  const wordsIn = text => text.match(/\w+/g) || [];
+
   window.imgbuildFindFailures = function (form) {
-    let reading = null;
+    let reading = null, causes = null;
     whenChanged(form, async value => {
       const text = value.words;
       if (!text) return show([]);
@@ -59,15 +81,19 @@
       const titles = new Set();
       const found = (exact.length ? exact : naming(known, text))
         .filter(({ title }) => !titles.has(title) && titles.add(title));
-      const items = every => every.map(({ code, title }) => element("li", {}, [
-        element("a", { href: `failures.txt#:~:text=${code}:`, text: `${code} ${title}` })]));
-      return show(found.length ? [
+      const items = told => found.slice(0, LISTED).map(({ code, title }, number) => element("li", {}, [
+        element("a", { href: `failures.txt#:~:text=${code}:`, text: `${code} ${title}` }),
+        ...(number < TOLD && told.get(code) || []).map(each => fitting(each, text)).filter(Boolean)
+          .map(each => paragraph(each))]));
+      const answer = told => show(found.length ? [
         heading(exact.length ? `${count(found.length, "known failure")} ${found.length === 1 ? "matches" : "match"} this text.`
           : "No known failure matches exactly. These have the most words in common:"),
-        element("ul", {}, items(found.slice(0, LISTED))),
-        paragraph("Each links to its cause and fix. imgbuild diagnose also reads what is before and after it in the log.", "muted"),
+        element("ul", { class: "causes" }, items(told)),
+        paragraph("Each links to its cause and cure. imgbuild diagnose also reads what is before and after it in the log.", "muted"),
       ] : [paragraph("No known failure matches. imgbuild diagnose reads the whole log," +
         " with the versions and names in it.", "notice")]);
+      answer(new Map());
+      if (found.length) answer(await (causes ||= readCauses().catch(() => new Map())));
     }, () => ({}));
   };
 })();

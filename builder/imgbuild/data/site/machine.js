@@ -129,9 +129,8 @@
 
   /** The line that `read` reads as the same machine: nothing else of a pasted text. */
   function summary(machine) {
-    const names = machine.gpus.map(each => each.name);
     return [
-      ...names.filter((name, index) => names.indexOf(name) === index),
+      ...machine.gpus.slice(0, 8).map(each => each.name), // a node's
       machine.driver ? `driver ${machine.driver}` : "",
       machine.arch,
     ].filter(Boolean).join(", ");

@@ -257,7 +257,8 @@
       `${name} (${capability ? `compute capability ${capability}` : "unknown"})`);
     const assumed = machine.arch || machine.gpus.some(gpu => gpu.arch) ? "" : " (assumed)";
     const facts = [
-      distinct(gpus).join(", ") || "no GPU given",
+      distinct(gpus).map(text => [gpus.filter(gpu => gpu === text).length, text])
+        .map(([number, text]) => (number > 1 ? `${number} × ${text}` : text)).join(", ") || "no GPU given",
       machine.driver ? `driver ${machine.driver}` : "no driver given",
       machines.architecture(machine) + assumed,
     ];
@@ -429,7 +430,7 @@
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
       other.length ? paragraph("Remove or change these lines, or let imgbuild solve for a new image:" +
         ` imgbuild init --from ${file}`, "muted") : null,
-      ...other.length ? [] : commandsOf(target, file, registry, absent.length + source.length > 0, near.length > 0),
+      ...other.length ? [] : commandsOf(target, file, registry, absent.length > 0, near.length > 0),
     ]);
   }
 

@@ -76,16 +76,18 @@
       // The requirements of packages on Python are only in notes.
       const python = given.read.some(({ name }) => name === "python") && remarks.find(({ text }) => /requires Python/.test(text));
       const decisive = rows.length ? "" : recordedReason || (python ? python.text : "");
+      const near = targets.length || recorded.length || decisive ? [] : nearby(data, given.read);
       const stops = targets.length ? [] : additions(data, given.read);
       show([
         heading(targets.length ? presence(given.read, targets)
-          : absence(given.read, decisive, [...recorded, ...remarks, ...stops])),
+          : absence(given.read, decisive, [...recorded, ...remarks, ...near, ...stops])),
         text === value.versions ? null : paragraph(`Newest in the images: ${text}`, "muted"),
         element("ul", {}, targets.map(target => linked("", [target],
           target.incompatible.map(text => `; known incompatibility: ${text}`).join("")))),
         ...part(targets.length ? "" : impossible ? "They cannot be installed together"
           : "Requirements that exclude some of these versions", against),
         ...part("Known incompatibilities", defects),
+        ...part("Other versions of the same minor releases", near),
         ...targets.length ? [] : indirectly(data, given.read),
         ...part("Outside the versions that a package names as supported", outside),
         ...targets.length ? [] : part("Not audited", unaudited(data, given.read)),
@@ -96,9 +98,9 @@
         rows.length ? element("ul", {}, rows.map(row => linked(
           "Planned, but not locked, so without an image: ", [row], row.needs ? `: needs ${row.needs}` : ""))) : null,
         ...targets.length ? [] : [
-          ...stops,
           element("h3", { text: "What the images have" }),
           element("ul", {}, given.read.flatMap(request => where(data, request, given.read))),
+          ...stops,
           ...nextCommand(data, given.read, impossible),
         ],
         unread,
@@ -172,6 +174,17 @@
       obstacles: of("obstacle").sort((left, right) => rank(left) - rank(right)),
       outside: of("outside"), defects: of("defect"),
     };
+  }
+
+  /** Why the minor releases do not go together, where the data has not the versions that are named. */
+  function nearby(data, requests) {
+    const minor = requests.map(request => {
+      const [, release] = /^==(\d+\.\d+)\.\d+(?:\.\*)?$/.exec(request.specifier) || [];
+      return release && !known(data, request).length ? { ...request, specifier: `==${release}.*` } : request;
+    });
+    if (minor.every((request, number) => request === requests[number])) return [];
+    const { obstacles, defects } = reasons(data, minor);
+    return [...obstacles, ...defects];
   }
 
   /** First the CUDA release of torch, then torch, then what one requires of the other. */
