@@ -470,19 +470,17 @@ def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Rea
     version = facts.version(user) if user == "vllm" else None
     compiled = pairs.load_pairs().torch_of_vllm(version) if version is not None else None
     if compiled is not None and compiled.cuda.startswith(f"{major}."):
-        cures = [
-            (
-                f"install torch=={compiled.version} torchvision=={compiled.torchvision}, for which"
-                f" {who} was compiled"
-            )
-        ]
+        driver = " with driver>=580" if major == "13" else ""
+        release = f"torch=={compiled.version} torchvision=={compiled.torchvision}"
+        cures = [f"install {release}{driver}, for which {who} was compiled"]
         if torch is not None and (spec := pairs.load_pairs().vllm_for(torch)):
             cures.append(f"vllm{spec}, which was compiled for torch {torch}")
     elif major == "13":
         cures.append("torch 2.11.0 or newer (CUDA 13) with vllm>=0.20.0 and driver>=580")
-        cures.append("vllm<=0.19.1 with its torch for CUDA 12")
     else:
         cures.append("a torch for CUDA 12 (torch<=2.10.0 with vllm<=0.19.1)")
+    if major == "13":
+        cures.append("vllm<=0.19.1 with its torch for CUDA 12")
     return Reason(code="IMG906", cause=cause, cure=", or ".join(cures), confidence="high")
 
 
