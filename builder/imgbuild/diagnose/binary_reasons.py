@@ -352,10 +352,11 @@ def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:
             " with --no-build-isolation",
             confidence="high",
         )
-    if library.startswith("libtorch_cuda"):
+    if library.startswith(("libtorch_cuda", "libc10_cuda")):
+        shown = f" {facts.versions['torch']}" if "torch" in facts.versions else ""
         return Reason(
             code="IMG906",
-            cause="the installed torch is a CPU build, which has no libtorch_cuda.so",
+            cause=f"the installed torch{shown} is a CPU build, which has no {library}",
             cure="install a CUDA build of torch (on arm64 from PyPI: torch>=2.11.0 with"
             " vllm>=0.20.0; else from the index of the CUDA release)",
             confidence="high",
@@ -412,6 +413,19 @@ def _extension(text: str) -> Reason | None:
     )
 
 
+def allocation_reason(facts: LogFacts) -> Reason | None:
+    """Return the reason for a failed allocation that a vllm for another torch causes.
+
+    Code for another C++ ABI reads a length at a wrong place, so that it requests too much memory.
+    """
+    vllm, torch = facts.version("vllm"), facts.version("torch")
+    build = pairs.load_pairs().torch_of_vllm(vllm) if vllm is not None else None
+    if build is None or torch is None or Version(build.version).release == torch.release:
+        return None
+    reason = _torch_symbol("vllm", "", "", facts)
+    return msgspec.structs.replace(reason, cause=f"{reason.cause}; its libraries abort at import")
+
+
 def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Reason:
     """Return the reason for a missing library of the CUDA release `major`."""
     user = releases.package_name(caller) or ("vllm" if "vllm" in facts.versions else "")
@@ -453,11 +467,20 @@ def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Rea
             f" or remove it if it is optional: pip uninstall {user}"
         )
     cures = [own]
-    if major == "13":
+    version = facts.version(user) if user == "vllm" else None
+    compiled = pairs.load_pairs().torch_of_vllm(version) if version is not None else None
+    if compiled is not None and compiled.cuda.startswith(f"{major}."):
+        driver = " with driver>=580" if major == "13" else ""
+        release = f"torch=={compiled.version} torchvision=={compiled.torchvision}"
+        cures = [f"install {release}{driver}, for which {who} was compiled"]
+        if torch is not None and (spec := pairs.load_pairs().vllm_for(torch)):
+            cures.append(f"vllm{spec}, which was compiled for torch {torch}")
+    elif major == "13":
         cures.append("torch 2.11.0 or newer (CUDA 13) with vllm>=0.20.0 and driver>=580")
-        cures.append("vllm<=0.19.1 with its torch for CUDA 12")
     else:
         cures.append("a torch for CUDA 12 (torch<=2.10.0 with vllm<=0.19.1)")
+    if major == "13":
+        cures.append("vllm<=0.19.1 with its torch for CUDA 12")
     return Reason(code="IMG906", cause=cause, cure=", or ".join(cures), confidence="high")
 
 

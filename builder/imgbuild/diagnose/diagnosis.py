@@ -280,8 +280,8 @@ def _event_reason(
                 continue  # the message of a known program is more specific
             user = _user(exception or _next_exception(value, event))
             named = {**rule.named_groups(texts), **groups}
-            sizes = rule.code == memory_reasons.GENERAL and memory_reasons.memory_reason(event.text)
-            return sizes or _rule_reason(rule, named, user, event, value.facts)
+            own = _measured_reason(rule.code, event.text, value.facts)
+            return own or _rule_reason(rule, named, user, event, value.facts)
     variable = python_reasons.variable_reason(event.text, value.facts)
     if variable is not None:
         stated = value.is_excerpt and event.text.startswith("Unknown vLLM")
@@ -289,7 +289,7 @@ def _event_reason(
     if exception is not None and (exception.is_warning or value.is_handled(event.number)):
         return binary_reasons.start_reason(event.text) if exception.is_warning else None
     if exception is None:
-        noted = python_reasons.noted_argument_reason(event.text, value.facts) if failed else None
+        noted = existence.noted_argument_reason(event.text, value.facts) if failed else None
         return noted or _line_reason(value, event, failed=failed)
     return _exception_reason(value, event, exception)
 
@@ -318,6 +318,13 @@ def _exception_reason(
     if reason is None or exception.traced:
         return reason
     return _survived_error_reason(reason, value, event)
+
+
+def _measured_reason(code: str, text: str, facts: LogFacts) -> Reason | None:
+    """Return a reason from the sizes or versions in a log, which say more than the rule `code`."""
+    if code == memory_reasons.GENERAL:
+        return memory_reasons.memory_reason(text)
+    return binary_reasons.allocation_reason(facts) if "std::bad_alloc" in text else None
 
 
 def _rule_reason(

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import re
+
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.diagnose import requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
+# Sentences of a note, in English or Chinese.
+OWNER = r"(?P<callee>[A-Z]\w{2,40}(?:Config|Trainer|Args|Params))"
+MISSES = r"(?:还?没有|不支持|不接受|has no\b|lacks\b|does(?: not|n't) (?:have|accept|support)\b)"
+LACKS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"(?<!\w){OWNER}\((?P<name>[a-z]\w{{1,60}})=[^()]{{0,60}}\).{{0,60}}?{MISSES}",
+        rf"(?<!\w){OWNER} ?(?:里|中|类)?{MISSES}[ `'\"]{{0,3}}(?P<name>[a-z]\w{{1,60}})(?!\w)",
+        rf"\b(?P<name>[a-z]\w{{1,60}}).{{0,60}}?(?<!\w){OWNER} ?(?:里|中|类)?{MISSES}",
+    )
+)
+
 
 def is_in_log_version(existence: Existence, facts: LogFacts) -> bool:
     """Whether the version in the log has the name, so that another reason must be found."""
     version = facts.versions.get(existence.package, "")
     return bool(version) and existence.allows_version(version)
+
+
+def noted_argument_reason(text: str, facts: LogFacts) -> Reason | None:
+    """Return the cause for a line that says in words that a class lacks an argument."""
+    for match in filter(None, (pattern.search(text) for pattern in LACKS)):
+        existence = releases.argument_existence(match["callee"], match["name"])
+        if existence is not None and existence.spec:
+            what = f"the argument {match['name']} of {match['callee']}"
+            return existence_reason(existence, what, f"remove {match['name']}", "IMG904", facts)
+    return None
 
 
 def existence_reason(
@@ -51,10 +75,14 @@ def existence_reason(
         cures.append(f"use {existence.instead}")
     elif not existence.spec or existence.removing_version:
         cures.append(remove)
-    if user in facts.versions and (pin := requirements.pin_cure(existence.package, caller, facts)):
+    known = user in facts.versions or version
+    if known and (pin := requirements.pin_cure(existence.package, caller, facts)):
         cures = [pin]
     elif existence.spec:
-        cures.insert(0 if user else len(cures), f"install {existence.requirement()}")
+        added = user and not existence.removing_version
+        span = requirements.newest_specifier(user, existence.package) if added else ""
+        limit = f", in the range that this {user} requires (the newest: {span})" if span else ""
+        cures.insert(0 if user else len(cures), f"install {existence.requirement()}{limit}")
     cause = existence.change_sentence(what)
     if version:
         cause += f" (the log shows {existence.package} {version})"

@@ -11,7 +11,8 @@ from imgbuild.diagnose.rules import FindingConfidence
 
 TIMEOUT = "IMG908"  # of a collective
 PROGRAM = re.compile(
-    r"(?:\w{1,20} is )?(?P<folder>/[\w./+@-]{1,200}/bin)/(?P<name>python|accelerate|torchrun|"
+    r"(?:\$? ?which )?(?:[\w-]{1,20}(?: is |:? {1,3}(?:->|=>|→)? ?))?"
+    r"(?P<folder>/[\w./+@-]{1,200}/bin)/(?P<name>python|accelerate|torchrun|"
     r"deepspeed|vllm|trl|ray|sglang|swift|llamafactory-cli|pip)[\d.]{0,5}$"
 )
 # The modules that programs run.

@@ -63,13 +63,6 @@ SETS = re.compile(
     r"Unknown vLLM environment variable detected: (?P<unknown>VLLM_[A-Z0-9_]+)"
 )
 
-# A sentence of a note, in English or Chinese.
-LACKS = re.compile(
-    r"\b(?P<name>[a-z]\w{1,60}).{0,60}?"
-    r"(?<!\w)(?P<callee>[A-Z]\w{2,40}(?:Config|Trainer|Args|Params)) ?(?:里|中|类)?"
-    r"(?:还?没有|不支持|不接受|has no\b|lacks\b|does(?: not|n't) (?:have|accept|support)\b)"
-)
-
 
 def python_reason(text: str, facts: LogFacts, caller: str = "", code: str = "") -> Reason | None:
     """Return the cause of an error, from the names in it.
@@ -129,16 +122,6 @@ def variable_reason(text: str, facts: LogFacts) -> Reason | None:
         confidence=confidence,
         role="symptom",
     )
-
-
-def noted_argument_reason(text: str, facts: LogFacts) -> Reason | None:
-    """Return the cause for a line that says in words that a class lacks an argument."""
-    match = LACKS.search(text)
-    existence = releases.argument_existence(match["callee"], match["name"]) if match else None
-    if match is None or existence is None or not existence.spec:
-        return None
-    what = f"the argument {match['name']} of {match['callee']}"
-    return existence_reason(existence, what, f"remove {match['name']}", "IMG904", facts)
 
 
 def _keyword(text: str, facts: LogFacts, caller: str) -> Reason | None:

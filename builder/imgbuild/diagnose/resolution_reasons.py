@@ -70,6 +70,7 @@ VLLM_WHEELS = (
     " newer 2.28; on arm64 it has wheels from 0.10.2 on"
 )
 MOST_UNMET = 8
+SYSTEM = " for this Python, glibc and architecture"
 # Builds on PyTorch's index, by the local part of the version.
 OF_TORCH = re.compile(r"^(?:torch|torchvision|torchaudio|xformers)\b.{0,40}\+(cpu|cu\d{2,3})$")
 # Poetry writes `name (>=1,<2)` and `name (1.2)`.
@@ -92,6 +93,7 @@ NOT_LISTED = tuple(
     for pattern in (
         (
             r"Could not find a version that satisfies the requirement (?P<req>\S+(?: \S+?)?)"
+            r"(?: \(from (?!versions:)(?P<by>[^()]{1,120})\))?"
             r" \(from versions: (?P<have>[^)]{1,4000})\)?"
         ),
         r"无法找到满足要求 (?P<req>\S+) 的版本 ?\(.{0,8}版本. ?(?P<have>[^)]{1,4000})\)?",
@@ -107,6 +109,16 @@ class _ListedVersions(msgspec.Struct, frozen=True):
 
     newest: Mapping[str, str]
     oldest: Mapping[str, str]
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """The versions that pip lists next to a required one. `by` is the package that requires it."""
+
+    name: str
+    required: str
+    by: str
+    below: Version | None
+    above: Version | None
 
 
 class _PackageConstraint(msgspec.Struct, frozen=True):
@@ -228,7 +240,8 @@ def unlisted_reason(text: str) -> Reason | None:
     required, name = match["req"], _name(match["req"])
     versions = [each.strip() for each in match["have"].split(",") if each.strip()]
     exact = re.search(r"==(\d[\w.]*)", required)
-    cause = f"the index has no {required} for this Python, glibc and architecture"
+    cause = f"the index has no {required}"
+    system = SYSTEM
     cure = (
         f"use one of the versions that pip lists (pip index versions {name}), a different Python,"
         " or the index that has the version (+cuXXX builds: --extra-index-url"
@@ -236,25 +249,67 @@ def unlisted_reason(text: str) -> Reason | None:
     )
     try:
         number = Version(exact[1]) if exact else None
-        ends = (Version(versions[0]), Version(versions[-1])) if versions else None
+        listed = sorted(map(Version, versions))
     except ValueError:
-        number = ends = None
-    if number is not None and ends is not None:
-        systems = _systems().get(name, _ListedVersions({}, {}))
-        if number > ends[1]:
-            system = systems.newest.get(str(ends[1]), "an older Python, glibc or system")
-            cause += f": pip finds {name} up to {ends[1]} only, so this is {system}"
-            newer = "Python 3.10 to 3.13 on Linux (an image of imgbuild, or uv venv --python 3.12)"
-            if "glibc older" in system:
-                newer = "an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35)"
-            cure = f"use {newer} for {required}, or require {name}<={ends[1]}"
-        elif number < ends[0]:
-            system = systems.oldest.get(str(ends[0]), "a newer Python, or another architecture")
-            cause += f": pip finds {name} from {ends[0]} on only, so this is {system}"
-            older = "use an older Python (uv venv --python 3.11; an image of imgbuild) for"
-            cure = f"build {required} from source" if system == "arm64" else f"{older} {required}"
-            cure += f", or require {name}>={ends[0]}"
+        number, listed = None, []
+    if number is not None and listed:
+        below = next((each for each in reversed(listed) if each < number), None)
+        above = next((each for each in listed if each > number), None)
+        by = (match.groupdict().get("by") or "").partition("->")[0]
+        explained = _listed_reason(_Listed(name, required, by, below, above))
+        system, cure = explained or (system, cure)
+    cause += system
     return Reason(code="IMG617", cause=cause, cure=cure, source="rule", priority=41)
+
+
+def _listed_reason(listed: _Listed) -> tuple[str, str] | None:
+    """Return the rest of the cause and the cure, from the versions that pip lists."""
+    name, required, below, above = listed.name, listed.required, listed.below, listed.above
+    systems = _systems().get(name, _ListedVersions({}, {}))
+    if below is not None:
+        system = systems.newest.get(str(below), "")
+        known = max(map(Version, systems.newest), default=None)
+        newer = (
+            f"an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35) for {required}"
+        )
+        span = f"{name}<={below}" + f" or {name}>={above}" * (above is not None)
+        if above is not None and "glibc" not in system:
+            return None
+        if "glibc" in system:
+            gap = f", and from {above} on" if above is not None else ""
+            return (
+                f"{SYSTEM}: pip finds {name} up to {below}{gap} only, so this is {system}",
+                f"use {newer}, or require {span}",
+            )
+        if listed.by and (known is None or below > known) and not system:
+            return (
+                (
+                    f": pip finds {name} up to {below} only, and {listed.by} needs a newer one: the"
+                    " index or mirror is behind"
+                ),
+                (
+                    f"use an index that has {required} (pip config list shows the one in use), or"
+                    f" an older {re.split(r'[<>=!~ ]', listed.by)[0]}, which takes {name}<={below}"
+                ),
+            )
+        return (
+            (
+                f"{SYSTEM}: pip finds {name} up to {below} only, so this is"
+                f" {system or 'an older Python, glibc or system, or an index that is behind'}"
+            ),
+            (
+                f"use Python 3.10 to 3.13 on Linux (an image of imgbuild, or uv venv --python 3.12)"
+                f" for {required}, or require {span}"
+            ),
+        )
+    system = systems.oldest.get(str(above), "a newer Python, or another architecture")
+    cure = f"use an older Python (uv venv --python 3.11; an image of imgbuild) for {required}"
+    if system == "arm64":
+        cure = f"build {required} from source"
+    return (
+        f"{SYSTEM}: pip finds {name} from {above} on only, so this is {system}",
+        f"{cure}, or require {name}>={above}",
+    )
 
 
 @lru_cache(maxsize=1)

@@ -42,7 +42,7 @@ def first_finding(text: str) -> LogFinding:
         (
             "vllm版本为0.20.2 报错 ImportError: libcudart.so.13: cannot open shared object file",
             "vllm 0.20.2 is built for CUDA 13",
-            "torch 2.11.0",
+            "torch==2.11.0",
         ),
         (
             "需要 generation_batch_size=64, 但 trl 0.16.1 的 GRPOConfig 里没有",
@@ -66,6 +66,60 @@ def first_finding(text: str) -> LogFinding:
             ),
             "so this is arm64",
             "build xformers==0.0.27 from source",
+        ),
+        (
+            'GRPOConfig(loss_type="dr_grpo") trl 0.15.2 里没有 loss_type',
+            "trl 0.17.0 added the argument loss_type of GRPOConfig",
+            "trl>=0.17.0",
+        ),
+        (
+            (
+                "which accelerate -> /usr/local/bin/accelerate\n"
+                "which python -> /home/u/envs/rl/bin/python\n"
+                "ModuleNotFoundError: No module named 'trl'"
+            ),
+            "the accelerate on PATH (/usr/local/bin) belongs to a different Python",
+            "python -m accelerate.commands.launch",
+        ),
+        (
+            (
+                "# vllm 0.11.0, torch 2.9.0\nterminate called after throwing an instance of"
+                " 'std::bad_alloc'\nAborted (core dumped)"
+            ),
+            "vllm 0.11.0 was compiled for torch 2.8.0; installed is 2.9.0",
+            "torch==2.8.0",
+        ),
+        (
+            (
+                "ImportError: libc10_cuda.so: cannot open shared object file: No such file or"
+                " directory\n# torch 2.6.0+cpu, flash-attn 2.7.4.post1"
+            ),
+            "torch 2.6.0+cpu is a CPU build",
+            "CUDA build of torch",
+        ),
+        (
+            (
+                "ImportError: libcudart.so.12: cannot open shared object file\n"
+                "# vllm 0.11.2, torch 2.11.0+cu130"
+            ),
+            "vllm 0.11.2 is built for CUDA 12",
+            "torch==2.9.0",
+        ),
+        (
+            (
+                "ERROR: Could not find a version that satisfies the requirement vllm==0.15.0 (from"
+                " versions: 0.10.2, 0.11.2, 0.22.0, 0.23.0)"
+            ),
+            "up to 0.11.2, and from 0.22.0 on only, so this is a glibc older than 2.31",
+            "vllm>=0.22.0",
+        ),
+        (
+            (
+                "ERROR: Could not find a version that satisfies the requirement torch==2.14.0 (from"
+                " vllm==0.33.0) (from versions: 2.12.0, 2.13.0)"
+            ),
+            "vllm==0.33.0 needs a newer one: the index or mirror is behind",
+            "an older vllm",
         ),
         (
             "loss 从第 20 步起一直是 0.0, grad_norm 是 nan",
