@@ -16,6 +16,7 @@ from imgbuild.audit.names import releases
 from imgbuild.diagnose import (
     binary_reasons,
     calls,
+    existence,
     flight,
     lines,
     log,
