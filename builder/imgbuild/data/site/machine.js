@@ -129,8 +129,9 @@
 
   /** The line that `read` reads as the same machine: nothing else of a pasted text. */
   function summary(machine) {
+    const names = machine.gpus.map(each => each.name);
     return [
-      ...machine.gpus.slice(0, 8).map(each => each.name), // a node's
+      ...names.filter((name, index) => names.indexOf(name) === index),
       machine.driver ? `driver ${machine.driver}` : "",
       machine.arch,
     ].filter(Boolean).join(", ");
