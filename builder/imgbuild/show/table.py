@@ -226,8 +226,8 @@ def _brief_version(version: str) -> str:
 def highest_record(row: TableRow, *, brief: bool = False) -> str:
     """Describe the highest passed tier, such as "H200 2026-11" or "cpu".
 
-    After a failure without a GPU or with one GPU, returns "failed". Without a test record, describes
-    whether an image exists, or exists only for arm64.
+    After a failure without a GPU or with one GPU, returns "failed". Without a test record,
+    describes whether an image exists, or exists only for arm64.
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:

@@ -19,7 +19,7 @@ from tests.support.rows import each_row
          " 'disable_log_requests'"),
          "IMG904", "vllm 0.10.1 removed", "remove disable_log_requests"),
         ("api_server.py: error: unrecognized arguments: --disable-log-requests",
-         "IMG917", "vllm 0.10.1 removed", "vllm<0.10.1"),
+         "IMG1440", "vllm 0.17.0 removed", "vllm<0.17"),
         ("ImportError: cannot import name 'PPOTrainer' from 'trl' (/opt/trl/__init__.py)",
          "IMG902", "trl 0.29.0 removed", "trl<0.29.0"),
         ("ModuleNotFoundError: No module named 'vllm.transformers_utils.tokenizer'",
