@@ -122,7 +122,7 @@ def site(
         collected = history.merge_histories(collected, history.read_history(past))
     reports = catalogue.read_reports(cves) if cves is not None else ()
     with console.step("writing the site"):
-        made = catalogue.read_catalogue(
+        site_catalogue = catalogue.read_catalogue(
             sources,
             repository,
             collected,
@@ -131,7 +131,7 @@ def site(
             source=source,
             reporter=console,
         )
-        result = write.write_site(sources, made, collected, place, documents=documents)
+        result = write.write_site(sources, site_catalogue, collected, place, documents=documents)
     numbers = (format_count(result.pages, "page"), format_count(result.targets, "target"))
     print_result(result, [f"{result.output}: {', '.join(numbers)}, {size_text(result.bytes)}"])
 

@@ -427,8 +427,8 @@ def _markdown(text: str) -> Markup:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"
     # The parser passes no HTML of the text, and these rules make no attributes.
-    made = parser.renderer.render(tokens, parser.options, {})
-    return _restore_quotes(made.replace("<h3>Known issues<", '<h3 id="issues">Known issues<'))
+    html = parser.renderer.render(tokens, parser.options, {})
+    return _restore_quotes(html.replace("<h3>Known issues<", '<h3 id="issues">Known issues<'))
 
 
 def _restore_quotes(escaped: str) -> Markup:

@@ -54,25 +54,25 @@ class _SiteMarker(msgspec.Struct, frozen=True):
 
 def write_site(
     sources: SiteSources,
-    made: SiteCatalogue,
+    site: SiteCatalogue,
     collected: SiteHistory,
     output: Path,
     *,
     documents: bool,
 ) -> WrittenSite:
-    """Write the site of `made` to `output`, including locks and SBOMs if `documents` is set.
+    """Write `site` to `output`, including locks and SBOMs if `documents` is set.
 
     Raises InputError if `output` exists and is neither empty nor an earlier site.
     """
     contents: dict[str, bytes] = {}
     if documents:
-        made, contents = _add_documents(sources, made)
-    contents |= pages.site_pages(made, collected)
-    contents |= browser_data.data_scripts(sources, made)
+        site, contents = _add_documents(sources, site)
+    contents |= pages.site_pages(site, collected)
+    contents |= browser_data.data_scripts(sources, site)
     contents[failures.SCRIPT] = failures.failures_script()
     contents[failures.TEXT_FILE] = failures.failures_text()
     contents[history.FILE] = codec.encode(collected)
-    if reports := tuple(report for target in made.targets for report in target.advisories):
+    if reports := tuple(report for target in site.targets for report in target.advisories):
         contents[ADVISORIES] = codec.encode(reports)
     contents[NO_JEKYLL] = b""
     with files.plain_errors(output, hint=files.OUTPUT_HINT):
@@ -81,25 +81,25 @@ def write_site(
     return WrittenSite(
         output=output,
         pages=sum(name.endswith(".html") for name in contents),
-        targets=len(made.targets),
+        targets=len(site.targets),
         bytes=sum(map(len, counted.values())),
         largest=max(len(data) for name, data in counted.items() if name.endswith(".html")),
     )
 
 
 def _add_documents(
-    sources: SiteSources, made: SiteCatalogue
+    sources: SiteSources, site: SiteCatalogue
 ) -> tuple[SiteCatalogue, dict[str, bytes]]:
     """Add links to locks and SBOMs to the catalogue. Returns the catalogue and the linked files."""
     contents: dict[str, bytes] = {}
     recorded = SbomPackages(packages=dict(sources.records))
     targets = []
-    for target in made.targets:
+    for target in site.targets:
         documents = dict(_documents(target, recorded))
         contents |= documents
         links = tuple((_document_label(name), f"../{name}") for name in documents)
         targets.append(msgspec.structs.replace(target, documents=links))
-    return msgspec.structs.replace(made, targets=tuple(targets)), contents
+    return msgspec.structs.replace(site, targets=tuple(targets)), contents
 
 
 def _documents(target: SiteTarget, recorded: SbomPackages) -> Iterator[tuple[str, bytes]]:
