@@ -55,7 +55,7 @@ def test_json_output_of_diagnose_has_the_findings(command: Command, tmp_path: Pa
     (finding,) = json.loads(command("diagnose", "--json", str(tmp_path / "run.log")).stdout)[
         "findings"
     ]
-    assert set(finding) == {"code", "cause", "lines", "cure", "confidence", "role"}
+    assert set(finding) == {"code", "cause", "lines", "cure", "confidence"}
     assert finding["lines"] == [{"number": 1, "text": LOG.strip()}]
 
 
