@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from imgbuild.audit.names.releases import load_name_table
 from imgbuild.diagnose.prefixes import LogLine
+from imgbuild.system.syntax import parse_version
 from imgbuild.values import normalize_package
 
 VERSION = r"\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:\.?(?:post|dev|rc|a|b)\d{1,8})?(?:\+[\w.]{1,30})?"
@@ -153,7 +154,4 @@ class LogFacts(msgspec.Struct):
 
     def version(self, package: str) -> Version | None:
         """Return the version of a package, or None if the log does not contain it."""
-        try:
-            return Version(self.versions[normalize_package(package)])
-        except (KeyError, ValueError):
-            return None
+        return parse_version(self.versions.get(normalize_package(package)))

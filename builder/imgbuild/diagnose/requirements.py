@@ -9,13 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.audit.names import releases
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
+from imgbuild.system.syntax import is_within
 from imgbuild.values import normalize_package
 
 CODE = "IMG705"
@@ -117,11 +117,7 @@ def _ranges(user: str, package: str) -> Mapping[str, str]:
 def required_specifier(user: str, package: str, version: str) -> str:
     """Return the specifier that `version` of `user` requires of `package`, or "" if unknown."""
     rows = _ranges(user, package)
-    try:
-        release = Version(version)
-    except ValueError:
-        return ""
-    return next((spec for span, spec in rows.items() if _is_within(release, span)), "")
+    return next((spec for span, spec in rows.items() if is_within(version, span)), "")
 
 
 def used(user: str, packages: Sequence[str]) -> str:
@@ -269,20 +265,11 @@ def requirement_reason(text: str, caller: str = "") -> Reason | None:
     return None
 
 
-def _is_within(version: Version, span: str) -> bool:
-    return SpecifierSet(span).contains(version, prereleases=True)
-
-
 def accepting_versions(user: str, package: str, have: str) -> str:
     """Return the newest range of `user` versions that allow the version `have` of `package`.
 
     Return "" if there is none.
     """
     rows = _ranges(user, package)
-    for span, spec in reversed([*rows.items()]):
-        try:
-            if SpecifierSet(spec).contains(Version(have), prereleases=True):
-                return span
-        except ValueError:
-            continue
-    return ""
+    newest_first = reversed([*rows.items()])
+    return next((span for span, spec in newest_first if is_within(have, spec)), "")
