@@ -328,6 +328,7 @@ if "ci" in sys.orig_argv:
 """
 
 
+@pytest.mark.long  # the previous test runs the same steps up to the tier
 def test_tag_is_set_after_a_tier_passes_on_a_slurm_node(scratch_sample, tmp_path):
     """A tier that requires no GPU runs on a real Slurm between the push and the tag."""
     (tmp_path / "sitecustomize.py").write_text(STATIC)

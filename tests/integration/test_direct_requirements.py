@@ -290,7 +290,12 @@ def test_git_version_is_derived_from_history(work):
     ("requires", "backend", "extra"),
     [
         ("setuptools>=64', 'setuptools-scm>=8", "setuptools.build_meta", "[tool.setuptools_scm]"),
-        ("hatchling', 'hatch-vcs", "hatchling.build", "[tool.hatch.version]\nsource = 'vcs'"),
+        pytest.param(
+            "hatchling', 'hatch-vcs",
+            "hatchling.build",
+            "[tool.hatch.version]\nsource = 'vcs'",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_build_backends_derive_version_from_history(requires, backend, extra, work, tmp_path):

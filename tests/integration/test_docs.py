@@ -30,9 +30,10 @@ def runs(path: Path) -> list[CodeBlock]:
 
 # Each takes 20 to 60 seconds; the engines and verbs that they use have separate tests.
 SLOW = (
-    "docs/apptainer.md", "docs/extend.md", "docs/howto/add-a-target.md",
-    "docs/howto/air-gapped.md", "docs/howto/project-forms.md", "docs/registry.md",
-    "docs/tutorial.md",
+    "docs/apptainer.md", "docs/dockerfiles.md", "docs/extend.md", "docs/howto/add-a-target.md",
+    "docs/howto/air-gapped.md", "docs/howto/flashinfer-index.md", "docs/howto/private-index.md",
+    "docs/howto/project-forms.md", "docs/howto/slurm-site.md", "docs/registry.md",
+    "docs/smoke.md", "docs/tutorial.md",
 )  # fmt: skip
 FILES = [
     pytest.param(path, id=name, marks=[pytest.mark.long] if name in SLOW else [])

@@ -21,6 +21,7 @@ import pytest
 from imgbuild.lock import lock_file
 from imgbuild.oci import layout
 from imgbuild.oci.reader import TarReader, open_inflated
+from imgbuild.oci.tree import remove_root
 from imgbuild.plan import image_digests
 from imgbuild.values import Arch, digest_of
 from tests.support import damaged, docker_registry, images, needs, prepared_program, squashed
@@ -57,8 +58,8 @@ def target_digests():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The layout of the target after a real build. Tests are skipped without an engine."""
-    needs.require_docker()
+    """The layout of the target after a real build."""
+    needs.user_namespaces()
     out = tmp_path_factory.mktemp("main") / TARGET
     imgbuild("build", TARGET, "--output", str(out))
     yield out
@@ -154,14 +155,15 @@ def test_sif_has_image_files_and_passes_static_tests(built, tmp_path):
     assert static.count("passed") > 150
 
 
+@pytest.mark.long  # test_engine.py loads small images
 @pytest.mark.engine
 def test_loaded_image_matches_layout(loaded, target_digests):
     assert loaded[1]["id"] == target_digests.digest
 
 
+@pytest.mark.long  # the next tests run the unpacked image
 @pytest.mark.engine
 def test_image_runs_with_a_random_user_and_a_read_only_root(loaded):
-    """The main names of packages are imported; long tests import every package."""
     docker, image = loaded
     code = (
         "import getpass, os, pathlib, torch;"
@@ -178,21 +180,41 @@ def test_image_runs_with_a_random_user_and_a_read_only_root(loaded):
     assert done.returncode == 0, done.stderr
 
 
-def smoke_cases(built: Path, tier: str, patterns: str = "*") -> list[dict[str, Any]]:
-    """The cases of a tier that ran in the image through Docker."""
-    words = ("--through", "docker", "--tier", tier, "--case", patterns, "--timeout-factor", "4")
-    done = imgbuild("smoke", TARGET, "--layout", str(built), "--json", *words)
+def smoke_cases(
+    built: Path, tier: str, *words: str, through: str = "docker", **env: str
+) -> list[dict[str, Any]]:
+    """The cases of a tier that ran in the image."""
+    ran = ("--through", through, "--tier", tier, "--timeout-factor", "4")
+    words = ("--layout", str(built), "--json", *ran, *words)
+    done = imgbuild("smoke", TARGET, *words, cwd=ROOT, **env)
     [report] = json.loads(done.stdout)
     assert report["tier"] == tier
     return cast("list[dict[str, Any]]", report["cases"])
 
 
-@pytest.mark.engine
-def test_unpacked_image_passes_static_tests(loaded, built):
-    cases = smoke_cases(built, "static", "system|versions|files|compiler")
-    assert {case["name"]: case["outcome"] for case in cases} == dict.fromkeys(
-        ("system", "versions", "files", "compiler"), "passed"
-    )
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """The variable of a cache for the unpacked image, which is too large for the user's cache."""
+    cache = tmp_path_factory.mktemp("unpacked")
+    yield {"IMGBUILD_CACHE": str(cache)}
+    remove_root(cache)
+
+
+def test_unpacked_image_passes_static_tests_for_any_user(built, unpacked):
+    """The files are read-only, and the image does not define the user."""
+    names = ("system", "versions", "files", "compiler")
+    words = ("--arbitrary-user", "--case", "|".join(names))
+    cases = smoke_cases(built, "static", *words, through="root", **unpacked)
+    assert {case["name"]: case["outcome"] for case in cases} == dict.fromkeys(names, "passed")
+
+
+def test_main_packages_of_the_unpacked_image_are_imported(built, unpacked, tmp_path):
+    """Long tests import every package."""
+    code = "from vllm import LLM; from trl import GRPOTrainer; print(GRPOTrainer.__name__)"
+    place = ("--matrix", str(ROOT / "matrix.yaml"), "--layout", str(built))
+    words = (*place, "--through", "root", "--user", "54321", "--no-network")
+    done = imgbuild("run", TARGET, *words, "--", "python", "-c", code, cwd=tmp_path, **unpacked)
+    assert done.stdout.endswith("GRPOTrainer\n")
 
 
 @pytest.mark.long
@@ -215,6 +237,7 @@ def test_image_passes_cpu_tests(loaded, built):
     assert "failed" not in {case["outcome"] for case in cpu}
 
 
+@pytest.mark.long  # test_smoke.py damages small environments
 @pytest.mark.engine
 def test_compiler_smoke_test_fails_without_gcc(loaded, tmp_path):
     with damaged.run_container(loaded[0], loaded[1]["reference"]) as container:

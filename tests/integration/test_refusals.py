@@ -81,7 +81,9 @@ def test_cuda_12_4_on_arm64_is_refused(refuse: Refuse) -> None:
     assert refusal.nearest[-1].startswith("the target cu130-verl0.9 on arm64: CUDA 13.0, torch")
 
 
-@pytest.mark.parametrize("requested", ["tensordict==0.6.2", "tensordict<=0.6.2"])
+@pytest.mark.parametrize(
+    "requested", [pytest.param("tensordict==0.6.2", marks=pytest.mark.long), "tensordict<=0.6.2"]
+)
 def test_tensordict_0_6_2_on_arm64_is_not_replaced_by_0_1_2(refuse: Refuse, requested: str) -> None:
     refusal = refuse(requested, arch=Arch.ARM64, cuda="13.0")
     assert refusal.reasons[0] == f"you require {requested}"
@@ -129,6 +131,7 @@ def test_flashinfer_for_torch_2_6_with_torch_2_7_is_refused(refuse: Refuse) -> N
     assert refusal.nearest[0] == f"torch 2.6.0 for CUDA 12.4 ({UNREAD_NOTE})"
 
 
+@pytest.mark.long  # reads every vLLM; other tests have a required CUDA and a required torch
 def test_vllm_0_33_on_cuda_12_4_is_refused(refuse: Refuse) -> None:
     refusal = refuse("vllm==0.33.0", cuda="12.4")
     assert refusal.reasons[:3] == (

@@ -335,6 +335,7 @@ def test_steps_of_the_definition_file_run_in_the_base_image(project, tmp_path):
     assert "this definition file is for x86_64, and here is riscv64" in other.stderr
 
 
+@pytest.mark.long  # the previous test runs the same steps
 @pytest.mark.apptainer
 def test_apptainer_builds_definition_file(project, tmp_path):
     apptainer = needs.require_apptainer()

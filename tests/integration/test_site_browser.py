@@ -38,9 +38,9 @@ SAMPLE = (
 @pytest.mark.parametrize("page", SAMPLE)
 def test_pages_fit_each_screen_width_without_errors(site: Path, window: Browser, page: str) -> None:
     window.log()
+    open_page(window, site / page)
     for width, dark in VIEWS:
         window.view(width, dark=dark)
-        open_page(window, site / page)
         assert window.run("return document.documentElement.scrollWidth") <= width
         colour = window.run("return getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, colour[4:-1].split(","))) < 300) == dark

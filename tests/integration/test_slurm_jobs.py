@@ -314,7 +314,7 @@ def test_doctor_reports_user_environment_problems(
     assert {finding["severity"] for finding in report["findings"]} <= {"note", "warning"}
 
 
-@pytest.mark.parametrize("through", ["root", "docker"])
+@pytest.mark.parametrize("through", ["root", pytest.param("docker", marks=pytest.mark.long)])
 def test_doctor_runs_inside_every_container_type(project: Project, through: str) -> None:
     if through == "docker":
         needs.require_docker()

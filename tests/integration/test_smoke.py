@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ class Sample:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "wheels").mkdir()
-        self.wheels = smoke_environment.good_wheels(folder / "wheels")
+        (self.site,) = folder.glob("venv/lib/python*/site-packages")
+        wheels = (*(folder / "wheels").iterdir(), smoke_environment.pip_wheel())
         self.expect: dict[str, Any] = {
             "format": runner.FORMAT,
             "target": "small",
@@ -38,10 +39,9 @@ class Sample:
             "workdir": str(folder / "work"),
             "debian": [],
             "flashinfer": "off",
+            "packages": smoke_environment.wheel_versions(wheels),
         }
         self.allowed: dict[str, Any] = dict(NOTHING)
-        self.site = smoke_environment.make_venv(folder / "venv", self.wheels)
-        self.expect["packages"] = smoke_environment.wheel_versions(self.wheels)
 
     def add(self, name: str, files: Mapping[str, bytes], *, locked: bool = True) -> None:
         """Install another wheel."""
@@ -63,7 +63,12 @@ class Sample:
                 *("--allowed", self.folder / "allowed.json"),
                 *("--timeout-factor", str(timeout_factor)),
             ],
-            env={"PATH": os.environ["PATH"], "HOME": str(self.folder), **env},
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(self.folder),
+                "PYTHONPYCACHEPREFIX": str(self.folder / "pycache"),
+                **env,
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -74,9 +79,35 @@ class Sample:
         return {case["name"]: CaseResult(**case) for case in cases}
 
 
+@pytest.fixture(name="template", scope="module")
+def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to copy to a folder `sample` beside it, with the byte code of pip.
+
+    The byte code, which takes seconds to compile, is valid only at these paths.
+    """
+    folder = tmp_path_factory.mktemp("smoke") / "sample"
+    (folder / "wheels").mkdir(parents=True)
+    site = smoke_environment.make_venv(
+        folder / "venv", smoke_environment.good_wheels(folder / "wheels")
+    )
+    subprocess.run(
+        [folder / "venv/bin/python", "-m", "compileall", "-q", site / "pip"],
+        env={"PYTHONPYCACHEPREFIX": str(folder / "pycache")}, check=True,
+    )  # fmt: skip
+    return folder.rename(folder.with_name("template"))
+
+
 @pytest.fixture(name="sample")
-def _sample(tmp_path: Path) -> Sample:
-    return Sample(tmp_path)
+def _sample(template: Path) -> Iterator[Sample]:
+    folder = template.with_name("sample")
+
+    def _copy(source: str, target: str) -> None:
+        """No test changes files of pip."""
+        (os.link if "/pip/" in source else shutil.copy2)(source, target)
+
+    shutil.copytree(template, folder, symlinks=True, copy_function=_copy)
+    yield Sample(folder)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("case", ["versions", "requirements", "files", "imports"])

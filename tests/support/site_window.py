@@ -44,11 +44,35 @@ def window() -> Iterator[Browser]:
         yield opened
 
 
+# Shows `fields` in an open form, as a link to the same page does. False if it is another page.
+SHOW = """
+    const [page, fields] = arguments, given = new URLSearchParams();
+    if (window.openedForm !== page) return false;
+    for (const field of document.querySelectorAll('form [name]')) {
+        const options = [...field.options ?? []];
+        const first = options.find(each => each.defaultSelected) ?? options[0];
+        given.set(field.name, fields[field.name] ?? (first ? first.value : field.defaultValue));
+    }
+    if (location.hash === `#${given}`) return true;
+    return new Promise(done => {
+        addEventListener('hashchange', () => setTimeout(() => done(true), 0), { once: true });
+        location.hash = given;
+    });
+"""
+
+
 def open_form(window: Browser, place: Path, page: str, **fields: str) -> None:
-    """Open a page with a filled form, like a link to a result."""
+    """Open a page with a filled form, like a link to a result.
+
+    The page is not loaded again if it is already open because of a call with fields.
+    """
     window.view(1600)
-    fragment = f"#{urllib.parse.urlencode(fields)}" if fields else ""
-    open_page(window, (place / page).as_uri() + fragment)
+    address = (place / page).as_uri()
+    if not fields:
+        open_page(window, address)
+    elif not window.run(SHOW, address, fields):
+        open_page(window, f"{address}#{urllib.parse.urlencode(fields)}")
+        window.run("window.openedForm = arguments[0]", address)
 
 
 def open_page(window: Browser, page: Path | str) -> None:
