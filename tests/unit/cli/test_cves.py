@@ -213,8 +213,9 @@ def test_cves_command_writes_an_openvex_document(imgbuild: Command, folder: Path
     done = imgbuild("cves", TARGET, "--vex", "out.json", "--author", "security@example.org")
     assert (done.status, "digests.json is missing" in done.stderr) == (LockStale.exit_code, True)
     digest = advisories.write_digests(folder)
-    done = imgbuild("cves", TARGET, "--vex", "out.json", "--author", "security@example.org")
-    assert done.status == 0, done.stderr
+    done = imgbuild(
+        "cves", TARGET, "--vex", "out.json", "--author", "security@example.org", status=0
+    )
     document = json.loads((folder / "out.json").read_text())
     assert document["@context"] == "https://openvex.dev/ns/v0.2.0"
     assert (document["author"], document["version"]) == ("security@example.org", 1)
@@ -239,8 +240,7 @@ def test_cves_command_writes_an_openvex_document(imgbuild: Command, folder: Path
             "subcomponents": [{"@id": "pkg:pypi/torch@2.5.1%2Bcu124"}],
         }
     ]
-    again = imgbuild("cves", TARGET, "--vex", "again.json", "--author", "security@example.org")
-    assert again.status == 0
+    imgbuild("cves", TARGET, "--vex", "again.json", "--author", "security@example.org", status=0)
     assert json.loads((folder / "again.json").read_text())["@id"] == document["@id"]
 
 

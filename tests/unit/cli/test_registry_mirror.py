@@ -38,8 +38,7 @@ def registry() -> Iterator[Registry]:
 
 
 def test_mirror_use_command_writes_the_project_setting(sample, command):
-    answer = command("registry", "mirror", "use", PLACE)
-    assert answer.status == 0
+    answer = command("registry", "mirror", "use", PLACE, status=0)
     assert answer.stdout.strip() == str(sample.folder / "mirror.json")
     assert (sample.folder / "mirror.json").read_text() == f'{{"mirror": "{PLACE}"}}\n'
     more = ("--mirror-only", "--plain-http", "registry.example")
@@ -47,8 +46,7 @@ def test_mirror_use_command_writes_the_project_setting(sample, command):
     assert json.loads((sample.folder / "mirror.json").read_text()) == {
         "mirror": PLACE, "only": True, "plain_http": True
     }  # fmt: skip
-    nowhere = command("registry", "mirror", "use", "nonsense")
-    assert nowhere.status == 2
+    nowhere = command("registry", "mirror", "use", "nonsense", status=2)
     assert "'nonsense' does not contain a registry host" in " ".join(nowhere.stderr.split())
     assert "no mirror is set" in command("registry", "mirror", "use", "--off").stderr
     assert not (sample.folder / "mirror.json").exists()
@@ -66,16 +64,14 @@ def test_mirror_use_command_writes_the_project_setting(sample, command):
     ],
 )
 def test_an_invalid_command_line_is_refused(sample, command, words, message):
-    answer = command("registry", "mirror", *words)
-    assert answer.status == 2
+    answer = command("registry", "mirror", *words, status=2)
     assert message in answer.stderr
 
 
 def test_mirror_setting_is_the_default_of_the_mirror_commands(sample, command, registry):
     place = f"{registry.host}/team/inputs"
     command("registry", "mirror", "use", place)
-    answer = command("registry", "mirror", "status", TARGET, "--json")
-    assert answer.status == 1
+    answer = command("registry", "mirror", "status", TARGET, "--json", status=1)
     (mirror_status,) = json.loads(answer.stdout)
     assert mirror_status["files"] == len(mirror_status["lacking"]) == 7
     assert f"imgbuild registry mirror push {TARGET} {place}" in answer.stderr
@@ -95,6 +91,5 @@ def test_a_build_reports_the_inputs_missing_in_the_mirror(sample, command, regis
 
 
 def test_mirror_only_option_requires_a_mirror(sample, command):
-    answer = command("build", TARGET, "--mirror-only")
-    assert answer.status == 2
+    answer = command("build", TARGET, "--mirror-only", status=2)
     assert "--mirror-only requires a mirror" in answer.stderr

@@ -304,8 +304,7 @@ def test_doctor_for_another_machine_does_not_read_this_machine(
     assert answer["host"]["arch"] == "x86_64"
     assert answer["host"]["gpus"][0]["capability"] == "9.0"
     assert answer["best"] == TARGET
-    text = command("doctor", TARGET, "--driver", "450.80.02")
-    assert text.status == 1
+    text = command("doctor", TARGET, "--driver", "450.80.02", status=1)
     assert "not compatible with the machine" in text.stderr
     assert read_json(command("doctor", "--gpu", "gh200", "--json"))["host"]["arch"] == "arm64"
     assert command("doctor", "--gpu", "gh200").status == 0
@@ -315,8 +314,7 @@ def test_doctor_for_another_machine_does_not_read_this_machine(
         (["--driver", "5.3.5"], "expected a version such as 535"),
         (["--driver", "535", "--through", "root"], "cannot be combined with --through"),
     ):
-        refused = command("doctor", *words)
-        assert refused.status == 2
+        refused = command("doctor", *words, status=2)
         assert message in refused.stderr.replace("\n  ", " ")
 
 
@@ -455,15 +453,12 @@ def test_exit_status_of_doctor_shows_the_result(
     assert "vllm 0.8.5.post1, trl 0.18.2" in row
 
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: host(driver="470.57.02"))
-    everything = command("doctor")
-    assert everything.status == 0
+    everything = command("doctor", status=0)
     assert everything.stdout.splitlines()[-1] == "no target is compatible with this machine"
-    named = command("doctor", TARGET)
-    assert named.status == 1
+    named = command("doctor", TARGET, status=1)
     assert f"not compatible with this machine: {TARGET}" in named.stderr
     assert "requires driver 525.60.13 or newer" in named.stdout
-    machine = command("doctor", TARGET, "--json")
-    assert machine.status == 1
+    machine = command("doctor", TARGET, "--json", status=1)
     assert [
         target_verdict["fits"] for target_verdict in json.loads(machine.stdout)["verdicts"]
     ] == [False]
@@ -475,6 +470,5 @@ def test_doctor_checks_in_an_image_require_an_image(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_project(tmp_path)
-    answer = Command(monkeypatch, capsys)("doctor", TARGET, word, "1")
-    assert answer.status == 2
+    answer = Command(monkeypatch, capsys)("doctor", TARGET, word, "1", status=2)
     assert "requires --through" in answer.stderr

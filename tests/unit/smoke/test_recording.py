@@ -246,15 +246,12 @@ def test_results_of_environment_or_unknown_sif_are_refused(
     with pytest.raises(InputError, match="have no record of the tested image"):
         reports.check_image_run(smoke_report(sample, digest="", config="", through="here"))
     for words in (("--through", "here"), ("--sif-file", "x.sif")):
-        done = imgbuild("smoke", TARGET, "--record", *words)
-        assert done.status == 2
+        done = imgbuild("smoke", TARGET, "--record", *words, status=2)
         assert "cannot be combined with --sif-file" in " ".join(done.stderr.split())
     for words in (("--case", "nccl"), ("--model", str(sample.folder))):
-        done = imgbuild("smoke", TARGET, "--record", *words)
-        assert done.status == 2
+        done = imgbuild("smoke", TARGET, "--record", *words, status=2)
         assert "--record requires all cases of a tier" in " ".join(done.stderr.split())
-    done = imgbuild("smoke", TARGET, "--case", "nccl")
-    assert done.status == 2
+    done = imgbuild("smoke", TARGET, "--case", "nccl", status=2)
     assert "--case nccl requires --tier" in " ".join(done.stderr.split())
 
 
