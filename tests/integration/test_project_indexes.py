@@ -227,8 +227,7 @@ def test_lock_suggests_an_entry_that_names_an_added_repository(
     Path("requirements.txt").write_text("torch\n")
     assert imgbuild("init").status == 0
     Path("requirements.txt").write_text(f"torch\n{repository.url}\n")
-    refused = imgbuild("lock", status=8)
-    text = " ".join(refused.stderr.split())
+    text = " ".join(imgbuild("lock", status=8).stderr.split())
     assert f'names: {{"{repository.url}": team-tool}}' in text
     assert "requirements.txt:2" in text
 
@@ -245,8 +244,7 @@ nosuch
 def test_init_lists_all_causes_together(imgbuild: Command) -> None:
     Path("requirements.txt").write_text(CAUSES)
     Path("pyproject.toml").write_text(UV.format(url=f"{UNREACHABLE}/simple"))
-    done = imgbuild("init", "--system", "nosuchdeb", status=8)
-    text = " ".join(done.stderr.split())
+    text = " ".join(imgbuild("init", "--system", "nosuchdeb", status=8).stderr.split())
     for cause in (
         f"requirements.txt:1: {UNREACHABLE}/unnamed.git: git cannot access the repository",
         f"requirements.txt:2: named: {UNREACHABLE}/named.git: git cannot access the repository",
@@ -263,8 +261,7 @@ def test_unreachable_repository_exits_with_status_7(
 ) -> None:
     for line in CAUSES.splitlines()[:3]:
         Path("requirements.txt").write_text(f"{line}\ntorch\n")
-        done = imgbuild("init", status=7)
-        assert "requirements.txt:1" in done.stderr
+        assert "requirements.txt:1" in imgbuild("init", status=7).stderr
 
 
 def test_init_ignores_problems_of_excluded_packages(imgbuild: Command) -> None:

@@ -93,8 +93,7 @@ def test_tier_without_test_cases_is_not_a_failure(built, wheels, tmp_path, monke
     imgbuild = Command(monkeypatch, capsys)
     words = ("smoke", str(built.path), "--lock", str(lock), "--through", "root", "--tier")
     done = imgbuild(*words, "static", "--tier", "cpu", status=0)
-    lines = done.stdout.splitlines()
-    assert "cpu nothing to test (0 passed, 0 failed, " in lines[-1]
+    assert "cpu nothing to test (0 passed, 0 failed, " in done.stdout.splitlines()[-1]
     assert imgbuild(*words, "cpu").status == 1
 
 

@@ -163,14 +163,11 @@ def _pieces(path: Path, size: Bytes) -> Iterator[bytes]:
     Raises IntegrityError if it is missing or shorter than `size`.
     """
     left = size
-    try:
-        with path.open("rb") as file:
-            while left and (chunk := file.read(min(CHUNK, left))):
-                left -= len(chunk)
-                yield chunk
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise IntegrityError(message, hint="build the image again") from error
+    hint = "build the image again"
+    with files.require_readable(path, IntegrityError, hint=hint), path.open("rb") as file:
+        while left and (chunk := file.read(min(CHUNK, left))):
+            left -= len(chunk)
+            yield chunk
     if left:
         message = f"{path} is {left} bytes shorter than its size in the manifest"
-        raise IntegrityError(message, hint="build the image again")
+        raise IntegrityError(message, hint=hint)

@@ -92,8 +92,7 @@ def test_registry_is_not_queried_in_offline_mode(tmp_path: Path) -> None:
     )
     matrix = extended.read_extended(path)
     lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
-    planned = create_plan(extended.published_lock(), Arch.X86_64)
-    known = extended.invented_records([planned])
+    known = extended.invented_records([create_plan(extended.published_lock(), Arch.X86_64)])
     with pytest.raises(FetchFailed, match=r"layers of registry\.example\.org/small@sha256:"):
         inputs(matrix, tmp_path).link_published_layers(lock, known)
     inputs(matrix, tmp_path).link_published_layers(lock, {})

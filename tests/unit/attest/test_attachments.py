@@ -73,8 +73,7 @@ def test_attachments_are_found_by_the_index_digest_and_by_each_manifest_digest(p
 
 def test_attachments_of_a_single_architecture_image_refer_to_its_manifest(place: Place):
     plan = place.both(Arch.ARM64)
-    attached_artifacts = pushed(place, plan)
-    assert len(attached_artifacts) == 4
+    assert len(pushed(place, plan)) == 4
     assert kinds(place, plan.top.digest) == sorted(SBOM_TYPES | ABOUT)
     (provenance_artifact,) = artifact_store.find_artifacts(
         client(), place.repository, plan.top.digest, in_toto.PAYLOAD_TYPE

@@ -119,8 +119,7 @@ def test_interrupted_download_resumes(
 ) -> None:
     site.ranges = ranges
     begin(store, DATA[:1000])
-    paths = fetch(store, http, want(site.url("x.whl")))
-    assert paths[sha256(DATA)].read_bytes() == DATA
+    assert fetch(store, http, want(site.url("x.whl")))[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["bytes=1000-"]
 
 
@@ -150,8 +149,7 @@ def test_partial_file_with_different_content_is_discarded(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     begin(store, b"z" * 1000)
-    paths = fetch(store, http, want(site.url("x.whl")))
-    assert paths[sha256(DATA)].read_bytes() == DATA
+    assert fetch(store, http, want(site.url("x.whl")))[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["bytes=1000-", "all"]
 
 
@@ -176,8 +174,7 @@ def test_download_without_content_length_is_retried_after_a_dropped_connection(
 ) -> None:
     site.announce = False
     site.cuts = [100_000]
-    paths = fetch(store, http, want(site.url("x.whl")))
-    assert paths[sha256(DATA)].read_bytes() == DATA
+    assert fetch(store, http, want(site.url("x.whl")))[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["all", "bytes=100000-"]
 
 
@@ -241,8 +238,7 @@ def test_next_url_is_tried_after_a_failed_download(
 ) -> None:
     site.files["bad/x.whl"] = DATA[::-1]
     urls = [site.url("none/x.whl"), site.url("bad/x.whl"), site.url("x.whl")]
-    paths = fetch(store, http, want(*urls))
-    assert paths[sha256(DATA)].read_bytes() == DATA
+    assert fetch(store, http, want(*urls))[sha256(DATA)].read_bytes() == DATA
     assert [path for _, path, _ in site.requests] == ["/none/x.whl", "/bad/x.whl", "/x.whl"]
 
 

@@ -51,8 +51,7 @@ def age(store: Store, path: Path | None, seconds: float) -> None:
 
 
 def test_cached_file_is_found_by_its_hash(store: Store) -> None:
-    name = keep_file(store, b"wheel")
-    path = store.file(name)
+    path = store.file(keep_file(store, b"wheel"))
     assert path is not None
     assert path.read_bytes() == b"wheel"
     assert path.stat().st_mode & 0o777 == 0o444
@@ -60,8 +59,7 @@ def test_cached_file_is_found_by_its_hash(store: Store) -> None:
 
 
 def test_cached_blob_is_found_by_its_digest(store: Store) -> None:
-    digest = keep_blob(store, b"layer")
-    path = store.blob(digest)
+    path = store.blob(keep_blob(store, b"layer"))
     assert path is not None
     assert path.read_bytes() == b"layer"
     assert store.blob(f"sha256:{sha256(b'other')}") is None
@@ -79,8 +77,7 @@ def test_file_from_another_disk_is_copied(store: Store) -> None:
     with memory_folders.other_file_system(store.root) as folder:
         temporary = folder / "file"
         temporary.write_bytes(b"far")
-        path = store.add_file(temporary, sha256(b"far"))
-        assert path.read_bytes() == b"far"
+        assert store.add_file(temporary, sha256(b"far")).read_bytes() == b"far"
         assert not temporary.exists()
 
 

@@ -27,8 +27,7 @@ def imgbuild(
         " upload_times: none}\ntargets:\n",
         1,
     )
-    matrix = extended.create_repository(tmp_path / "ours", text)
-    monkeypatch.chdir(matrix.parent)
+    monkeypatch.chdir(extended.create_repository(tmp_path / "ours", text).parent)
     return Command(monkeypatch, capsys)
 
 
@@ -61,8 +60,7 @@ def test_impossible_additions_do_not_change_the_matrix(
     imgbuild: Command, arguments: list[str], status: int, message: str
 ) -> None:
     before = Path("matrix.yaml").read_bytes()
-    done = imgbuild(*arguments, status=status)
-    assert message in " ".join(done.stderr.split())
+    assert message in " ".join(imgbuild(*arguments, status=status).stderr.split())
     assert Path("matrix.yaml").read_bytes() == before
 
 
@@ -70,5 +68,4 @@ def test_add_command_does_not_change_the_catalogue(
     imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = imgbuild("add", "peft", status=2)
-    assert "read-only" in done.stderr
+    assert "read-only" in imgbuild("add", "peft", status=2).stderr

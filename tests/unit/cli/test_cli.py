@@ -300,8 +300,7 @@ def test_error_for_a_full_disk_names_the_path(
 def test_invalid_command_line_is_refused(
     imgbuild: Command, arguments: list[str], result: str
 ) -> None:
-    document = error(imgbuild, arguments, 2, result)
-    assert document["error"] == "InputError"
+    assert error(imgbuild, arguments, 2, result)["error"] == "InputError"
 
 
 @pytest.mark.usefixtures("sample")

@@ -66,8 +66,7 @@ def test_build_replaces_a_damaged_layer_of_the_built_image(
             path.unlink()
             path.write_bytes(data)
         flip(path)
-        done = imgbuild(*BUILD, TARGET, status=0)
-        assert f"{path}, which is damaged" in done.stderr
+        assert f"{path}, which is damaged" in imgbuild(*BUILD, TARGET, status=0).stderr
         assert images.verify_layout(sample.folder / "build" / TARGET) == built
     assert "nothing to do" in imgbuild(*BUILD, TARGET).stderr
 

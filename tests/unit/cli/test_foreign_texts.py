@@ -47,8 +47,7 @@ def test_checkout_with_unchanged_templates_is_not_reported(
     from imgbuild.render import templates
 
     local_template("slurm/single.j2", (templates.DATA / "slurm/single.j2").read_text("utf-8"))
-    done = imgbuild("slurm", TARGET, "--", "true")
-    assert "the project's templates" not in done.stderr
+    assert "the project's templates" not in imgbuild("slurm", TARGET, "--", "true").stderr
 
 
 @pytest.mark.parametrize("words", [("show", TARGET), ("list",), ("list", "--format", "markdown")])

@@ -16,8 +16,7 @@ def test_cuda_source_package_is_excluded_with_reason(imgbuild: Command, index: L
     index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist)
     require(f"{MET}flash-attn==2.7.4\n")
     require("import torch\n\ndef f():\n    import flash_attn\n", "train.py")
-    done = imgbuild("init", status=0)
-    message = unwrap_text(done.stderr)
+    message = unwrap_text(imgbuild("init", status=0).stderr)
     assert "warning: flash-attn is excluded: the index has no wheel for Python 3.11" in message
     assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl" in message
     assert "needed by train.py:4 (only in some cases)" in message

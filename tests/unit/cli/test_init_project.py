@@ -180,8 +180,7 @@ def test_init_lists_all_impossible_requirements(imgbuild: Command, index: LocalI
     index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
     index.add("nat", "nat-1.0.tar.gz", sdist_bytes("nat", "1.0", {"setup.py": b"ext_modules"}))
     require(f"{MET}peft==0.99\nnosuch\nold==1.0\ntranzformers\nnat\n")
-    done = imgbuild("init", status=8)
-    message = unwrap_text(done.stderr)
+    message = unwrap_text(imgbuild("init", status=8).stderr)
     assert "5 requirements of the project cannot be satisfied with Python 3.11" in message
     assert "requirements.txt:5: peft==0.99: the index has no such version" in message
     assert "requirements.txt:6: nosuch: the index has no such package" in message
@@ -200,8 +199,7 @@ def test_init_names_the_contradicting_pins_in_its_error(
     index.wheel("transformers", "4.51.3")
     index.wheel("peft", "0.14.0", ["transformers"])
     require("transformers==4.51.3\ntrainer[lora]==1.0\npeft==0.14.0\n")
-    done = imgbuild("init", status=8)
-    message = unwrap_text(done.stderr)
+    message = unwrap_text(imgbuild("init", status=8).stderr)
     assert (
         "requirements.txt:2: trainer[lora]==1.0: requires transformers<4.50, but"
         " transformers==4.51.3 is required (requirements.txt:1)"
@@ -281,8 +279,7 @@ def test_constraint_learned_by_an_earlier_lock_is_considered(
     learned = Constraint(
         package="extra", versions="==1.0", needs="transformers>=4.52", check="imports"
     )
-    images = Path(".imgbuild/images")
-    add_constraints(images, [learned], Store.open(tmp_path / "cache"))
+    add_constraints(Path(".imgbuild/images"), [learned], Store.open(tmp_path / "cache"))
     done = imgbuild("init")
     assert row()["like"] == TARGET
     assert "changed: transformers 4.51.3 -> >=4.52 (extra 1.0)" in done.stdout
@@ -300,8 +297,7 @@ def test_target_compatible_with_an_older_addition_is_extended(
 
 def test_init_changes_a_pin_only_on_request(imgbuild: Command, index: LocalIndex) -> None:
     require(MET.replace("4.51.3", "4.51.9"))
-    refused = imgbuild("init", status=8)
-    assert "transformers==4.51.9" in refused.stderr
+    assert "transformers==4.51.9" in imgbuild("init", status=8).stderr
     imgbuild("init", "--relax", "Transformers", status=0)
     relaxed = row()["relax"]["transformers"]  # type: ignore[index]
     assert relaxed["spec"] == "==4.51.3"
@@ -371,8 +367,7 @@ def test_init_considers_only_targets_for_the_described_machine(
     imgbuild: Command, options: list[str], cuda: str
 ) -> None:
     require("torch\n")
-    done = imgbuild("init", *options, "--json", status=0)
-    choice = json.loads(done.stdout)["choice"]
+    choice = json.loads(imgbuild("init", *options, "--json", status=0).stdout)["choice"]
     assert all(item["cuda"].startswith(cuda) for item in choice["candidates"])
     assert all(item.get("unfit", []) == [] for item in choice["candidates"])
 
@@ -395,8 +390,7 @@ def test_invalid_init_options_are_refused(
     imgbuild: Command, options: list[str], status: int, message: str
 ) -> None:
     require("torch\n")
-    done = imgbuild("init", *options, status=status)
-    assert message in unwrap_text(done.stderr)
+    assert message in unwrap_text(imgbuild("init", *options, status=status).stderr)
     assert not Path("matrix.yaml").exists()
 
 
@@ -507,5 +501,4 @@ def test_commands_for_one_target_list_targets_if_none_is_given(imgbuild: Command
     second = f"  second:\n    extends: {TARGET}\n    summary: another\n"
     Path("matrix.yaml").write_text(text.rstrip() + "\n" + second)
     for words_given in (["run", "--", "true"], ["shell"], ["digest"], ["lock"], ["build"]):
-        done = imgbuild(*words_given, status=3)
-        assert "project, second" in done.stderr
+        assert "project, second" in imgbuild(*words_given, status=3).stderr

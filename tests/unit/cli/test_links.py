@@ -306,6 +306,5 @@ def test_pipe_in_place_of_a_matrix_is_refused(
 def test_project_behind_a_link_is_used(project, tmp_path):
     (project.root / "matrix.yaml").write_text("")
     (tmp_path / "link").symlink_to(project.root)
-    linked_project = project_paths.find_project(tmp_path / "link")
-    _rendered(linked_project)
+    _rendered(project_paths.find_project(tmp_path / "link"))
     assert (project.images / LOCK.target / "Dockerfile").read_bytes() == b"new"

@@ -64,8 +64,7 @@ def test_mirror_use_command_writes_the_project_setting(sample, command):
     ],
 )
 def test_an_invalid_command_line_is_refused(sample, command, words, message):
-    answer = command("registry", "mirror", *words, status=2)
-    assert message in answer.stderr
+    assert message in command("registry", "mirror", *words, status=2).stderr
 
 
 def test_mirror_setting_is_the_default_of_the_mirror_commands(sample, command, registry):

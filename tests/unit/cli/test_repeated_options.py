@@ -42,8 +42,7 @@ def _parsed(verb: str, *words: str) -> dict[str, Any]:
         command = command.commands[name]
     for parameter in command.params:
         parameter.required = False
-    context = command.make_context(f"imgbuild {verb}", list(words))
-    return dict(context.params)
+    return dict(command.make_context(f"imgbuild {verb}", list(words)).params)
 
 
 def _value(verb: str, option: Any) -> str:

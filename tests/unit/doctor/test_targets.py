@@ -233,8 +233,7 @@ def test_gpu_without_matching_code_is_not_supported() -> None:
 def test_gpu_runs_code_of_an_older_gpu_with_the_same_major_version() -> None:
     titan = HostGpu(name="unknown", capability="8.8")
     assert verdict(host(gpus=(titan,)), CU124) == (True, "")
-    thor = HostGpu(name="Thor", capability="11.0")
-    fits, why = verdict(host(gpus=(thor,)), CU124)
+    fits, why = verdict(host(gpus=(HostGpu(name="Thor", capability="11.0"),)), CU124)
     assert (fits, "no code for Thor (11.0) is known" in why) == (False, True)
     # Floors are exact for what the data knows: sm_120a does not run on 12.1.
     assert not verdict(host(gpus=(HostGpu(name="Spark", capability="12.1"),)), CU130)[0]
@@ -314,8 +313,7 @@ def test_doctor_for_another_machine_does_not_read_this_machine(
         (["--driver", "5.3.5"], "expected a version such as 535"),
         (["--driver", "535", "--through", "root"], "cannot be combined with --through"),
     ):
-        refused = command("doctor", *words, status=2)
-        assert message in refused.stderr.replace("\n  ", " ")
+        assert message in command("doctor", *words, status=2).stderr.replace("\n  ", " ")
 
 
 def test_each_of_two_gpus_must_be_supported() -> None:
@@ -363,8 +361,7 @@ def test_machine_without_a_gpu_is_checked_only_for_its_architecture() -> None:
 
 def test_container_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
     podman = RuntimeSupport(name="podman", version="4.3.1", gpus=False)
-    diagnosis = targets.diagnose_host(host(engines=(podman,)), [CU124])
-    (remark,) = diagnosis.remarks
+    (remark,) = targets.diagnose_host(host(engines=(podman,)), [CU124]).remarks
     assert "podman 4.3.1 cannot provide GPUs to containers" in remark
     assert remark.endswith("nvidia-ctk cdi generate")
 
@@ -447,8 +444,7 @@ def test_exit_status_of_doctor_shows_the_result(
         "release, latest date)"
     )
     assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET} {reason}")
-    table = text.stdout.splitlines()
-    [row] = [line for line in table if line.startswith(f"  {TARGET}")]
+    [row] = [line for line in text.stdout.splitlines() if line.startswith(f"  {TARGET}")]
     assert row.split("  ")[1:3] == [TARGET, "2025-06-20"]
     assert "vllm 0.8.5.post1, trl 0.18.2" in row
 

@@ -63,8 +63,7 @@ def test_wheel_metadata_is_cached_by_hash(site, store):
 @pytest.mark.parametrize("suffix", [True, False])
 def test_size_and_hash_missing_on_the_index_are_determined(site, suffix):
     site.suffix_ranges = suffix
-    unknown = IndexFile(name=NAME, url=site.url(NAME))
-    locked = lock_file(unknown, HttpClient(attempts=1))
+    locked = lock_file(IndexFile(name=NAME, url=site.url(NAME)), HttpClient(attempts=1))
     assert (locked.size, locked.sha256) == (len(DATA), SHA)
     sized = lock_wheel(
         "demo", "1.0", "own", IndexFile(name=NAME, url=site.url(NAME), sha256=SHA), HttpClient()

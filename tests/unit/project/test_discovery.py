@@ -36,8 +36,7 @@ def test_consistent_metadata_and_requirements_are_both_read(tmp_path):
 def test_pinned_requirements_file_within_the_ranges_is_used_as_lock(tmp_path):
     pins = "torch==2.6.0\nclick==8.2.1\nnumpy==1.26.4\nsympy==1.13.1\n"
     result = read_declarations(tmp_path, {"pyproject.toml": RANGES, "requirements.txt": pins})
-    locked = [each.text for each in result.requirements if each.locked]
-    assert locked == pins.split()
+    assert [each.text for each in result.requirements if each.locked] == pins.split()
     assert result.not_read == ()
 
 

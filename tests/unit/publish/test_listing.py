@@ -288,8 +288,7 @@ def test_push_listing_diff_pull_and_tag_work_together(place, imgbuild, tmp_path)
     assert imgbuild("registry", "tag", f"{where}:{TARGET}", "good").stdout == (
         f"{where}:good {place.sample.target_digests.digest}\n"
     )
-    listed = imgbuild("registry", "ls", where)
-    assert f"{where}:{TARGET},{dated},good" in listed.stdout
+    assert f"{where}:{TARGET},{dated},good" in imgbuild("registry", "ls", where).stdout
     assert [
         entry["target"]
         for entry in read_json(imgbuild("registry", "ls", where, "--json"))["entries"]

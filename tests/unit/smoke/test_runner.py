@@ -97,8 +97,7 @@ def test_outcome_of_a_smoke_case_depends_on_exit_status_and_log(monkeypatch):
         run.verdict(-11, CRASH, 1)[1] == "killed by SIGSEGV: Fatal Python error: Segmentation fault"
     )
     assert run.verdict(None, "step 1\n", 60)[1] == "timed out after 60 s; last line: step 1"
-    waiting = f"{ENGINE}INFO waiting for the engine\n"
-    answered = run.verdict(None, waiting, 60)[1]
+    answered = run.verdict(None, f"{ENGINE}INFO waiting for the engine\n", 60)[1]
     assert answered.startswith(
         "timed out after 60 s; last line: INFO waiting for the engine; its log"
     )

@@ -171,8 +171,7 @@ def test_change_right_before_recording_a_hash_is_detected(state, path, monkeypat
 
 def test_invalid_hash_record_does_not_affect_other_records(state, path, tmp_path, reads):
     settle(path)
-    hashes = KnownHashes(state)
-    hashes.record_hash(path, sha256(GOOD))
+    KnownHashes(state).record_hash(path, sha256(GOOD))
     with sqlite3.connect(state / NAME) as database:
         database.execute("insert into known values (cast(x'ff' as text), x'00', null)")
     database.close()
