@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,6 @@ def _direct(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def site() -> Iterator[FileSite]:
     with serve_site(FileSite(files={"x.whl": DATA})) as site:
         yield site
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "cache")
 
 
 @pytest.fixture
@@ -375,11 +371,8 @@ def test_concurrent_threads_with_one_cache_folder_download_a_file_once(
     def work() -> None:
         downloads.append(fetch(Store.open(store.root), HttpClient(), want(site.url("x.whl"))))
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: work(), range(3)))
     assert len(downloads) == 3
     assert all(paths[sha256(DATA)].read_bytes() == DATA for paths in downloads)
     assert starts(site) == ["all"]

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,6 @@ from imgbuild.system import files
 from imgbuild.values import sha256
 from tests.support import memory_folders
 from tests.support.rows import each_row
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "cache")
 
 
 def keep_file(store: Store, data: bytes) -> str:
@@ -143,11 +139,8 @@ def test_exclusive_lock_admits_one_thread_at_a_time(store: Store) -> None:
                 with counter:
                     inside -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda _: work(), range(6)))
     assert most == 1
 
 

@@ -94,9 +94,8 @@ def whole_word(line: str) -> bool:
 
 
 def test_tables_with_complete_names_fit_the_terminal(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    imgbuild: Command, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    imgbuild = Command(monkeypatch, capsys)
     problems: list[tuple[str, object]] = []
     for status, line, whole in commands(place):
         with terminal.terminal_stdout(monkeypatch) as shown:

@@ -4,7 +4,6 @@ import hashlib
 
 import pytest
 
-from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
 from imgbuild.http.client import HttpClient
 from imgbuild.index.pages import IndexFile
@@ -21,11 +20,6 @@ SHA = hashlib.sha256(DATA).hexdigest()
 def site():
     with serve_site(FileSite(files={NAME: DATA})) as server:
         yield server
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store.open(tmp_path / "cache")
 
 
 def test_metadata_file_is_read_instead_of_the_wheel(site, store):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -357,11 +357,8 @@ def test_concurrent_writers_lose_no_hash_records(state, tmp_path, reads):
         for path in mine:
             hashes.record_hash(path, sha256(path.name.encode()))
 
-    threads = [threading.Thread(target=work, args=(paths[at::4],)) for at in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, [paths[at::4] for at in range(4)]))
     assert all(KnownHashes(state).matches(path, sha256(path.name.encode())) for path in paths)
     assert reads() == 0
 
