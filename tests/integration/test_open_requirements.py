@@ -136,8 +136,7 @@ def test_audit_uses_wheel_folder_declared_in_file(
     wheel = LocalIndex().wheel("team-rewards", "1.4")
     (project.folder / "in/wheels").mkdir()
     (project.folder / "in/wheels" / wheel.file).write_bytes(wheel.data)
-    audited = project.run("audit", "-r", "in/requirements.txt", "--json")
-    (report,) = json.loads(audited.stdout)
+    (report,) = json.loads(project.run("audit", "-r", "in/requirements.txt", "--json").stdout)
     assert not report["unread"]
 
 

@@ -109,8 +109,7 @@ def test_index_url_is_written_to_row_without_credentials(
     if explicit:  # packages that the file does not assign to the index are not looked up there
         done = imgbuild("init", "--target", "cu124-vllm0.8.5", status=8)
         assert "requires team-base>=2: the index has no such package" in done.stderr
-        packages = {**PACKAGES, "team-base": "2.0"}
-        use_default_index(monkeypatch, tmp_path / "second", packages)
+        use_default_index(monkeypatch, tmp_path / "second", {**PACKAGES, "team-base": "2.0"})
     done = imgbuild("init", "--target", "cu124-vllm0.8.5", status=0)
     text = Path("matrix.yaml").read_text()
     assert LOGIN[1] not in text + done.stderr + done.stdout

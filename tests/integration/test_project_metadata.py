@@ -90,8 +90,7 @@ def test_version_requirements_and_scripts_from_the_build_backend_are_locked(
     (trainer.folder / "training.py").write_text("print(1)\n")  # the backend does not read it
     assert "running the build backend" not in lock(trainer, "9")
     trainer.run("build", ROW)
-    ran = trainer.run("run", ROW, "--through", "root", "--", "trainer")
-    assert ran.stdout == "0.3 42\n"
+    assert trainer.run("run", ROW, "--through", "root", "--", "trainer").stdout == "0.3 42\n"
     backend = trainer.folder / "own.py"
     backend.write_text(backend.read_text().replace("another", "helper"))
     assert "running the build backend" in lock(trainer, "9")

@@ -281,6 +281,5 @@ def test_sandbox_escapes_fail_with_limited_namespaces(tmp_path, kind):
 
 def test_missing_support_for_namespaces_is_reported(tmp_path):
     needs.require_root()
-    words = [*HINDRANCES["no-users"], "setpriv", "--bounding-set", "-all"]
-    done = hindered(words, tmp_path)
+    done = hindered([*HINDRANCES["no-users"], "setpriv", "--bounding-set", "-all"], tmp_path)
     assert "ToolMissing: this machine does not allow the sandbox: cannot create" in done.stderr

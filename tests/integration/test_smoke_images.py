@@ -184,8 +184,7 @@ def test_smoke_tests_run_as_arbitrary_user_on_read_only_root(kind, built, wheels
     finally:
         if kind != "root":
             engine.remove_image(engine.require_engine(kind), "small:latest")
-    failed = {case.name for case in report.cases if case.outcome == "failed"}
-    assert not failed, report.cases
+    assert not {case.name for case in report.cases if case.outcome == "failed"}, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
     assert "the root is read-only" in system.log
     assert f"user id {runner.ARBITRARY_USER[0]}," in system.message
@@ -198,8 +197,7 @@ def test_smoke_tests_run_in_a_read_only_sif_as_an_unknown_user(built, wheels, tm
     store = Store.open(tmp_path)
     how = result.RunSettings(timeout_factor=10)
     [report, none] = sif.smoke_sif(_test_image(lock, store), built, ["static", "gpu"], how=how)
-    failed = {case.name for case in report.cases if case.outcome == "failed"}
-    assert not failed, report.cases
+    assert not {case.name for case in report.cases if case.outcome == "failed"}, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
     assert system.outcome == "passed"
     assert "the root is read-only" in system.log

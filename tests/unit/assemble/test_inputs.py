@@ -36,8 +36,7 @@ def test_batches_stay_within_the_limit_and_larger_items_have_their_own_batch(
     sizes: list[int], runs: list[list[int]]
 ) -> None:
     assert BATCH_BYTES == 4 * GIGABYTE
-    actual = list(split_into_batches(sizes, lambda size: size * GIGABYTE, bounded=True))
-    assert actual == runs
+    assert list(split_into_batches(sizes, lambda size: size * GIGABYTE, bounded=True)) == runs
     whole = list(split_into_batches(sizes, lambda size: size * GIGABYTE, bounded=False))
     assert whole == ([sizes] if sizes else [])
 

@@ -119,8 +119,7 @@ def test_expired_acceptances_no_longer_apply_and_unused_acceptances_are_reported
     assert done.status == AuditFailed.exit_code
     assert "1 critical, 2 high" in done.stdout
     assert "warning: accept_cves: the entry for CVE-2025-48956 expired on 2020-01-31" in done.stdout
-    other = ACCEPTED.format(day="2999-12-31", torch="CVE-1999-0001")
-    advisories.write_project(folder, other)
+    advisories.write_project(folder, ACCEPTED.format(day="2999-12-31", torch="CVE-1999-0001"))
     done = imgbuild("cves", TARGET)
     assert done.status == AuditFailed.exit_code
     assert "warning: accept_cves: no package is affected by CVE-1999-0001" in done.stdout

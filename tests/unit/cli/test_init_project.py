@@ -446,8 +446,7 @@ def test_init_reports_an_incompatible_python_immediately(
 def test_invalid_value_of_an_init_option_is_refused(
     imgbuild: Command, option: str, value: str, message: str
 ) -> None:
-    refused = imgbuild("init", option, value, status=2)
-    assert f"{option} {value}: {message}" in refused.stderr
+    assert f"{option} {value}: {message}" in imgbuild("init", option, value, status=2).stderr
 
 
 def test_extras_and_groups_that_are_not_selected_are_listed(imgbuild: Command) -> None:

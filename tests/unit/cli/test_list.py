@@ -42,8 +42,7 @@ def test_matrix_is_listed_as_text() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_matrix_is_listed_as_json() -> None:
-    done = CliRunner().invoke(app, ["list", "--json", "--target", "cu*"])
-    (row,) = json.loads(done.stdout)
+    (row,) = json.loads(CliRunner().invoke(app, ["list", "--json", "--target", "cu*"]).stdout)
     assert row["pins"]["vllm"] == "0.8.5.post1"
     assert row["exclude"] == {"arm64": "no wheel for aarch64"}
 

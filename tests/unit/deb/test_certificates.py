@@ -38,8 +38,7 @@ def put(tree: DebTree, name: str, data: bytes) -> None:
 
 
 def authority(name: str) -> bytes:
-    certificate_authority = trustme.CA(organization_name=name, organization_unit_name="unit")
-    return certificate_authority.cert_pem.bytes()
+    return trustme.CA(organization_name=name, organization_unit_name="unit").cert_pem.bytes()
 
 
 def test_certificate_bundle_links_and_list_are_created() -> None:

@@ -464,5 +464,4 @@ def test_doctor_checks_in_an_image_require_an_image(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_project(tmp_path)
-    answer = imgbuild("doctor", TARGET, word, "1", status=2)
-    assert "requires --through" in answer.stderr
+    assert "requires --through" in imgbuild("doctor", TARGET, word, "1", status=2).stderr

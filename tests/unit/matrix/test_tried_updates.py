@@ -1,7 +1,5 @@
 """Tests storing refused updates and the origin of rows in `updates.json`."""
 
-from __future__ import annotations
-
 import datetime
 
 import msgspec

@@ -1,7 +1,5 @@
 """Tests which files of a project are read by default, and their precedence."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -133,8 +131,7 @@ def test_dockerfile_with_the_usual_name_is_read_among_several(tmp_path):
 
 
 def test_notebook_is_read_only_if_no_other_project_files_exist(tmp_path):
-    cell = {"cell_type": "code", "source": "!pip install trl\n"}
-    notebook = json.dumps({"cells": [cell]})
+    notebook = json.dumps({"cells": [{"cell_type": "code", "source": "!pip install trl\n"}]})
     assert requirement_texts(read_declarations(tmp_path / "a", {"train.ipynb": notebook})) == [
         "trl"
     ]

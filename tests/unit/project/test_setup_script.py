@@ -1,7 +1,5 @@
 """Tests reading setup.py without running it."""
 
-from __future__ import annotations
-
 from tests.support.rows import each_row
 from tests.support.user_projects import (
     read_declarations,

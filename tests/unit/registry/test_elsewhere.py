@@ -54,8 +54,7 @@ def _logins(
 ) -> None:
     logins_by_host = {registry.host: MINE, victim.host: VICTIMS}
     if request.param == "netrc":  # it ignores ports: both are this machine
-        lines = "machine localhost login me password victims-word\n"
-        (tmp_path / "netrc").write_text(lines)
+        (tmp_path / "netrc").write_text("machine localhost login me password victims-word\n")
         monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
         (tmp_path / "netrc").chmod(0o600)
         registry.login = VICTIMS

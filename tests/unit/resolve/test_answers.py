@@ -1,7 +1,5 @@
 """Tests packages, CUDA release, reasons and row of a resolve request."""
 
-from __future__ import annotations
-
 import datetime
 
 import msgspec

@@ -372,8 +372,7 @@ def test_job_with_missing_files_is_not_submitted(imgbuild, tmp_path, monkeypatch
         form = "squashfs" if words else "sif"
         made_with = f"imgbuild build {TARGET} --format {form} --output {tmp_path}/{name}"
         assert made_with in " ".join(written.stderr.split())
-        here = "the script uses the path" in " ".join(written.stderr.split())
-        assert here == (not words)
+        assert ("the script uses the path" in " ".join(written.stderr.split())) == (not words)
         refused = imgbuild("slurm", TARGET, *words, "--submit", "--", "true", status=2)
         assert f"{tmp_path}/{name}: no such file" in refused.stderr
 

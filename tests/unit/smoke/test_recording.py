@@ -320,5 +320,4 @@ def test_driver_and_gpus_are_read_from_the_gpu_gate_case() -> None:
         report.cases,
     )
     assert run_record.started.endswith("Z")
-    failed = msgspec.structs.replace(gate, outcome="failed")
-    assert result.seen_machine([failed]) == ((), "")
+    assert result.seen_machine([msgspec.structs.replace(gate, outcome="failed")]) == ((), "")
