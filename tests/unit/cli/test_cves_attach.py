@@ -23,7 +23,7 @@ from imgbuild.plan import image_digests
 from imgbuild.registry import artifact_store
 from imgbuild.registry.client import RegistryClient
 from imgbuild.values import Arch
-from tests.support import advisories, memory_registry
+from tests.support import advisories, inprocess_project, memory_registry
 from tests.support.advisories import TARGET
 from tests.support.inprocess_project import Command
 from tests.support.memory_registry import Registry
@@ -35,10 +35,7 @@ NAME = "me/rl"
 def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """A registry with the image of `advisories.write_project`, which is the current folder."""
     memory_registry.isolate_logins(monkeypatch, tmp_path)
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    folder = inprocess_project.enter_folder(tmp_path, monkeypatch)
     advisories.write_project(folder)
     advisories.write_digests(folder)
     lock = lock_file.read_lock(folder / "images", TARGET)
