@@ -59,6 +59,13 @@ def settle(path: Path) -> None:
         time.sleep(0.005)
 
 
+def recorded(path: Path, state: Path) -> KnownHashes:
+    settle(path)
+    hashes = KnownHashes(state)
+    hashes.record_hash(path, sha256(GOOD))
+    return hashes
+
+
 def test_unchanged_file_is_hashed_once_for_all_processes(state, path, reads):
     settle(path)
     for number in range(3):  # objects share no state, like processes
@@ -70,9 +77,7 @@ def test_unchanged_file_is_hashed_once_for_all_processes(state, path, reads):
 
 def test_small_file_is_hashed_each_time_it_is_checked(state, path, monkeypatch, reads):
     monkeypatch.setattr(known_hashes, "SMALL_FILE", len(GOOD))
-    settle(path)
-    hashes = KnownHashes(state)
-    hashes.record_hash(path, sha256(GOOD))
+    hashes = recorded(path, state)
     for number in (1, 2):
         assert hashes.matches(path, sha256(GOOD))
         assert reads() == 1, number
@@ -114,9 +119,7 @@ def back_in_time(path: Path) -> None:
     swapped,
 ])  # fmt: skip
 def test_changed_file_is_hashed_again(state, path, change):
-    settle(path)
-    hashes = KnownHashes(state)
-    hashes.record_hash(path, sha256(GOOD))
+    hashes = recorded(path, state)
     change(path)
     assert not hashes.matches(path, sha256(GOOD))
     assert not KnownHashes(state).matches(path, sha256(GOOD))
@@ -188,9 +191,7 @@ def test_hash_record_is_written_after_the_next_clock_tick(state, path, monkeypat
 
 
 def test_changed_link_count_and_access_time_keep_a_hash_record(state, path, tmp_path, reads):
-    settle(path)
-    hashes = KnownHashes(state)
-    hashes.record_hash(path, sha256(GOOD))
+    hashes = recorded(path, state)
     with hashes.relinking(path):
         (tmp_path / "link").hardlink_to(path)
     hashes.touch(path)
@@ -201,9 +202,7 @@ def test_changed_link_count_and_access_time_keep_a_hash_record(state, path, tmp_
 
 
 def test_content_change_together_with_the_link_count_is_detected(state, path, tmp_path):
-    settle(path)
-    hashes = KnownHashes(state)
-    hashes.record_hash(path, sha256(GOOD))
+    hashes = recorded(path, state)
     with hashes.relinking(path):
         (tmp_path / "link").hardlink_to(path)
         path.write_bytes(SAME_SIZE)
