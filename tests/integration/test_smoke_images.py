@@ -18,9 +18,9 @@ from imgbuild.container import engine, run_in_image
 from imgbuild.container.root_folder import root_folder
 from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.tree import remove_root
 from imgbuild.report import Report, has_passed
 from imgbuild.smoke import result, runner, sif
+from imgbuild.system.files import remove_tree
 from imgbuild.values import Arch
 from tests.support import needs, ordinary, smoke_environment
 from tests.support.inprocess_project import Command
@@ -34,7 +34,7 @@ def _place() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-smoke-"))
     folder.chmod(0o755)
     yield folder
-    remove_root(folder)
+    remove_tree(folder)
 
 
 @pytest.fixture(scope="module", name="wheels")

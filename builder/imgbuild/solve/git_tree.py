@@ -396,7 +396,7 @@ def version_after_tag(tag: str, distance: int, commit: str) -> str:
     """
     local = f"g{commit[:9]}"
     number = re.search(r"[0-9].*", tag)
-    version = parse_version(number and number[0]) or Version("0.0")
+    version = parse_version(number[0] if number is not None else None) or Version("0.0")
     if tag and distance == 0:
         return str(version)
     release = list(version.release)
