@@ -111,8 +111,11 @@ class DeflateInflater:
                 yield self._checker.add_piece(piece)
             data = self._stream.unconsumed_tail
             # After a full piece the decoder may hold more output, though all input is consumed.
-            if self._stream.eof or (not data and len(piece) < CHUNK):
+            if self._has_ended() or (not data and len(piece) < CHUNK):
                 return
+
+    def _has_ended(self) -> bool:
+        return self._stream.eof
 
     def finish(self) -> None:
         """Check that the stream ends at its compressed length."""
