@@ -1,7 +1,5 @@
 """Tests that the files and classes named in ARCHITECTURE.md exist."""
 
-from __future__ import annotations
-
 import re
 
 from tests.support.rows import each_row

@@ -1,7 +1,5 @@
 """Tests that code uses the shared context and reports messages through a reporter."""
 
-from __future__ import annotations
-
 import ast
 
 from tests.layers import PRINTERS

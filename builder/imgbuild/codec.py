@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from imgbuild.errors import InputError, InputProblem
-from imgbuild.system import boundary
+from imgbuild.system import boundary, files
 from imgbuild.system.folder import OpenFolder
 
 T = TypeVar("T")
@@ -157,11 +157,8 @@ def read_document(
 
     Raises InputError if the file is missing or invalid.
     """
-    try:
+    with files.require_readable(path):
         data = boundary.read_regular_file(path, LIMIT)
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise InputError(message) from error
     return decode(data, kind, file=str(path), what=what, hint=hint)
 
 

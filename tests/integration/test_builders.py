@@ -138,8 +138,7 @@ def test_paths_can_contain_commas_colons_and_spaces(project, tmp_path):
     folder = tmp_path / "a,b: c" / "é@1"
     shutil.copytree(project.folder, folder, ignore=shutil.ignore_patterns("build"))
     copy = Project(folder, project.index_url, project.cache)
-    done = copy.run(*DIFF)
-    assert json.loads(done.stdout)[0]["comparison"]["equal"]
+    assert json.loads(copy.run(*DIFF).stdout)[0]["comparison"]["equal"]
     assert leftovers(copy) == []
 
 

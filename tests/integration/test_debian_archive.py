@@ -250,7 +250,6 @@ def test_order_of_debian_versions_matches_dpkg() -> None:
         for _ in range(6)
     ]
     for left, right in itertools.combinations(versions, 2):
-        order = compare_versions(left, right)
-        relation = {-1: "lt", 0: "eq", 1: "gt"}[order]
+        relation = {-1: "lt", 0: "eq", 1: "gt"}[compare_versions(left, right)]
         done = subprocess.run([dpkg, "--compare-versions", left, relation, right], check=False)
         assert done.returncode == 0, (left, relation, right)

@@ -11,7 +11,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.lock.lock_file import read_lock
 from imgbuild.values import Arch
-from tests.support import dependent_project, servers, terminal
+from tests.support import dependent_project, inprocess_project, servers, terminal
 from tests.support.inprocess_project import TARGET, Command
 from tests.support.local_index import LocalIndex
 
@@ -21,10 +21,7 @@ TORCH = "https://example.org/whl/{cuda_tag}/torch{torch}"  # the matrix has torc
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
     """An index with the wheels of the project; the cache is empty."""
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    folder = inprocess_project.enter_folder(tmp_path, monkeypatch)
     dependent_project.write_project(folder)
     index, store = LocalIndex(), Store.open()
     for wheel in read_lock(folder / "images", TARGET).arch[Arch.X86_64].wheels:

@@ -168,8 +168,7 @@ def test_wheel_by_url_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
     store = work.context().store
     assert store.blob(base.digest) is not None  # no later build is needed
     assert [layer.name for layer in others if store.blob(layer.digest)] == []
-    text = codec.encode(lock)
-    assert decode_lock(text, "lock.json", hint="", remedy="") == lock
+    assert decode_lock(codec.encode(lock), "lock.json", hint="", remedy="") == lock
     work.repository.git("tag", "--delete", "v1.2")
     built = image_layout.build_layout(
         lock, digests, [host_arch()], tmp_path / "image",

@@ -1,7 +1,5 @@
 """Tests that the arm64 image of cu130-vllm, built on x86_64, runs under qemu-user."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

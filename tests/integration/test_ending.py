@@ -88,8 +88,7 @@ def test_signal_stops_lock_with_one_message(
     assert "resource_tracker" not in stderr
     (sentence,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
     assert "completed work is kept" in sentence
-    answer = json.loads(stdout)
-    assert answer["exit_code"] == status
+    assert json.loads(stdout)["exit_code"] == status
     assert (sign.name in sentence) == (sign is not signal.SIGINT)
     assert list((project.folder.parent / "temporary").iterdir()) == []
     cache = project.cache

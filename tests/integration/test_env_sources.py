@@ -93,8 +93,7 @@ def read() -> Callable[[str, str, str], list[str]]:
             if here is not None:
                 opened[wheel.sha256] = zipfile.ZipFile(here)
             else:
-                indexes = sources.open_indexes(lock, MATRIX, http)
-                (url, *_) = indexes.file_urls(package, wheel)
+                (url, *_) = sources.open_indexes(lock, MATRIX, http).file_urls(package, wheel)
                 remote = RemoteFile(url, BlockCache(http))
                 opened[wheel.sha256] = zipfile.ZipFile(BufferedReader(remote))
         return opened[wheel.sha256].read(path).decode().splitlines()

@@ -149,8 +149,7 @@ def ended(session: int) -> None:
         if not family(session):
             return
         time.sleep(0.05)
-    left = [Path(f"/proc/{number}/cmdline").read_bytes() for number in family(session)]
-    assert not left
+    assert not [Path(f"/proc/{number}/cmdline").read_bytes() for number in family(session)]
 
 
 def emptied(fault_run: FaultRun, verb: str, out: Path, *, cold: bool) -> None:

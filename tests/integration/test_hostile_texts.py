@@ -303,8 +303,7 @@ RENDERERS |= {
 @pytest.mark.parametrize("text", PAYLOADS)
 def test_lock_texts_are_quoted(text: str, shell) -> None:
     lock, matrix = typed(text)
-    decoded = lock_file.decode_lock(codec.encode(lock), "lock.json", hint="", remedy="")
-    assert decoded == lock
+    assert lock_file.decode_lock(codec.encode(lock), "lock.json", hint="", remedy="") == lock
     for name, render in RENDERERS.items():
         try:
             rendering = render(lock, matrix)

@@ -327,5 +327,4 @@ def test_project_is_initialized_without_arguments(user: User) -> None:
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".json") == [
         ".gitignore", "build", "images", "published",
     ]  # fmt: skip
-    image_layout = layout.read_layout(folder / "build/my-image")
-    assert len(image_layout.images[Arch.X86_64].layers) >= 2
+    assert len(layout.read_layout(folder / "build/my-image").images[Arch.X86_64].layers) >= 2

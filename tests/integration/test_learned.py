@@ -1,7 +1,5 @@
 """Tests resolving with constraints learned from audits, with local and real indexes."""
 
-from __future__ import annotations
-
 import datetime
 from contextlib import ExitStack
 

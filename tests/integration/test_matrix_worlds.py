@@ -8,8 +8,6 @@ objects, which require complete wheels, were audited when the target was locked;
 requirements are in the digests.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from imgbuild.assemble.inputs import Inputs

@@ -55,8 +55,7 @@ def test_open_requirements_are_resolved_and_audited(project: Project) -> None:
 
 def test_audit_reports_incompatible_resolution(project: Project) -> None:
     write(project, requirements_txt="engine<2\ntrl\n")
-    audited = project.run("audit", "-r", "requirements.txt", status=4)
-    assert "engine" in audited.stdout
+    assert "engine" in project.run("audit", "-r", "requirements.txt", status=4).stdout
 
 
 def test_missing_versions_are_refused_with_a_reason(project: Project) -> None:
@@ -126,8 +125,7 @@ def test_audit_uses_indexes_declared_in_file(project: Project, private: str, tex
 
 def test_audit_uses_indexes_declared_in_stdin(project: Project, private: str) -> None:
     pins = f"--extra-index-url {private}\nteam-rewards==1.4\nteam-base==2.0\n"
-    audited = project.run("audit", "-r", "-", "--json", stdin=pins)
-    (report,) = json.loads(audited.stdout)
+    (report,) = json.loads(project.run("audit", "-r", "-", "--json", stdin=pins).stdout)
     assert not report["unread"]
 
 
@@ -138,8 +136,7 @@ def test_audit_uses_wheel_folder_declared_in_file(
     wheel = LocalIndex().wheel("team-rewards", "1.4")
     (project.folder / "in/wheels").mkdir()
     (project.folder / "in/wheels" / wheel.file).write_bytes(wheel.data)
-    audited = project.run("audit", "-r", "in/requirements.txt", "--json")
-    (report,) = json.loads(audited.stdout)
+    (report,) = json.loads(project.run("audit", "-r", "in/requirements.txt", "--json").stdout)
     assert not report["unread"]
 
 
@@ -158,8 +155,7 @@ def test_resolve_uses_indexes_declared_in_file(project: Project, private: str) -
     words = ("resolve", "-r", "requirements.txt", "--arch", "x86_64")
     answered = project.run(*words, "--json")
     assert f"team-base, team-rewards: from the index {private}" in answered.stderr
-    target = json.loads(answered.stdout)["target"]
-    assert target["pins"]["team-rewards"] == "1.4"
+    assert json.loads(answered.stdout)["target"]["pins"]["team-rewards"] == "1.4"
     before, _, after = project.run(*words).stdout.partition("# for matrix.yaml, under indexes:")
     ((name, index),) = yaml.safe_load(after).items()
     assert index["url"] == private

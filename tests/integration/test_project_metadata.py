@@ -90,8 +90,7 @@ def test_version_requirements_and_scripts_from_the_build_backend_are_locked(
     (trainer.folder / "training.py").write_text("print(1)\n")  # the backend does not read it
     assert "running the build backend" not in lock(trainer, "9")
     trainer.run("build", ROW)
-    ran = trainer.run("run", ROW, "--through", "root", "--", "trainer")
-    assert ran.stdout == "0.3 42\n"
+    assert trainer.run("run", ROW, "--through", "root", "--", "trainer").stdout == "0.3 42\n"
     backend = trainer.folder / "own.py"
     backend.write_text(backend.read_text().replace("another", "helper"))
     assert "running the build backend" in lock(trainer, "9")
@@ -112,8 +111,7 @@ def test_version_from_git_tags_is_derived_from_history_or_a_variable(
     assert packages(trainer)["version"] == "0.0.0"
     lock(trainer, "4.5")
     assert packages(trainer)["version"] == "4.5"
-    repository = GitRepository(tmp_path / "repository")
-    repository.commit({"a": "b"}, tag="v2.1")
+    GitRepository(tmp_path / "repository").commit({"a": "b"}, tag="v2.1")
     (tmp_path / "repository/.git").rename(trainer.folder / ".git")
     trainer.run("lock", ROW)
     assert packages(trainer)["version"] == "2.1"
@@ -123,8 +121,7 @@ def test_failing_build_backend_is_reported_with_a_reason(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     trainer = project(published_site, tmp_path, "sys.exit('no GPU here')")
-    messages = lock(trainer, "9")
-    text = " ".join(messages.split())
+    text = " ".join(lock(trainer, "9").split())
     assert "no GPU here" in text
     assert "the version is set to 0.0.0, add the requirements with imgbuild add" in text
     assert packages(trainer)["version"] == "0.0.0"
@@ -138,8 +135,7 @@ def test_computed_package_name_is_read_from_the_build_backend(
     trainer = begin(published_site, tmp_path / "project", row, setup_py=SCRIPT)
     outside = str(tmp_path / "ran-on-the-host")
     (trainer.folder / "own.py").write_text(BACKEND.format(outside=outside, version="'1.5'"))
-    pyproject = PYPROJECT.partition("[project]")[0]
-    (trainer.folder / "pyproject.toml").write_text(pyproject)
+    (trainer.folder / "pyproject.toml").write_text(PYPROJECT.partition("[project]")[0])
     trainer.run("lock", ROW)
     assert versions(trainer)["my-trainer"] == "1.5"
     assert "gadget" in versions(trainer)

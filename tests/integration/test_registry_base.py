@@ -322,8 +322,7 @@ class TestRefusals:
         return Project(tmp_path / "project", index, cache=tmp_path / "cache")
 
     def refuse(self, project, status, *words):
-        done = project.run("lock", TARGET, status=status)
-        message = " ".join(done.stderr.split())
+        message = " ".join(project.run("lock", TARGET, status=status).stderr.split())
         assert [word for word in words if word not in message] == [], message
         assert not (project.folder / "images").exists() or project.files() == {}
 

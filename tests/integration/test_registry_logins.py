@@ -194,8 +194,7 @@ class TokenServer(http.server.BaseHTTPRequestHandler):
                   "iat": now, "jti": "1", "access": access}  # fmt: skip
         head = {"typ": "JWT", "alg": "ES256", "x5c": [self.chain]}
         text = ".".join(coded(json.dumps(part).encode()) for part in (head, claims))
-        signature = self.key.sign(text.encode(), ec.ECDSA(hashes.SHA256()))
-        r, s = decode_dss_signature(signature)
+        r, s = decode_dss_signature(self.key.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
         return f"{text}.{coded(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 
 

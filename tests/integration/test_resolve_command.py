@@ -76,8 +76,7 @@ def project(site: FileSite, tmp_path: Path) -> Project:
 
 def test_resolve_prints_package_set_reasons_and_row(project: Project) -> None:
     arguments = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64")
-    done = project.run("resolve", *arguments, "--full")
-    lines = done.stdout.splitlines()
+    lines = project.run("resolve", *arguments, "--full").stdout.splitlines()
     words = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
     assert words["thewheel"] == "1.0 you require thewheel==1.0"
     assert words["torch"] == "2.6.0 you have torch==2.6.0"

@@ -16,7 +16,7 @@ import pytest
 from imgbuild.container import sandbox
 from imgbuild.container.sandbox import BindMount
 from imgbuild.errors import InputError, WorkFailed
-from imgbuild.oci.tree import remove_root
+from imgbuild.system.files import remove_tree
 from imgbuild.system.process import ProcessResult
 from tests.support import images, needs, ordinary
 from tests.support.layer_files import unpack_layer_files
@@ -39,7 +39,7 @@ def _root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     _, blob = images.shell_layer(folder / "blobs")
     unpack_layer_files([blob], folder / "root")
     yield folder / "root"
-    remove_root(folder / "root")
+    remove_tree(folder / "root")
 
 
 @pytest.fixture(name="shell")
@@ -286,7 +286,7 @@ def test_ordinary_user_unpacks_and_runs(user_folder):
 from pathlib import Path
 import os
 from imgbuild.container.sandbox import SandboxRoot, run_in_sandbox
-from imgbuild.oci.tree import remove_root
+from imgbuild.system.files import remove_tree
 from imgbuild.oci.reader import LayerFile
 from imgbuild.oci.unpack import unpack_layers
 assert os.geteuid() != 0
@@ -295,7 +295,7 @@ unpack_layers([LayerFile(path=Path({str(blob)!r}), diff_id={record.diff_id!r})],
 place = SandboxRoot(path=root)
 print(run_in_sandbox(place, ["sh", "-c", "id -u; ip -o addr; touch /mine"]))
 print(run_in_sandbox(place, ["sh", "-c", "echo net; cat /etc/resolv.conf"], network=True))
-remove_root(root)
+remove_tree(root)
 """
     done = subprocess.run(
         [*ordinary.as_nobody(), ordinary.nobody_python(user_folder), "-B", "-c", script],

@@ -229,8 +229,7 @@ def test_code_of_a_built_wheel_that_is_not_cached_is_audited(site, root, store, 
 
 
 def test_build_backend_can_request_additional_requirements(site, root, store):
-    files = {"pyproject.toml": PYPROJECT, "tools/own.py": BACKEND, "setup.py": SETUP}
-    publish(site, files)
+    publish(site, {"pyproject.toml": PYPROJECT, "tools/own.py": BACKEND, "setup.py": SETUP})
     built_wheel = build(sample(site), root, store)
     assert {"packaging", "setuptools", "wheel"} <= {wheel.package for wheel in built_wheel.requires}
 

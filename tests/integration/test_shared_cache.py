@@ -167,6 +167,5 @@ def test_later_writes_to_a_cached_layer_do_not_change_the_image(folder):
         theirs.write_bytes(b"E" * size)
 
     with attacker(step):
-        blob = layout.blob_path(folder / "out", digest)
-        assert digest_of(blob.read_bytes()) == digest
+        assert digest_of(layout.blob_path(folder / "out", digest).read_bytes()) == digest
     images.verify_layout(folder / "out")

@@ -282,8 +282,7 @@ def test_driver_library_at_another_location_is_found(sif, tmp_path):
     without = apptainer("exec", sif, "python", "-c", code, check=False)
     assert "libcuda.so.1: cannot open shared object file" in without.stderr
     driver = tmp_path / "libcuda.so.1"
-    library = next(Path("/usr/lib").glob("*/libuuid.so.1"))
-    shutil.copy(library, driver)
+    shutil.copy(next(Path("/usr/lib").glob("*/libuuid.so.1")), driver)
     named = {"APPTAINER_CONTAINLIBS": str(driver)}
     assert apptainer("exec", sif, "python", "-c", code, env=named).stdout == "loaded\n"
     assert apptainer("run", sif, "python", "-c", code, env=named).stdout == "loaded\n"

@@ -318,8 +318,7 @@ def test_doctor_reports_user_environment_problems(
 def test_doctor_runs_inside_every_container_type(project: Project, through: str) -> None:
     if through == "docker":
         needs.require_docker()
-    done = project.run("doctor", TARGET, "--through", through, "--json")
-    report = json.loads(done.stdout)
+    report = json.loads(project.run("doctor", TARGET, "--through", through, "--json").stdout)
     messages = {finding["check"]: finding["message"] for finding in report["findings"]}
     assert messages["packages"] == "all come from /opt/venv"
     assert "id 1234" in messages["user"]

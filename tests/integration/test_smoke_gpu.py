@@ -188,8 +188,7 @@ def test_exclusive_cases_run_alone(tmp_path):
 
 def test_shared_cases_run_together_up_to_the_limit(tmp_path):
     """Each case waits for all other cases, so they end only if all run together."""
-    rows = take(tmp_path, "abc", 3, MEETING)
-    assert max(map(len, at_once(rows))) == 3
+    assert max(map(len, at_once(take(tmp_path, "abc", 3, MEETING)))) == 3
 
 
 SELECTING = """\
@@ -295,8 +294,7 @@ print([gpu_verl.logged(log, key) for key in ("actor/pg_loss", "actor/grad_norm",
 
 def test_duration_of_a_case_excludes_its_waiting_time(tmp_path):
     script = "import smoke_gpu; print(smoke_gpu.age())"
-    whole = float(python(tmp_path, script).stdout)
-    assert whole > 0
+    assert float(python(tmp_path, script).stdout) > 0
     (tmp_path / "waited").write_text("1000.5")
     rest = float(python(tmp_path, script, SMOKE_WAITED=str(tmp_path / "waited")).stdout)
     assert rest < -900

@@ -18,9 +18,9 @@ from imgbuild.container import engine, run_in_image
 from imgbuild.container.root_folder import root_folder
 from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.tree import remove_root
 from imgbuild.report import Report, has_passed
 from imgbuild.smoke import result, runner, sif
+from imgbuild.system.files import remove_tree
 from imgbuild.values import Arch
 from tests.support import needs, ordinary, smoke_environment
 from tests.support.inprocess_project import Command
@@ -34,7 +34,7 @@ def _place() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-smoke-"))
     folder.chmod(0o755)
     yield folder
-    remove_root(folder)
+    remove_tree(folder)
 
 
 @pytest.fixture(scope="module", name="wheels")
@@ -92,10 +92,8 @@ def test_tier_without_test_cases_is_not_a_failure(built, wheels, tmp_path, monke
     codec.write_document(lock, smoke_environment.make_lock_of(wheels))
     imgbuild = Command(monkeypatch, capsys)
     words = ("smoke", str(built.path), "--lock", str(lock), "--through", "root", "--tier")
-    done = imgbuild(*words, "static", "--tier", "cpu")
-    assert done.status == 0
-    lines = done.stdout.splitlines()
-    assert "cpu nothing to test (0 passed, 0 failed, " in lines[-1]
+    done = imgbuild(*words, "static", "--tier", "cpu", status=0)
+    assert "cpu nothing to test (0 passed, 0 failed, " in done.stdout.splitlines()[-1]
     assert imgbuild(*words, "cpu").status == 1
 
 
@@ -186,8 +184,7 @@ def test_smoke_tests_run_as_arbitrary_user_on_read_only_root(kind, built, wheels
     finally:
         if kind != "root":
             engine.remove_image(engine.require_engine(kind), "small:latest")
-    failed = {case.name for case in report.cases if case.outcome == "failed"}
-    assert not failed, report.cases
+    assert not {case.name for case in report.cases if case.outcome == "failed"}, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
     assert "the root is read-only" in system.log
     assert f"user id {runner.ARBITRARY_USER[0]}," in system.message
@@ -200,8 +197,7 @@ def test_smoke_tests_run_in_a_read_only_sif_as_an_unknown_user(built, wheels, tm
     store = Store.open(tmp_path)
     how = result.RunSettings(timeout_factor=10)
     [report, none] = sif.smoke_sif(_test_image(lock, store), built, ["static", "gpu"], how=how)
-    failed = {case.name for case in report.cases if case.outcome == "failed"}
-    assert not failed, report.cases
+    assert not {case.name for case in report.cases if case.outcome == "failed"}, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
     assert system.outcome == "passed"
     assert "the root is read-only" in system.log

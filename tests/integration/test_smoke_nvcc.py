@@ -69,15 +69,13 @@ def case(folder: Path, home: Path, packages: dict[str, str]) -> tuple[str, str, 
 
 def test_nvcc_of_matching_cuda_compiles(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, SOUND)
-    packages = {**COMPILER, "nvidia-cuda-runtime": SOUND}
-    outcome, message, log = case(tmp_path, home, packages)
+    outcome, message, log = case(tmp_path, home, {**COMPILER, "nvidia-cuda-runtime": SOUND})
     assert (outcome, message) == ("passed", "nvcc of CUDA 13.0 compiled a kernel for sm_90"), log
 
 
 def test_nvcc_or_headers_of_a_different_cuda_release_are_reported(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, OTHER)
-    packages = {**COMPILER, "nvidia-cuda-runtime": OTHER}
-    outcome, message, _ = case(tmp_path, home, packages)
+    outcome, message, _ = case(tmp_path, home, {**COMPILER, "nvidia-cuda-runtime": OTHER})
     assert (outcome, message.split(":")[:2]) == (
         "failed",
         ["error", " nvcc is from CUDA 13.0, nvidia-cuda-runtime from 13.1"],

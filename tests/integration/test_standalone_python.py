@@ -152,8 +152,7 @@ def test_image_with_a_standalone_python_is_built(project: Project, tmp_path: Pat
     assert part["hashes"] == [{"alg": "SHA-256", "content": locked["sha256"]}]
     listed = json.loads(project.run("list", "--python", "3.11", "--json").stdout)
     assert [row["target"] for row in listed] == [TARGET]
-    both = json.loads(project.run("list", "--python", "3.12,3.11", "--json").stdout)
-    assert both == listed
+    assert json.loads(project.run("list", "--python", "3.12,3.11", "--json").stdout) == listed
     refused = project.run("list", "--python", "3.12", status=3)
     assert "the bases have Python 3.11; a base can use another Python" in refused.stderr
 

@@ -133,8 +133,7 @@ def test_download_resumes_after_repeated_kills(tmp_path: Path, site: FileSite) -
     done = subprocess.run(
         command(root, site, ["big"]), cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
-    path = Path(json.loads(done.stdout)[sha256(data)])
-    assert path.read_bytes() == data
+    assert Path(json.loads(done.stdout)[sha256(data)]).read_bytes() == data
     ranges = [headers.get("Range") for headers in site.received_requests("big")]
     assert ranges == [None, *(f"bytes={size}-" for size in at_kill)]
     assert list((root / "scratch").glob("*")) == [], "the next process did not remove the leftovers"

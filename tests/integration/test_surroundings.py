@@ -29,8 +29,7 @@ def test_error_for_a_user_without_a_home_folder_names_the_variable(verb, monkeyp
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: NOBODY)
     monkeypatch.chdir(ROOT)
-    done = Command(monkeypatch, capsys)(*verb)
-    assert done.status == 2
+    done = Command(monkeypatch, capsys)(*verb, status=2)
     assert f"user ID {NOBODY} has no passwd entry" in done.stderr
     assert "hint: set HOME, or IMGBUILD_CACHE" in done.stderr
     monkeypatch.setenv("IMGBUILD_CACHE", "/tmp/elsewhere")

@@ -16,7 +16,7 @@ from importlib.metadata import version
 import pytest
 
 from imgbuild.container import engine
-from imgbuild.oci.tree import remove_root
+from imgbuild.system.files import remove_tree
 from tests.support import dockerfile_project, needs, ordinary, sample_project, smoke_environment
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import Project
@@ -117,7 +117,7 @@ class Image:
         """
         scratch = self.project.folder / "scratch"
         for folder in (scratch, *(() if kept else [self.project.folder / ".imgbuild-packages"])):
-            remove_root(folder)  # of another user
+            remove_tree(folder)  # of another user
         scratch.mkdir()
         scratch.chmod(0o1777)
         self.project.folder.chmod(mode if writable else 0o755)
@@ -255,7 +255,7 @@ def test_two_users_share_a_package_folder(image: Image) -> None:
     image.steps("root", 12345, second, writable=True, kept=True)
     image.project.folder.chmod(0o1777)
     folder = image.project.folder / ".imgbuild-packages"
-    remove_root(folder)
+    remove_tree(folder)
     folder.mkdir(mode=0o755)
     image.steps("root", 12345, first, writable=True, kept=True, mode=0o1777)
 

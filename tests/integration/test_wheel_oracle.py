@@ -64,8 +64,7 @@ window=demo:show
 
 def test_installed_wheel_matches_pip(tmp_path: Path) -> None:
     modes = {"demo/run.sh": PROGRAM, "demo/owner only": 0o100744, "demo/link": LINK}
-    wheel = write_wheel(tmp_path, MADE, modes=modes)
-    assert oracle.compare_with_uv([wheel], tmp_path) == []
+    assert oracle.compare_with_uv([write_wheel(tmp_path, MADE, modes=modes)], tmp_path) == []
 
 
 def test_comparison_with_pip_detects_differences(

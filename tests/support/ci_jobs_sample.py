@@ -83,11 +83,9 @@ def make_jobs(
     return jobs.add_labels(target_jobs, ci_settings)
 
 
-def write_ended_step(
-    folder: Path, job: CiJob, step: str, exit_code: int = 0, *, digest: str = ""
-) -> None:
+def write_ended_step(folder: Path, job: CiJob, step: str, exit_code: int = 0) -> None:
     """Write the result of a step of `job`, or of the whole job for the step "job"."""
-    state = StepState(digest=digest or job.digest, key="0", exit_code=exit_code, seconds=1.0)
+    state = StepState(digest=job.digest, key="0", exit_code=exit_code, seconds=1.0)
     codec.write_document(results.result_path(folder, job.id, f"{step}.json"), state)
 
 

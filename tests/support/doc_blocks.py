@@ -91,11 +91,10 @@ def small_documents() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *tested]
 
 
-def read_blocks(path: Path, text: str | None = None) -> list[CodeBlock]:
+def read_blocks(path: Path) -> list[CodeBlock]:
     """The blocks of a file, in order."""
-    source = path.read_text(encoding="utf-8") if text is None else text
     blocks, before = [], ""
-    for token in MarkdownIt("commonmark").parse(source):
+    for token in MarkdownIt("commonmark").parse(path.read_text(encoding="utf-8")):
         if token.type in ("fence", "code_block"):
             begin = (token.map or [0])[0] + 1
             blocks.append(

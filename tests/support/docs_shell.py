@@ -30,7 +30,7 @@ from pathlib import Path
 import yaml
 
 import imgbuild
-from imgbuild.oci.tree import remove_root
+from imgbuild.system.files import remove_tree
 from tests.support import (
     ci_repository,
     docker_registry,
@@ -271,7 +271,7 @@ class Environments:
             yield shell
         finally:
             shell.end()
-            remove_root(place)
+            remove_tree(place)
 
 
 def with_catalogue(site: Path, project: Path) -> Path:

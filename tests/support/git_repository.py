@@ -26,19 +26,17 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "{name}"
 version = "{version}"
-dependencies = {requires}
+dependencies = []
 
 [tool.setuptools]
 packages = ["{module}"]
 """
 
 
-def project_files(
-    name: str = "demo", version: str = "1.0", requires: tuple[str, ...] = ()
-) -> dict[str, str | bytes]:
+def project_files(name: str = "demo", version: str = "1.0") -> dict[str, str | bytes]:
     """The files of a pure package that setuptools builds."""
     module = name.replace("-", "_")
-    pyproject = PROJECT.format(name=name, version=version, module=module, requires=list(requires))
+    pyproject = PROJECT.format(name=name, version=version, module=module)
     return {"pyproject.toml": pyproject, f"{module}/__init__.py": f"VERSION = {version!r}\n"}
 
 

@@ -192,8 +192,8 @@ class Command:
         self._patch = patch
         self._capture = capture
 
-    def __call__(self, *arguments: str) -> Answer:
-        """Run `imgbuild ARGUMENTS`, and return the status and output."""
+    def __call__(self, *arguments: str, status: int | None = None) -> Answer:
+        """Run `imgbuild ARGUMENTS`, which must exit with `status`, and return the output."""
         self._patch.setattr(sys, "argv", ["imgbuild", *arguments])
         # Its state of the terminal is only for this command.
         with contextlib.suppress(AttributeError):
@@ -204,5 +204,7 @@ class Command:
             main(ends=False)
         out, err = self._capture.readouterr()
         assert "Traceback" not in err
-        status = ended.value.code
-        return Answer(status=status if isinstance(status, int) else 0, stdout=out, stderr=err)
+        code = ended.value.code
+        answer = Answer(status=code if isinstance(code, int) else 0, stdout=out, stderr=err)
+        assert status in (None, answer.status), f"status {answer.status}: {err}"
+        return answer

@@ -43,8 +43,7 @@ def memory_path_factory(session: pytest.Session) -> Iterator[pytest.TempPathFact
 def _remove_abandoned() -> None:
     """Remove the folders of processes that have ended."""
     for folder in MEMORY.glob(f"{PREFIX}*"):
-        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if not Path("/proc", pid).exists():
+        if not Path("/proc", folder.name.removeprefix(PREFIX).partition("-")[0]).exists():
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from imgbuild.oci.tree import remove_root
+from imgbuild.system.files import remove_tree
 from tests.support import needs
 
 AS_NOBODY = ("--reuid=nobody", "--regid=nogroup", "--clear-groups")
@@ -38,7 +38,7 @@ def nobody_home() -> Iterator[Path]:
     os.chown(folder, nobody.pw_uid, nobody.pw_gid)
     folder.chmod(0o755)
     yield folder
-    remove_root(folder)
+    remove_tree(folder)
 
 
 def nobody_python(folder: Path) -> str:

@@ -63,8 +63,7 @@ def run_prepared(
         texts = []
         for stream in (out, err):
             stream.seek(0)
-            text = stream.read().decode()
-            texts.append(text.replace("\r\n", "\n").replace("\r", "\n"))
+            texts.append(stream.read().decode().replace("\r\n", "\n").replace("\r", "\n"))
     return subprocess.CompletedProcess(["imgbuild", *arguments], status, *texts)
 
 

@@ -107,10 +107,7 @@ class Place:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A `Place` in `tmp_path`, without this machine's settings."""
     memory_registry.isolate_logins(monkeypatch, tmp_path)
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    folder = inprocess_project.enter_folder(tmp_path, monkeypatch)
     with memory_registry.serve(Registry()) as registry:
         yield Place(sample=inprocess_project.write_project(folder), registry=registry)

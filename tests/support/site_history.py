@@ -1,7 +1,5 @@
 """Provides a short history of targets, for tests of the site."""
 
-from __future__ import annotations
-
 from imgbuild.show.lock_changes import VersionChange
 from imgbuild.site.history import DigestChange, SiteHistory
 from imgbuild.values import Arch

@@ -72,8 +72,7 @@ def good_wheels(folder: Path) -> list[Path]:
 
 def wheel_versions(files: Iterable[Path]) -> dict[str, str]:
     """The version of each package, according to the names of the wheels."""
-    parts = [path.name.split("-") for path in files]
-    return {name: version for name, version, *_ in parts}
+    return {name: version for name, version, *_ in [path.name.split("-") for path in files]}
 
 
 def make_venv(folder: Path, files: Iterable[Path]) -> Path:

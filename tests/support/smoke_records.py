@@ -43,8 +43,8 @@ def answer_file(
     return file
 
 
-def recorded_runs(sample: SampleProject, target: str = TARGET) -> tuple[records.RecordedRun, ...]:
-    return records.read_records(sample.folder / "images", target).runs
+def recorded_runs(sample: SampleProject) -> tuple[records.RecordedRun, ...]:
+    return records.read_records(sample.folder / "images", TARGET).runs
 
 
 def smoke_report(

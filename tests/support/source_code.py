@@ -56,8 +56,7 @@ def package_modules() -> dict[str, ast.Module]:
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         if parts[0] == "data":
             continue
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        trees[name] = parse_file(path)
+        trees[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = parse_file(path)
     return trees
 
 

@@ -52,7 +52,7 @@ def sample_entries(python: str = "3.12", patch: str = "3.12.11") -> dict[str, En
     }
 
 
-def pack_archive(entries: Mapping[str, Entry], *, executable: str = "/bin/") -> bytes:
+def pack_archive(entries: Mapping[str, Entry]) -> bytes:
     """The archive of `entries` in the given order. Entries are by path."""
     buffer = io.BytesIO()
     with (
@@ -65,7 +65,7 @@ def pack_archive(entries: Mapping[str, Entry], *, executable: str = "/bin/") -> 
             if isinstance(entry, str):
                 info.type, info.linkname = tarfile.SYMTYPE, entry
             elif isinstance(entry, bytes):
-                info.size, info.mode = len(entry), 0o755 if executable in name else 0o644
+                info.size, info.mode = len(entry), 0o755 if "/bin/" in name else 0o644
             tar.addfile(info, io.BytesIO(entry if isinstance(entry, bytes) else b""))
     return buffer.getvalue()
 

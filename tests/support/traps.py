@@ -86,8 +86,7 @@ class Traps:
         self._sign(folder)
         self.configure(folder / ".git/config")
         self.script(folder / ".git/hooks/post-index-change", "git hook")
-        attributes = folder / ".git/info/attributes"
-        attributes.write_text("* filter=trap diff=trap\n")
+        (folder / ".git/info/attributes").write_text("* filter=trap diff=trap\n")
         for name in files:  # so that git has to read the files
             os.utime(folder / name, (1_600_000_000, 1_600_000_000))
 

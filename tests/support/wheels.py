@@ -82,12 +82,12 @@ def write_wheel(
     return path
 
 
-def valid_entries(*extra: Entry, name: str = "demo", version: str = "1.0") -> list[Entry]:
+def valid_entries(*extra: Entry) -> list[Entry]:
     """The entries of a valid wheel, preceded by `extra`."""
-    info = f"{name}-{version}.dist-info".encode()
+    info = b"demo-1.0.dist-info"
     return [
         *extra,
-        Entry(name=info + b"/METADATA", data=minimal_metadata(name, version)),
+        Entry(name=info + b"/METADATA", data=minimal_metadata("demo", "1.0")),
         Entry(name=info + b"/WHEEL", data=WHEEL),
         Entry(name=info + b"/RECORD", data=info + b"/RECORD,,\n"),
     ]

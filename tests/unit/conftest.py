@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.cache.store import Store
 from imgbuild.lock import published
 from imgbuild.matrix import load
 from tests.support import inprocess_project, memory_folders, signed_image
@@ -40,6 +41,12 @@ def _parsed_matrices() -> Iterator[None]:
 def _imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command line, in this process."""
     return Command(monkeypatch, capsys)
+
+
+@pytest.fixture(name="store")
+def _store(tmp_path: Path) -> Store:
+    """An empty cache."""
+    return Store.open(tmp_path / "cache")
 
 
 @pytest.fixture(name="sample")

@@ -389,8 +389,7 @@ def test_pipe_in_place_of_a_lock_is_refused_without_blocking(tmp_path):
 
 
 def test_lock_artifact_with_an_invalid_requirement_is_refused():
-    folder = Path(__file__).parents[2] / "images/cu124-vllm0.7.2"
-    lock_bundle = bundle.read_folder(folder)
+    lock_bundle = bundle.read_folder(Path(__file__).parents[2] / "images/cu124-vllm0.7.2")
     wheel = lock_bundle.lock.arch[Arch.X86_64].wheels[0]
     listed = Package(file=wheel.file, requires=(f"{wheel.package}; bar ==",))
     lying = msgspec.structs.replace(

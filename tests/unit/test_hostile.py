@@ -96,8 +96,7 @@ def test_wheels_are_read_as_zipfile_reads_them_or_refused(tmp_path, given):
 def test_audit_refuses_hostile_wheels(tmp_path, given):
     def read(data: bytes) -> None:
         content = LocalContent(given(data), "demo-1.0-py3-none-any.whl")
-        files = read_index(content).files
-        read_modules(content, find_modules(files))
+        read_modules(content, find_modules(read_index(content).files))
         read_elf_facts(content)
 
     hostile.attack_reader(wheel(tmp_path), read)
@@ -322,8 +321,7 @@ def test_hostile_index_pages_are_refused():
     def read(data: bytes, more: bytes = json.dumps(api).encode()) -> None:
         web = Web(data, more)
         places = {"default": pages.IndexAddress(name="default", address="http://localhost/simple/")}
-        indexes = pages.IndexLookup(places, {}, "default", web)
-        for file in indexes.files("demo"):
+        for file in pages.IndexLookup(places, {}, "default", web).files("demo"):
             assert file.version is None or file.size is None or file.size >= 0
 
     hostile.attack_reader(json.dumps({"files": [entry] * 2}).encode(), read, document=True)

@@ -78,8 +78,7 @@ def test_each_template_is_in_a_table_of_hostile_texts() -> None:
     }
     assert present == reached
     data = Path(str(resources.files("imgbuild").joinpath("data")))
-    scripts = {path.relative_to(data).as_posix() for path in data.rglob("*.sh")}
-    assert scripts == set(SHELL)
+    assert {path.relative_to(data).as_posix() for path in data.rglob("*.sh")} == set(SHELL)
     for test in {*TEMPLATES.values(), *SHELL.values()} - {""}:
         assert Path(__file__).parents[2].joinpath(test).is_file()
 

@@ -1,7 +1,5 @@
 """Tests finding the matrix and the output folders of a project."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests the configuration of Renovate in this repository."""
 
-from __future__ import annotations
-
 import json
 import re
 

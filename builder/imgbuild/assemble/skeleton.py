@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from imgbuild.oci.tar import LayerMember, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind, file_member, folder_member, link_member
 from imgbuild.plan.plan import COMMANDS, AddedFilesRecipe, FilesRecipe, UserPackages, VenvRecipe
 from imgbuild.system import files, quoting
 
@@ -45,17 +45,17 @@ def venv_members(recipe: VenvRecipe) -> tuple[LayerMember, ...]:
         f"version = {quoting.require_plain_word(recipe.python)}\n"
     )
     return (
-        _folder(f"{prefix}/include"),
-        _folder(f"{prefix}/lib/python{recipe.python}/site-packages"),
-        _link(f"{prefix}/lib64", "lib"),
-        _link(f"{prefix}/bin/python", recipe.interpreter),
-        _link(f"{prefix}/bin/python3", "python"),
-        _link(f"{prefix}/bin/python{recipe.python}", "python"),
-        _file(
+        folder_member(f"{prefix}/include"),
+        folder_member(f"{prefix}/lib/python{recipe.python}/site-packages"),
+        link_member(f"{prefix}/lib64", "lib"),
+        link_member(f"{prefix}/bin/python", recipe.interpreter),
+        link_member(f"{prefix}/bin/python3", "python"),
+        link_member(f"{prefix}/bin/python{recipe.python}", "python"),
+        file_member(
             f"{prefix}/bin/activate",
             ACTIVATE.format(prefix=quoting.require_plain_word(recipe.prefix)),
         ),
-        _file(f"{prefix}/pyvenv.cfg", config),
+        file_member(f"{prefix}/pyvenv.cfg", config),
     )
 
 
@@ -72,8 +72,8 @@ def files_members(recipe: FilesRecipe) -> tuple[LayerMember, ...]:
         workdir = quoting.require_plain_word(recipe.workdir.rstrip("/"))
         environment += _template("user_packages.sh", {"@WORKDIR@": workdir})
     members = [
-        _file(f"{HOME}/entrypoint", _template("entrypoint", words), mode=0o755),
-        _file(f"{HOME}/environment.sh", environment),
+        file_member(f"{HOME}/entrypoint", _template("entrypoint", words), mode=0o755),
+        file_member(f"{HOME}/environment.sh", environment),
     ]
     members.append(
         LayerMember(
@@ -86,20 +86,22 @@ def files_members(recipe: FilesRecipe) -> tuple[LayerMember, ...]:
     )
     # Containers run with any user ID: Kubernetes and Apptainer choose it. For a user without write
     # access to a private cache folder, environment.sh creates one under /tmp.
-    members.append(_folder(recipe.workdir.strip("/"), mode=0o1777))
-    cache = _folder(recipe.cache.strip("/"), mode=0o700 if private else 0o1777)
+    members.append(folder_member(recipe.workdir.strip("/"), mode=0o1777))
+    cache = folder_member(recipe.cache.strip("/"), mode=0o700 if private else 0o1777)
     if private:
         cache = msgspec.structs.replace(cache, uid=user.uid, gid=user.gid)
     members.append(cache)
-    members.extend(_link(path.strip("/"), to) for path, to in recipe.links.items())
+    members.extend(link_member(path.strip("/"), to) for path, to in recipe.links.items())
     if recipe.readme:
-        members.append(_file(f"{HOME}/README", recipe.readme))
+        members.append(file_member(f"{HOME}/README", recipe.readme))
     if recipe.user_packages:
         members.extend(_user_packages(recipe.user_packages))
     if recipe.passwd:
         entry = f"{user.name}:x:{user.uid}:{user.gid}::{user.home}:/bin/bash"
-        members.append(_file("etc/passwd", _add_line(recipe.passwd, entry)))
-        members.append(_file("etc/group", _add_line(recipe.group, f"{user.name}:x:{user.gid}:")))
+        members.append(file_member("etc/passwd", _add_line(recipe.passwd, entry)))
+        members.append(
+            file_member("etc/group", _add_line(recipe.group, f"{user.name}:x:{user.gid}:"))
+        )
     return tuple(members)
 
 
@@ -112,18 +114,18 @@ def _user_packages(recipe: UserPackages) -> Iterator[LayerMember]:
     prefix = recipe.prefix.strip("/")
     site = f"/{prefix}/lib/python{recipe.python}/site-packages"
     yield _constraints(recipe)
-    yield _file(f"{prefix}/pip.conf", f"[install]\nconstraint = /{HOME}/constraints.txt\n")
+    yield file_member(f"{prefix}/pip.conf", f"[install]\nconstraint = /{HOME}/constraints.txt\n")
     words = {"@FREE@": '", "'.join(UNCONSTRAINED)}  # a list in quotes there
     program = (
         f"#!{quoting.require_plain_word(f'/{prefix}')}/bin/python"
         f" -I\n{_template('packages.py', words)}"
     )
-    yield _file(f"{HOME}/packages.py", program, mode=0o755)
+    yield file_member(f"{HOME}/packages.py", program, mode=0o755)
     for name in ("pip", "pip3", "uv"):
-        yield _link(f"{COMMANDS.strip('/')}/{name}", "../packages.py")
+        yield link_member(f"{COMMANDS.strip('/')}/{name}", "../packages.py")
     added = f"site.addsitedir({site!r})"
     outside = recipe.site or "/usr/lib/python3/dist-packages"
-    yield _file(
+    yield file_member(
         f"{outside.strip('/')}/imgbuild.pth",
         f"import site, sys; {site!r} in sys.path or {added}\n",
     )
@@ -132,7 +134,7 @@ def _user_packages(recipe: UserPackages) -> Iterator[LayerMember]:
 def _constraints(recipe: UserPackages) -> LayerMember:
     versions = sorted(item for item in recipe.versions.items() if item[0] not in UNCONSTRAINED)
     lines = "".join(f"{name}=={version}\n" for name, version in versions)
-    return _file(f"{HOME}/constraints.txt", lines)
+    return file_member(f"{HOME}/constraints.txt", lines)
 
 
 def added_members(
@@ -144,10 +146,10 @@ def added_members(
     are not the default.
     """
     members = [
-        _file(path.strip("/"), contents[path], mode=int(file.mode, 8))
+        file_member(path.strip("/"), contents[path], mode=int(file.mode, 8))
         for path, file in recipe.files.items()
     ]
-    members.extend(_link(path.strip("/"), to) for path, to in recipe.links.items())
+    members.extend(link_member(path.strip("/"), to) for path, to in recipe.links.items())
     if recipe.user_packages:
         members.append(_constraints(recipe.user_packages))
     placed = [member.path for member in members]
@@ -182,16 +184,3 @@ def _add_line(text: str, line: str) -> str:
     same = (place for place, row in enumerate(rows) if row.split(":")[2:3] == number)
     rows.insert(next(same, len(rows)), line)
     return "\n".join(rows) + "\n"
-
-
-def _file(path: str, text: str | bytes, *, mode: int = 0o644) -> LayerMember:
-    data = text if isinstance(text, bytes) else text.encode()
-    return LayerMember(path=path, mode=mode, size=len(data), content=data)
-
-
-def _link(path: str, target: str) -> LayerMember:
-    return LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
-
-
-def _folder(path: str, *, mode: int = 0o755) -> LayerMember:
-    return LayerMember(path=path, kind=MemberKind.FOLDER, mode=mode)

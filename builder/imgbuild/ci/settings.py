@@ -18,6 +18,7 @@ from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.yaml_nodes import parse_yaml, read_content
 from imgbuild.report import TierName
 from imgbuild.smoke.runner import GPU_TIERS
+from imgbuild.system.files import require_readable
 from imgbuild.values import Arch
 
 FILE = "ci.yaml"
@@ -113,11 +114,8 @@ def read_ci_settings(project: Project) -> CiSettings:
     path = project.root / FILE
     if not path.exists():
         return settings
-    try:
+    with require_readable(path):
         project_settings = convert_document(parse_yaml(read_content(path), str(path)), CiFile)
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise InputError(message) from error
     overrides = {
         key: value
         for key in CiFile.__struct_fields__

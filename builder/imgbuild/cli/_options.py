@@ -23,6 +23,7 @@
 
 from __future__ import annotations
 
+import datetime
 import enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,7 +31,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from imgbuild.cli._verb import CONTAINER, OUTPUT, REGISTRY, TARGETS_PANEL, OptionDefinition, option
-from imgbuild.errors import ImgbuildError
+from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.matrix.notes import nearest_choice
 from imgbuild.matrix.project_paths import find_project
 from imgbuild.system.forked import processor_count
@@ -328,6 +329,17 @@ Keyless = Annotated[
 Reference = Annotated[
     str, typer.Argument(metavar="REF", help="An image in a registry, by tag or by digest.")
 ]
+
+
+def parse_day(text: str | None) -> datetime.date | None:
+    """Parse the value of `--as-of`. Raises InputError if it is not a day."""
+    if text is None:
+        return None
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError as error:
+        message = f"invalid date for --as-of: {text} (expected YYYY-MM-DD)"
+        raise InputError(message, hint="specify a date such as 2025-06-20") from error
 
 
 def process_count(jobs: int) -> int:

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-from packaging.requirements import InvalidRequirement
 
 from imgbuild.cache.context import Context
 from imgbuild.cli import _machine, _project_report
@@ -37,7 +36,7 @@ from imgbuild.show import status
 from imgbuild.solve import repository_name
 from imgbuild.system import quoting
 from imgbuild.system.console import console
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import valid_requirement
 from imgbuild.values import Arch, normalize_package
 
 ADD = "Additions"
@@ -530,11 +529,10 @@ def _write_extension(
 
 def _has_more(word: str) -> bool:
     """Return whether `word` has an extra, a URL or a marker, which `requires:` cannot contain."""
-    try:
-        requirement = parse_requirement(word)
-    except InvalidRequirement:
-        return False
-    return bool(requirement.extras or requirement.url or requirement.marker)
+    requirement = valid_requirement(word)
+    return requirement is not None and bool(
+        requirement.extras or requirement.url or requirement.marker
+    )
 
 
 def _catalogue(lock: str | None) -> Project | None:

@@ -16,10 +16,9 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
-from imgbuild.cli._days import parse_day
 from imgbuild.cli._help import create_command
 from imgbuild.cli._list_runs import answer_runs
-from imgbuild.cli._options import AS_OF, CUDA, DRIVER, FORMAT, GPU, PYTHON
+from imgbuild.cli._options import AS_OF, CUDA, DRIVER, FORMAT, GPU, PYTHON, parse_day
 from imgbuild.cli._output import align_columns, print_result, terminal_width
 from imgbuild.cli._targets import SelectionOptions
 from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, OptionGroup, create_verb, option

@@ -12,7 +12,6 @@ import typer
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.cache.context import Context
-from imgbuild.cli._days import parse_day
 from imgbuild.cli._help import create_command
 from imgbuild.cli._options import (
     AGAIN,
@@ -25,6 +24,7 @@ from imgbuild.cli._options import (
     REQUIREMENTS,
     SOLVE,
     Offline,
+    parse_day,
 )
 from imgbuild.cli._output import align_columns, format_count, print_result
 from imgbuild.cli._targets import MatrixFile

@@ -14,7 +14,6 @@ import re
 
 from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import LayerMember
 
 SOURCE = "usr/share/ca-certificates"
 LINKS = "etc/ssl/certs"
@@ -40,7 +39,9 @@ TEXT = {UTF8: "utf-8", 0x13: "latin-1", 0x14: "latin-1", 0x16: "latin-1", 0x1A: 
 
 def install_certificates(tree: DebTree) -> None:
     """Write the bundle and links for all certificates in the base, in byte order of the paths."""
-    files = _certificates(tree)
+    files = [
+        member for member in tree.members_below(SOURCE, deep=True) if member.path.endswith(".crt")
+    ]
     names = [member.path.removeprefix(f"{SOURCE}/") for member in files]
     tree.file("etc/ca-certificates.conf", (CONFIGURATION + "\n".join(names) + "\n").encode())
     bundle = b""
@@ -120,9 +121,3 @@ def _wrap_der(tag: int, content: bytes) -> bytes:
         return bytes([tag, size]) + content
     length = size.to_bytes((size.bit_length() + 7) // 8, "big")
     return bytes([tag, 0x80 | len(length)]) + length + content
-
-
-def _certificates(tree: DebTree) -> list[LayerMember]:
-    return [
-        member for member in tree.members_below(SOURCE, deep=True) if member.path.endswith(".crt")
-    ]

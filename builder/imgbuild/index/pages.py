@@ -69,15 +69,16 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def version(self) -> Version | None:
         """The version in the file name, or None if the name is invalid."""
-        return _parse_file_version(self.name)
+        parsed = _parse_file_name(self.name)
+        return parsed[1] if parsed is not None else None
 
 
 @functools.cache  # called millions of times in one run, for about ten thousand names
-def _parse_file_version(name: str) -> Version | None:
+def _parse_file_name(name: str) -> tuple[str, Version] | None:
     try:
         if name.endswith(".whl"):
-            return parse_wheel_filename(name)[1]
-        return parse_sdist_filename(SDIST.sub(".tar.gz", name))[1]
+            return parse_wheel_filename(name)[:2]
+        return parse_sdist_filename(SDIST.sub(".tar.gz", name))
     except ValueError:  # raised by packaging, and by Python for a number of 5,000 digits
         return None
 
@@ -301,12 +302,8 @@ def belongs_to_package(name: str, package: str) -> bool:
 
 def package_of_file(name: str) -> str | None:
     """Return the package in a file name, or None if the name is invalid."""
-    try:
-        if name.endswith(".whl"):
-            return str(parse_wheel_filename(name)[0])
-        return str(parse_sdist_filename(SDIST.sub(".tar.gz", name))[0])
-    except ValueError:  # raised by packaging, and by Python for a number of 5,000 digits
-        return None
+    parsed = _parse_file_name(name)
+    return parsed[0] if parsed is not None else None
 
 
 def read_page(page: PageLike) -> list[IndexFile]:

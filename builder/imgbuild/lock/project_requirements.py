@@ -166,7 +166,9 @@ def row_requirements(
             _line(item, relaxed) for item in direct if not item.parsed_requirement.url
         ),
         constraints=_unique_texts(
-            _requirement_bound(item) for item in bounds if not item.parsed_requirement.url
+            f"{item.package}{item.parsed_requirement.specifier}"
+            for item in bounds
+            if not item.parsed_requirement.url
         ),
         overrides=_overrides(overrides, relaxed, excluded),
         no_deps=frozenset(
@@ -268,10 +270,6 @@ def has_address(item: DeclaredRequirement) -> bool:
     if item.kind != "requirement" or item.locked:
         return False
     return item.parsed_requirement.url is not None or item.path.endswith(".whl")
-
-
-def _requirement_bound(item: DeclaredRequirement) -> str:
-    return f"{item.package}{item.parsed_requirement.specifier}"
 
 
 def _versions(

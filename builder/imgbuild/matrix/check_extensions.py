@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 
-from packaging.requirements import InvalidRequirement
-
 from imgbuild.matrix.check import check_index, check_mirrors, check_sdists, debian_packages
 from imgbuild.matrix.check_targets import check_gpus, check_row
 from imgbuild.matrix.extension import Extension, Extensions
 from imgbuild.matrix.notes import ProblemNotes, ValuePath
 from imgbuild.matrix.settings import check_folder, check_place, is_outside
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import valid_requirement
 
 
 def check_extensions(notes: ProblemNotes, matrix: Extensions) -> None:
@@ -69,9 +67,7 @@ def _check_requirements(notes: ProblemNotes, path: ValuePath, row: Extension) ->
     for number, file in enumerate(row.requirements):
         _check_inside(notes, (*path, "requirements", number), file, "file")
     for number, line in enumerate(row.add):
-        try:
-            parse_requirement(line)
-        except InvalidRequirement:
+        if valid_requirement(line) is None:
             expected = "a requirement, such as ray[default]>=2.45"
             message = "not a valid PEP 508 requirement"
             notes.note((*path, "add", number), message, value=line, expected=expected)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Sequence
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
 
 from imgbuild.matrix import flashinfer, settings
 from imgbuild.matrix.extension import Extension
@@ -14,6 +13,7 @@ from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.matrix.model import DebianBase, DroppedFiles, Matrix, RegistryBase, Target
 from imgbuild.matrix.notes import ProblemNotes, ValuePath
 from imgbuild.matrix.settings import check_folder, check_relative, link_text
+from imgbuild.system.syntax import parse_version
 
 OWN_LABELS = (
     "org.opencontainers.image.title",
@@ -131,15 +131,13 @@ def check_gpus(notes: ProblemNotes, path: ValuePath, capabilities: Sequence[str]
 def _check_versions(notes: ProblemNotes, path: ValuePath, row: Target | Extension) -> None:
     for package, version in row.pins.items():
         here = (*path, "pins", package)
-        try:
-            normal = str(Version(version))
-        except ValueError:
+        normal = parse_version(version)
+        if normal is None:
             expected = "a normalized PEP 440 version, such as 0.8.5.post1"
             notes.note(here, "not a version", value=version, expected=expected)
-            continue
-        if normal != version:
+        elif str(normal) != version:
             message = "the version is not normalized"
-            notes.note(here, message, value=version, expected=normal)
+            notes.note(here, message, value=version, expected=str(normal))
     for package, requirement in row.requires.items():
         here = (*path, "requires", package)
         if package in row.pins:

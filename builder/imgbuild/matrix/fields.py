@@ -37,49 +37,40 @@ STANDALONE_RELEASES = ("3.10", "3.11", "3.12", "3.13", "3.14")
 VERSION_LABEL = "dev.imgbuild.version."  # begins the label with a pinned package's version
 GPU_LABEL = "dev.imgbuild.gpu"  # of the compute capabilities
 
+
+def _matching(pattern: str, description: str) -> Meta:
+    """The constraint of a text that matches `pattern` as a whole."""
+    return Meta(pattern=rf"^{pattern}\Z", description=description)
+
+
 Line = Annotated[
     str, Meta(pattern=LINE, description="a single line of text without control characters")
 ]
 Prose = Annotated[str, Meta(pattern=PROSE, description="text without control characters")]
-Name = Annotated[
-    str, Meta(pattern=rf"^{NAME}\Z", description="lower-case name, valid as an image tag")
-]
+Name = Annotated[str, _matching(NAME, "lower-case name, valid as an image tag")]
 Package = Annotated[
-    str,
-    Meta(
-        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z", description="package name, normalized as in PEP 503"
-    ),
+    str, _matching(r"[a-z0-9]+(-[a-z0-9]+)*", "package name, normalized as in PEP 503")
 ]
 Version = Annotated[
     str,
-    Meta(
-        pattern=r"^[0-9][0-9A-Za-z.!+]*\Z",
-        description="an exact version, in quotes if YAML would read it as a number",
+    _matching(
+        r"[0-9][0-9A-Za-z.!+]*", "an exact version, in quotes if YAML would read it as a number"
     ),
 ]
 CudaVersion = Annotated[
-    str,
-    Meta(pattern=r"^[0-9]+\.[0-9]+\Z", description='CUDA release, major.minor, in quotes: "12.4"'),
+    str, _matching(r"[0-9]+\.[0-9]+", 'CUDA release, major.minor, in quotes: "12.4"')
 ]
-PythonVersion = Annotated[
-    str, Meta(pattern=r"^3\.[0-9]+\Z", description='version of Python: "3.11"')
-]
+PythonVersion = Annotated[str, _matching(r"3\.[0-9]+", 'version of Python: "3.11"')]
 PythonPatch = Annotated[
-    str,
-    Meta(
-        pattern=r"^3\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?\Z",
-        description='exact version of Python: "3.12.11"',
-    ),
+    str, _matching(r"3\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?", 'exact version of Python: "3.12.11"')
 ]
-ArchiveUrl = Annotated[
-    str, Meta(pattern=rf"^{ARCHIVE_URL}\Z", description="URL of a .tar.gz, without credentials")
-]
-GlibcVersion = Annotated[str, Meta(pattern=r"^2\.[0-9]+\Z", description='version of glibc: "2.36"')]
+ArchiveUrl = Annotated[str, _matching(ARCHIVE_URL, "URL of a .tar.gz, without credentials")]
+GlibcVersion = Annotated[str, _matching(r"2\.[0-9]+", 'version of glibc: "2.36"')]
 Repository = Annotated[
     str,
-    Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9]+([._-]+[a-z0-9]+)*)+\Z",
-        description="a repository in a registry: host/owner/name",
+    _matching(
+        r"[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9]+([._-]+[a-z0-9]+)*)+",
+        "a repository in a registry: host/owner/name",
     ),
 ]
 Reason = Annotated[
@@ -111,54 +102,31 @@ LockedVersion = Annotated[
 ]
 Specifier = Annotated[
     str,
-    Meta(
-        pattern=r"^[0-9A-Za-z.!+*<>=~, _-]*\Z",
-        description='version specifier, such as ">=78,<79"; empty for any version',
+    _matching(
+        r"[0-9A-Za-z.!+*<>=~, _-]*", 'version specifier, such as ">=78,<79"; empty for any version'
     ),
 ]
 Day = Annotated[
-    str,
-    Meta(
-        pattern=r"^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])\Z",
-        description="a date as YYYY-MM-DD",
-    ),
+    str, _matching(r"[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])", "a date as YYYY-MM-DD")
 ]
-DebianPackage = Annotated[
-    str, Meta(pattern=rf"^{DEBIAN_PACKAGE}\Z", description="name of a Debian package")
-]
-DebianVersion = Annotated[
-    str, Meta(pattern=r"^[0-9][A-Za-z0-9.+:~-]*\Z", description="version of a Debian package")
-]
-DebianArch = Annotated[
-    str, Meta(pattern=r"^[a-z0-9-]+\Z", description="name of an architecture in Debian")
-]
-VariableName = Annotated[
-    str, Meta(pattern=rf"^{VARIABLE}\Z", description="name of an environment variable")
-]
-LabelName = Annotated[str, Meta(pattern=rf"^{LABEL}\Z", description="a reversed domain name")]
+DebianPackage = Annotated[str, _matching(DEBIAN_PACKAGE, "name of a Debian package")]
+DebianVersion = Annotated[str, _matching(r"[0-9][A-Za-z0-9.+:~-]*", "version of a Debian package")]
+DebianArch = Annotated[str, _matching(r"[a-z0-9-]+", "name of an architecture in Debian")]
+VariableName = Annotated[str, _matching(VARIABLE, "name of an environment variable")]
+LabelName = Annotated[str, _matching(LABEL, "a reversed domain name")]
 ImagePath = Annotated[
     str,
-    Meta(
-        pattern=r"^(/(?!\.{1,2}(/|\Z))[A-Za-z0-9._+-]+)+\Z",
-        description="an absolute path without . or .., such as /opt/venv",
+    _matching(
+        r"(/(?!\.{1,2}(/|\Z))[A-Za-z0-9._+-]+)+",
+        "an absolute path without . or .., such as /opt/venv",
     ),
 ]
-FilePath = Annotated[
-    str, Meta(pattern=rf"^{_PART}(/{_PART})*\Z", description="a relative path of plain names")
-]
-FolderPath = Annotated[
-    str, Meta(pattern=rf"^/?{_PART}(/{_PART})*\Z", description="a path of plain names")
-]
-WheelFile = Annotated[str, Meta(pattern=rf"^{WHEEL}\Z", description="file name of a wheel")]
-MediaType = Annotated[
-    str, Meta(pattern=r"^[a-z0-9.+_-]+/[a-z0-9.+_-]+\Z", description="a media type")
-]
+FilePath = Annotated[str, _matching(rf"{_PART}(/{_PART})*", "a relative path of plain names")]
+FolderPath = Annotated[str, _matching(rf"/?{_PART}(/{_PART})*", "a path of plain names")]
+WheelFile = Annotated[str, _matching(WHEEL, "file name of a wheel")]
+MediaType = Annotated[str, _matching(r"[a-z0-9.+_-]+/[a-z0-9.+_-]+", "a media type")]
 RegistryImage = Annotated[
-    str,
-    Meta(
-        pattern=rf"^{REGISTRY_IMAGE}\Z",
-        description="reference with a digest: host/name:tag@sha256:…",
-    ),
+    str, _matching(REGISTRY_IMAGE, "reference with a digest: host/name:tag@sha256:…")
 ]
 FlashinferMode = Annotated[
     Literal["prebuilt", "jit", "off"],

@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from imgbuild.errors import InputError
 from imgbuild.matrix.check import check_matrix
 from imgbuild.matrix.convert import convert_document
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.yaml_nodes import parse_yaml, read_content
+from imgbuild.system.files import require_readable
 from imgbuild.values import Sha256, sha256
 
 AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
@@ -25,12 +25,9 @@ AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
 
 def load_matrix(path: Path) -> Matrix:
     """Read the matrix at `path`. Raises InputError with all problems, in file order."""
-    try:
+    hint = "run imgbuild in the folder of matrix.yaml, or pass the file with --matrix"
+    with require_readable(path, hint=hint):
         data = read_content(path)
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        hint = "run imgbuild in the folder of matrix.yaml, or pass the file with --matrix"
-        raise InputError(message, hint=hint) from error
     return locate_indexes(parse_matrix(data, str(path)), path.resolve().parent)
 
 

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.layout import MARKER, MARKER_TEXT, REF_NAME, Layout, index_file, read_layout
-from imgbuild.oci.storage import BLOBS, CHUNK, INDEX_FILE
+from imgbuild.oci.storage import BLOBS, CHUNK, INDEX_FILE, blob_name
 from imgbuild.oci.tar import END, LayerMember, MemberKind, member_header, padding_size
 from imgbuild.system import files
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
@@ -57,7 +57,7 @@ def archive_chunks(
     for digest, size in sorted(blobs.items()):
         if digest in without:
             continue
-        yield member_header(LayerMember(path=_path(digest), size=size))
+        yield member_header(LayerMember(path=blob_name(digest), size=size))
         yield from _pieces(layout.blob(digest), size)
         yield bytes(padding_size(size))
     yield END
@@ -131,9 +131,9 @@ def _contents(
     if form == "oci-archive":
         return {INDEX_FILE: index_file(top, {REF_NAME: tag})}, blobs
     listing = {
-        "Config": _path(stored.config.digest),
+        "Config": blob_name(stored.config.digest),
         "RepoTags": [complete_reference(tag)],
-        "Layers": [_path(layer.digest) for layer in stored.layers],
+        "Layers": [blob_name(layer.digest) for layer in stored.layers],
     }
     annotations = {
         CONTAINERD_NAME: full_reference(tag),
@@ -143,10 +143,6 @@ def _contents(
         INDEX_FILE: index_file(top, annotations),
         "manifest.json": codec.encode_compact([listing]),
     }, blobs
-
-
-def _path(digest: Digest) -> str:
-    return f"{BLOBS}/{digest.removeprefix('sha256:')}"
 
 
 def _file(path: str, data: bytes) -> bytes:
@@ -163,14 +159,11 @@ def _pieces(path: Path, size: Bytes) -> Iterator[bytes]:
     Raises IntegrityError if it is missing or shorter than `size`.
     """
     left = size
-    try:
-        with path.open("rb") as file:
-            while left and (chunk := file.read(min(CHUNK, left))):
-                left -= len(chunk)
-                yield chunk
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise IntegrityError(message, hint="build the image again") from error
+    hint = "build the image again"
+    with files.require_readable(path, IntegrityError, hint=hint), path.open("rb") as file:
+        while left and (chunk := file.read(min(CHUNK, left))):
+            left -= len(chunk)
+            yield chunk
     if left:
         message = f"{path} is {left} bytes shorter than its size in the manifest"
-        raise IntegrityError(message, hint="build the image again")
+        raise IntegrityError(message, hint=hint)

@@ -89,16 +89,14 @@ def _add_content(blob: _LayerWriter, member: LayerMember, files: FileReader) -> 
     if content is None:
         message = f"{member.path} has a size of {member.size} bytes but no content"
         raise IntegrityError(message, hint="this is a bug in imgbuild; please report it")
-    if isinstance(content, FileSlice) and _saves_bytes(content, member.size):
+    if isinstance(content, FileSlice) and (
+        content.deflated and member.size > content.length + SPLICE_COST
+    ):
         blob.splice_stream(content, member, files)
     else:
         for piece in content_pieces(content, member.size, member.path, files):
             blob.add(piece, pack=member.pack)
     blob.add(bytes(padding_size(member.size)), pack=None)
-
-
-def _saves_bytes(content: FileSlice, size: int) -> bool:
-    return content.deflated and size > content.length + SPLICE_COST
 
 
 def _order_members(members: Iterable[LayerMember]) -> list[LayerMember]:

@@ -209,13 +209,13 @@ def read_layout(out: Path) -> Layout:
 
 
 def _check_marker(path: Path) -> None:
+    with (
+        files.require_readable(path, IntegrityError, hint=REMEDY),
+        open(path, "rb", opener=open_regular) as file,
+    ):
+        data = file.read(MARKER_LIMIT)
     try:
-        with open(path, "rb", opener=open_regular) as file:
-            data = file.read(MARKER_LIMIT)
         version = codec.decode(data, _LayoutMarker, file=str(path)).image_layout_version
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise IntegrityError(message, hint=REMEDY) from error
     except InputError as error:
         message = f"{path} is damaged: the layout version is missing"
         raise IntegrityError(message, hint=REMEDY) from error

@@ -17,6 +17,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import Descriptor, Index
 from imgbuild.oci.reader import LayerFile, check_digests
 from imgbuild.system.boundary import open_regular, reads_untrusted
+from imgbuild.system.files import require_readable
 from imgbuild.values import Digest, digest_of
 
 INDEX_FILE = "index.json"
@@ -79,13 +80,12 @@ class ImageStorage:
                 f"{self.path}: {name} has {blob.size} bytes, which is too large for a document"
             )
             raise IntegrityError(message, hint=HINT)
-        try:
-            with blob.path.open("rb") as file:
-                file.seek(blob.part[0] if blob.part else 0)
-                return file.read(blob.size)
-        except OSError as error:
-            message = f"cannot read {blob.path}: {error.strerror}"
-            raise IntegrityError(message, hint=BUILD_AGAIN_REMEDY) from error
+        with (
+            require_readable(blob.path, IntegrityError, hint=BUILD_AGAIN_REMEDY),
+            blob.path.open("rb") as file,
+        ):
+            file.seek(blob.part[0] if blob.part else 0)
+            return file.read(blob.size)
 
     def read_document(self, descriptor: Descriptor) -> bytes:
         """Implements `ImageSource.read_document`."""

@@ -72,6 +72,22 @@ class LayerMember(msgspec.Struct, frozen=True, kw_only=True):
     pack: bool = False
 
 
+def file_member(path: str, text: str | bytes, mode: int = 0o644) -> LayerMember:
+    """Return the layer member for a file with the content `text`."""
+    data = text if isinstance(text, bytes) else text.encode()
+    return LayerMember(path=path, mode=mode, size=len(data), content=data)
+
+
+def folder_member(path: str, mode: int = 0o755) -> LayerMember:
+    """Return the layer member for an empty folder."""
+    return LayerMember(path=path, kind=MemberKind.FOLDER, mode=mode)
+
+
+def link_member(path: str, target: str) -> LayerMember:
+    """Return the layer member for a symbolic link."""
+    return LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
+
+
 def sort_key(member: LayerMember) -> bytes:
     """Return the key that sorts a layer's members: the path as bytes."""
     return member.path.encode()

@@ -163,9 +163,3 @@ class RootFolder:
             os.close(descriptor)
         self._open.clear()
         self._places.clear()
-
-
-def remove_root(root: Path) -> None:
-    """Remove an unpacked image, including read-only folders. A missing `root` is not an error."""
-    with contextlib.suppress(FileNotFoundError):
-        remove_folder(root)

@@ -9,8 +9,6 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from packaging.requirements import InvalidRequirement
-
 from imgbuild.project import poetry, requirement_lines
 from imgbuild.project.layouts import find_table
 from imgbuild.project.model import FilePlace
@@ -18,7 +16,7 @@ from imgbuild.project.project_files import key_line, line_of, parent_folder, rel
 from imgbuild.project.reading import ProjectReading
 from imgbuild.project.requirement_lines import LineScope
 from imgbuild.project.uv_settings import UvSettings
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import valid_requirement
 from imgbuild.values import normalize_package
 
 
@@ -115,9 +113,8 @@ class ProjectTables:
 
         For extras of this package, return the requirements of the extras.
         """
-        try:
-            requirement = parse_requirement(text)
-        except InvalidRequirement:
+        requirement = valid_requirement(text)
+        if requirement is None:
             return [(text, place)]
         if normalize_package(requirement.name) != self.name or not self.name:
             return [(text, place)]

@@ -27,7 +27,7 @@ from imgbuild.project.model import (
     RequirementKind,
 )
 from imgbuild.project.project_files import ProjectFiles, SourceProblem, parent_folder, relative_path
-from imgbuild.system.syntax import parse_requirement, parse_version
+from imgbuild.system.syntax import parse_requirement, parse_version, valid_requirement
 from imgbuild.values import normalize_package
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -205,7 +205,8 @@ class ProjectReading:
         `marker` is joined to the marker in `text`. `path` is a folder or file of the project.
         `torch==2.6.0+cu124` is split into `torch==2.6.0` and a CUDA release.
         """
-        if VARIABLE.search(text) and not _is_requirement(text):
+        valid = valid_requirement(text)
+        if VARIABLE.search(text) and (valid is None or "${" in str(valid)):
             self.add_unread(place, text, "contains a variable whose value is not in the file")
             return
         try:
@@ -403,13 +404,6 @@ def shorten_text(text: str) -> str:
     """Shorten `text` to one line of at most SHOWN characters, and remove secrets."""
     line = addresses.strip_secrets(" ".join(text.split()))
     return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 1]}…"
-
-
-def _is_requirement(text: str) -> bool:
-    try:
-        return "${" not in str(parse_requirement(text))
-    except InvalidRequirement:
-        return False
 
 
 def _local_version(text: str) -> str | None:

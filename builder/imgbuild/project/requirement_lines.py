@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import (
     InvalidSdistFilename,
     InvalidWheelFilename,
@@ -35,7 +34,7 @@ from imgbuild.project.model import (
 from imgbuild.project.project_files import ProjectFiles, line_of, parent_folder, relative_path
 from imgbuild.project.reading import LOGIN, LocalRequest, ProjectReading
 from imgbuild.project.submodules import SUBMODULES
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import valid_requirement
 
 NESTING_LIMIT = 50  # files that name each other by -r or -c
 REPOSITORIES = ("git+", "hg+", "svn+", "bzr+")
@@ -214,7 +213,7 @@ def requirement_word(
 ) -> None:
     """Read a requirement in pip's syntax: PEP 508, a URL, or a path relative to `folder`."""
     text = text.strip()
-    pep508 = _parse_pep508(text)
+    pep508 = copy.copy(valid_requirement(text))
     url = pep508.url if pep508 is not None else None
     if pep508 is not None and (url is None or (":" in url and not url.startswith("file:"))):
         if url is not None:
@@ -354,13 +353,6 @@ def expand_short_form(address: str) -> str:
         return address
     host, _, path = address.removeprefix("git+").partition(":")
     return f"git+ssh://{host}/{path}"
-
-
-def _parse_pep508(text: str) -> Requirement | None:
-    try:
-        return parse_requirement(text)
-    except InvalidRequirement:
-        return None
 
 
 def _strip_egg(address: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from packaging.markers import Marker
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 
 from imgbuild.project import platforms, releases
 from imgbuild.project.layouts import find_table
@@ -24,7 +24,7 @@ from imgbuild.project.requirement_lines import (
     requirement_word,
 )
 from imgbuild.project.submodules import SUBMODULES
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import valid_requirement
 from imgbuild.values import normalize_package
 
 # Groups of development tools, which are not read even if they are defaults of a project.
@@ -100,9 +100,8 @@ class UvSettings:
         self, text: str, place: FilePlace, *, kind: RequirementKind = "requirement"
     ) -> None:
         """Add a requirement of the project, with its source in `[tool.uv.sources]`."""
-        try:
-            requirement = parse_requirement(text)
-        except InvalidRequirement:
+        requirement = valid_requirement(text)
+        if requirement is None:
             self.reading.add_requirement(text, place, kind=kind)
             return
         name = normalize_package(requirement.name)
@@ -401,11 +400,8 @@ def _name(text: str) -> str:
 
 
 def _marker(text: str) -> str:
-    try:
-        marker = parse_requirement(text).marker
-    except InvalidRequirement:
-        return ""
-    return str(marker) if marker else ""
+    requirement = valid_requirement(text)
+    return str(requirement.marker or "") if requirement is not None else ""
 
 
 INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",

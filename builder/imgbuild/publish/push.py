@@ -42,7 +42,7 @@ from imgbuild.registry.client import (
     file_source,
 )
 from imgbuild.registry.image_reference import Repository, parse_reference, parse_repository
-from imgbuild.system.reporter import SILENT_REPORTER, ProgressBar, Reporter
+from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.threads import StopFlag, run_for_each
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 
@@ -134,7 +134,6 @@ def push_context(
     tag: bool,
     attach: bool,
     key: PrivateKey | None,
-    reporter: Reporter = SILENT_REPORTER,
 ) -> PushContext:
     """Return the context for pushes to `repository`.
 
@@ -148,7 +147,7 @@ def push_context(
     if session.matrix.registry is not None:
         named.append(parse_repository(session.matrix.registry))
     return PushContext(
-        client=RegistryClient(plain_http=plain_http, origin=True, reporter=reporter),
+        client=RegistryClient(plain_http=plain_http, origin=True),
         repository=repository,
         mounts=tuple(named),
         project=session.project,

@@ -28,18 +28,13 @@ def base_context(target: str, digest: Digest) -> str:
     return f"oci-layout://{BASES}/{target}@{digest}"
 
 
-def named_contexts(dockerfile: DockerfileModel) -> dict[str, str]:
-    """Return the named contexts that `imgbuild build --only` writes, below the project's folder."""
-    return {
-        "base": base_context(dockerfile.target, dockerfile.base.digest),
-        "wheels": f"{WHEELS}/{dockerfile.target}",
-    }
-
-
 def _target(dockerfile: DockerfileModel) -> dict[str, Any]:
     return {
         "context": f"images/{dockerfile.target}",
-        "contexts": named_contexts(dockerfile),
+        "contexts": {
+            "base": base_context(dockerfile.target, dockerfile.base.digest),
+            "wheels": f"{WHEELS}/{dockerfile.target}",
+        },
         "args": {"SOURCE_DATE_EPOCH": str(dockerfile.epoch)},
         "network": "none",
         # A provenance has the time of the build, and would change the digest.

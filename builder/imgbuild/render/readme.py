@@ -9,22 +9,12 @@ import msgspec
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import locked_versions
 from imgbuild.matrix.model import Target
+from imgbuild.matrix.near import FIRST_PINS
 from imgbuild.render.templates import render_template
 from imgbuild.system.amounts import wrap_paragraph
 
 FILE = "readme.j2"
 WIDTH = 100
-MAIN_PACKAGES = (
-    "torch",
-    "vllm",
-    "sglang",
-    "trl",
-    "verl",
-    "unsloth",
-    "deepspeed",
-    "ray",
-    "transformers",
-)
 MODES = {
     "off": "off",
     "jit": "its kernels are compiled at first use",
@@ -61,7 +51,7 @@ def readme_text(lock: Lock, target: Target, images: Path) -> str:
         python=lock.base.python,
         cuda=lock.cuda,
         versions=versions,
-        main=tuple(name for name in MAIN_PACKAGES if name in versions),
+        main=tuple(name for name in (*FIRST_PINS, "transformers") if name in versions),
         prefix=lock.settings.prefix,
         workdir=lock.settings.workdir,
         cache=lock.settings.cache,

@@ -273,12 +273,13 @@ class _ConflictSearch:
     ) -> tuple[Version, ...] | None:
         """Return None if the versions are unknown."""
         if package == TORCH and self.facts.torches:
-            allowed = tuple(b.version for b in self.facts.torches if self._build_fits(b))
+            allowed = tuple(
+                b.version
+                for b in self.facts.torches
+                if b.cuda is not None and self.cuda in (None, b.cuda)
+            )
             return tuple(v for v in allowed if all(_spec_allows(d.spec, v) for d in demands))
         return self.facts.allowed_versions(package, ",".join(d.spec for d in demands if d.spec))
-
-    def _build_fits(self, build: TorchBuild) -> bool:
-        return build.cuda is not None and self.cuda in (None, build.cuda)
 
     def minimal_conflict(self, package: str) -> RequirementConflict:
         demands = self.demands[package]

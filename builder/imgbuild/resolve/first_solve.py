@@ -209,8 +209,8 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
     clash = conflict.find_conflict(facts, demands, cuda, row=request.row)
     if clash is None:
         return
-    windows = map(conflict.window_words, _violated_windows(query, demands))
-    looked = _suggestion_search(query, facts, demands, clash)
+    windows = _violated_windows(query, demands)
+    looked = _suggestion_search(query, facts, demands, clash, windows)
     near = looked.find_suggestions(cuda)
     suggested = suggest.nearest_targets(
         query.matrix, demands, cuda, query.arch, excluded=request.row
@@ -218,7 +218,7 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
     message = f"no solution on {query.arch}"
     raise NoSolution(
         message,
-        reasons=(*clash.reasons, *windows),
+        reasons=(*clash.reasons, *map(conflict.window_words, windows)),
         nearest=(*near, *suggested),
         cuda=looked.cuda,
         hint=None if request.row else _audit_hint(demands),
@@ -235,10 +235,10 @@ def _suggestion_search(
     facts: PackageFacts,
     demands: Sequence[VersionDemand],
     clash: RequirementConflict,
+    windows: Sequence[Constraint],
 ) -> suggest.SuggestionSearch:
     catalogue, context = facts.catalogue, query.context
     wide = quick_audit.widen_constraints(facts.learned, clash.requests, catalogue, context)
-    outside = _violated_windows(query, demands)
     retained = [requested.package for requested in query.request.requests if requested.have]
 
     def _check_versions(versions: Mapping[str, str]) -> suggest.QuickLook:
@@ -247,7 +247,7 @@ def _suggestion_search(
         return suggest.QuickLook(clashes=seen.clashes, learned=seen.learned, read=seen.read)
 
     return suggest.SuggestionSearch(
-        facts.replace_learned((*wide, *outside)), demands, clash, _check_versions, retained
+        facts.replace_learned((*wide, *windows)), demands, clash, _check_versions, retained
     )
 
 
@@ -257,7 +257,8 @@ def _suggestions_for_ranges(query: ArchQuery, facts: PackageFacts) -> tuple[str,
     clash = conflict.find_conflict(facts, demands, query.cuda)
     if clash is None:
         return ()
-    return _suggestion_search(query, facts, demands, clash).find_suggestions(query.cuda)
+    windows = _violated_windows(query, demands)
+    return _suggestion_search(query, facts, demands, clash, windows).find_suggestions(query.cuda)
 
 
 def _newest_version(facts: PackageFacts, demand: VersionDemand) -> VersionDemand:

@@ -17,6 +17,7 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.system.boundary import open_regular, reads_untrusted
+from imgbuild.system.files import require_readable
 from imgbuild.values import Arch, Bytes
 
 LAUNCH_LINE = b"#!/usr/bin/env run-singularity\n"
@@ -98,15 +99,9 @@ def write_container(path: Path, objects: Sequence[DataObject], arch: Arch, time:
 @reads_untrusted("path")
 def read_arch(path: Path) -> Arch:
     """Return the architecture of the SIF at `path`. Raises InputError if it is not a SIF."""
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            head = file.read(HEADER.size).ljust(HEADER.size, b"\0")
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise InputError(
-            message,
-            hint="pass a SIF file, for example from `imgbuild build TARGET --format sif`",
-        ) from error
+    hint = "pass a SIF file, for example from `imgbuild build TARGET --format sif`"
+    with require_readable(path, hint=hint), open(path, "rb", opener=open_regular) as file:
+        head = file.read(HEADER.size).ljust(HEADER.size, b"\0")
     _, magic, _, number, *_ = HEADER.unpack(head)
     for arch, code in ARCHES.items():
         if (magic.rstrip(b"\0"), number.rstrip(b"\0")) == (MAGIC, code):

@@ -8,10 +8,12 @@ their owners.
 # A separate module: a format.
 from __future__ import annotations
 
+import shlex
+
 from imgbuild.oci.merged import MergedTree
-from imgbuild.oci.tar import LayerMember
+from imgbuild.oci.tar import LayerMember, file_member, folder_member
 from imgbuild.sif.files import sif_labels
-from imgbuild.sif.image import SifSource, file_member, folder_member, quote_command
+from imgbuild.sif.image import SifSource
 from imgbuild.system import quoting
 
 LOCK = "opt/imgbuild/lock.json"
@@ -59,7 +61,7 @@ def start_script(image: SifSource) -> str:
 
     The image's entry point, if any, comes first.
     """
-    place = quote_command([image.settings.working_dir or "/"])
+    place = shlex.join([image.settings.working_dir or "/"])
     entrypoint = image.settings.entrypoint or ()
     lines = [
         f"# {quoting.comment_line(f'{name} {text}')}" for name, text in sif_labels(image).items()
@@ -74,13 +76,13 @@ def start_script(image: SifSource) -> str:
         'if [ "$#" -gt 0 ]; then',
         f"  exec {' '.join([*map(_word, entrypoint), chr(34) + '$@' + chr(34)])}",
         "fi",
-        f"exec {quote_command([*entrypoint, *image.command])}",
+        f"exec {shlex.join([*entrypoint, *image.command])}",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _word(text: str) -> str:
-    return quote_command([text])
+    return shlex.join([text])
 
 
 def _parts(path: str) -> list[str]:

@@ -8,14 +8,15 @@ of the caller with an empty value.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild import codec
 from imgbuild.oci.merged import MergedTree
-from imgbuild.oci.tar import LayerMember, MemberKind
+from imgbuild.oci.tar import LayerMember, MemberKind, file_member, folder_member, link_member
 from imgbuild.sif import container
-from imgbuild.sif.image import SifSource, file_member, folder_member, link_member, quote_command
+from imgbuild.sif.image import SifSource
 from imgbuild.values import Digest, digest_of
 
 HOME = ".singularity.d"
@@ -156,7 +157,7 @@ def environment_script(image: SifSource) -> str:
     for name, value in image.environment.items():
         if name == "HOME" or not _is_settable(name):
             continue
-        lines.append(f"export {name}={quote_command([value])}")
+        lines.append(f"export {name}={shlex.join([value])}")
     return "\n".join(lines) + "\n"
 
 
@@ -183,8 +184,8 @@ def runscript_text(image: SifSource) -> str:
 
     The image's entry point, if any, comes first.
     """
-    default = f'[ "$#" -gt 0 ] || set -- {quote_command(image.command)}\n' if image.command else ""
-    entrypoint = quote_command(image.settings.entrypoint or ())
+    default = f'[ "$#" -gt 0 ] || set -- {shlex.join(image.command)}\n' if image.command else ""
+    entrypoint = shlex.join(image.settings.entrypoint or ())
     return f'#!/bin/sh\n{default}exec {f"{entrypoint} " if entrypoint else ""}"$@"\n'
 
 

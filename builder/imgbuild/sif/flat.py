@@ -28,6 +28,7 @@ from imgbuild.oci.reader import XATTR, LayerFile, TarEntry, TarReader, open_infl
 from imgbuild.oci.tar import END, padding_size
 from imgbuild.sif import skim
 from imgbuild.sif.skim import MembersHash
+from imgbuild.system.files import require_readable
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Bytes, Digest, digest_of_file
 
@@ -153,12 +154,11 @@ def _refuse_changed(layer: LayerSource) -> NoReturn:
 
 
 def _check_layer(layer: LayerSource) -> None:
-    try:
-        with layer.path.open("rb") as file:
-            actual = digest_of_file(file)
-    except OSError as error:
-        message = f"cannot read {layer.path}: {error.strerror}"
-        raise IntegrityError(message, hint=REMEDY) from error
+    with (
+        require_readable(layer.path, IntegrityError, hint=REMEDY),
+        layer.path.open("rb") as file,
+    ):
+        actual = digest_of_file(file)
     if actual != layer.digest:
         message = f"{layer.path} has the digest {actual} (expected {layer.digest})"
         raise IntegrityError(message, hint=REMEDY)

@@ -6,7 +6,6 @@ All files that are added to the image are computed from a `SifSource`.
 from __future__ import annotations
 
 import datetime
-import shlex
 from collections.abc import Sequence
 
 import msgspec
@@ -14,7 +13,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.tar import END, LayerMember, MemberKind, member_header, padding_size, sort_key
+from imgbuild.oci.tar import END, LayerMember, member_header, padding_size, sort_key
 from imgbuild.values import Arch, Digest
 
 
@@ -91,24 +90,3 @@ def layer_archive(members: Sequence[LayerMember]) -> bytes:
         data = member.content if isinstance(member.content, bytes) else b""
         parts += [member_header(member), data, bytes(padding_size(len(data)))]
     return b"".join([*parts, END])
-
-
-def file_member(path: str, text: str | bytes, mode: int = 0o644) -> LayerMember:
-    """Return the layer member for a file with the content `text`."""
-    data = text if isinstance(text, bytes) else text.encode()
-    return LayerMember(path=path, mode=mode, size=len(data), content=data)
-
-
-def folder_member(path: str, mode: int = 0o755) -> LayerMember:
-    """Return the layer member for an empty folder."""
-    return LayerMember(path=path, kind=MemberKind.FOLDER, mode=mode)
-
-
-def link_member(path: str, target: str) -> LayerMember:
-    """Return the layer member for a symbolic link."""
-    return LayerMember(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
-
-
-def quote_command(command: Sequence[str]) -> str:
-    """Return a command quoted for a shell."""
-    return shlex.join(command)

@@ -39,6 +39,7 @@ from imgbuild.system.git_fetch import (
     ObjectReader,
     TreeEntry,
 )
+from imgbuild.system.syntax import parse_version
 from imgbuild.values import CONTROLS, FileSize, Sha256, sha256
 from imgbuild.wheel.sdist import LARGEST, MEMBERS, read_members
 
@@ -395,10 +396,7 @@ def version_after_tag(tag: str, distance: int, commit: str) -> str:
     """
     local = f"g{commit[:9]}"
     number = re.search(r"[0-9].*", tag)
-    try:
-        version = Version(number[0] if number is not None else "0.0")
-    except ValueError:
-        version = Version("0.0")
+    version = parse_version(number[0] if number is not None else None) or Version("0.0")
     if tag and distance == 0:
         return str(version)
     release = list(version.release)

@@ -120,6 +120,18 @@ def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def require_readable(
+    path: Path, kind: type[ImgbuildError] = InputError, *, hint: str | None = None
+) -> Iterator[None]:
+    """Convert OSErrors in the block, which reads `path`, to `kind`."""
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise kind(message, hint=hint) from error
+
+
+@contextlib.contextmanager
 def name_full_disk(place: Path) -> Iterator[None]:
     """Add the path `place` to disk-full errors that have no path, such as those of open files."""
     try:

@@ -15,6 +15,7 @@ import msgspec
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import FileReader
+from imgbuild.system.files import require_readable
 from imgbuild.wheel.zipformat import (
     CENTRAL,
     DEFLATED,
@@ -46,11 +47,8 @@ def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
     Raises IntegrityError, with `label` as the name of the zip, if the zip is invalid or ambiguous.
     """
     with FileReader() as files:
-        try:
+        with require_readable(path, IntegrityError, hint="check that the file exists"):
             total = path.stat().st_size
-        except OSError as error:
-            message = f"cannot read {path}: {error.strerror}"
-            raise IntegrityError(message, hint="check that the file exists") from error
         count, size, start = _read_end(files, path, total, label)
         records = _records(files.read(path, start, size), count, label)
         placed: dict[int, ZipMember] = {}

@@ -111,8 +111,7 @@ def test_base_layers_are_read_only_once(sample: Sample) -> None:
 
 
 def test_image_folders_keep_mode_and_owner_of_base(sample: Sample) -> None:
-    lock = folders.complete_lock(sample.lock(PRIVATE, OWNED), sample.inputs)
-    files_recipe = recipe(lock)
+    files_recipe = recipe(folders.complete_lock(sample.lock(PRIVATE, OWNED), sample.inputs))
     layer = io.BytesIO()
     write_layer(
         skeleton.added_members(files_recipe, dict.fromkeys(files_recipe.files, extended.SCRIPT)),
@@ -134,8 +133,7 @@ def test_image_folders_keep_mode_and_owner_of_base(sample: Sample) -> None:
 
 def test_layer_is_unchanged_if_all_folders_have_the_default_mode_and_owner(sample: Sample) -> None:
     before = sample.lock("/srv/a", "/opt/b/c")
-    after = folders.complete_lock(before, sample.inputs)
-    assert after == before
+    assert folders.complete_lock(before, sample.inputs) == before
     moved = folders.complete_lock(sample.lock(PRIVATE), sample.inputs)
     ids = [create_plan(each, Arch.X86_64).layers[-1].id for each in (sample.lock(PRIVATE), moved)]
     assert ids[0] != ids[1]

@@ -36,8 +36,7 @@ def test_batches_stay_within_the_limit_and_larger_items_have_their_own_batch(
     sizes: list[int], runs: list[list[int]]
 ) -> None:
     assert BATCH_BYTES == 4 * GIGABYTE
-    actual = list(split_into_batches(sizes, lambda size: size * GIGABYTE, bounded=True))
-    assert actual == runs
+    assert list(split_into_batches(sizes, lambda size: size * GIGABYTE, bounded=True)) == runs
     whole = list(split_into_batches(sizes, lambda size: size * GIGABYTE, bounded=False))
     assert whole == ([sizes] if sizes else [])
 
@@ -92,8 +91,7 @@ def test_registry_is_not_queried_in_offline_mode(tmp_path: Path) -> None:
     )
     matrix = extended.read_extended(path)
     lock = extension.make_lock(matrix, extended.OWN_TARGET, extended.resolve_additions(matrix))
-    planned = create_plan(extended.published_lock(), Arch.X86_64)
-    known = extended.invented_records([planned])
+    known = extended.invented_records([create_plan(extended.published_lock(), Arch.X86_64)])
     with pytest.raises(FetchFailed, match=r"layers of registry\.example\.org/small@sha256:"):
         inputs(matrix, tmp_path).link_published_layers(lock, known)
     inputs(matrix, tmp_path).link_published_layers(lock, {})

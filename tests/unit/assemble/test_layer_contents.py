@@ -53,8 +53,7 @@ def make(store, item, **changes):
 
 
 def test_stored_layer_matches_record(store, tmp_path):
-    item = wheels_layer(store, tmp_path, "alpha", "beta")
-    assembled_layer = make(store, item)
+    assembled_layer = make(store, wheels_layer(store, tmp_path, "alpha", "beta"))
     blob = store.blob(assembled_layer.record.digest).read_bytes()
     assert "sha256:" + hashlib.sha256(blob).hexdigest() == assembled_layer.record.digest
     tar = gzip.decompress(blob)

@@ -31,11 +31,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     yield from registry_project.place(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
-
-
 def client() -> RegistryClient:
     return RegistryClient(first_wait=0.001, origin=True)
 
@@ -73,8 +68,7 @@ def test_attachments_are_found_by_the_index_digest_and_by_each_manifest_digest(p
 
 def test_attachments_of_a_single_architecture_image_refer_to_its_manifest(place: Place):
     plan = place.both(Arch.ARM64)
-    attached_artifacts = pushed(place, plan)
-    assert len(attached_artifacts) == 4
+    assert len(pushed(place, plan)) == 4
     assert kinds(place, plan.top.digest) == sorted(SBOM_TYPES | ABOUT)
     (provenance_artifact,) = artifact_store.find_artifacts(
         client(), place.repository, plan.top.digest, in_toto.PAYLOAD_TYPE
@@ -84,7 +78,7 @@ def test_attachments_of_a_single_architecture_image_refer_to_its_manifest(place:
 
 
 def test_attached_sboms_match_the_output_of_the_show_command(
-    place: Place, command: Command, tmp_path: Path
+    place: Place, imgbuild: Command, tmp_path: Path
 ):
     plan = place.both()
     pushed(place, plan)
@@ -92,7 +86,9 @@ def test_attached_sboms_match_the_output_of_the_show_command(
         ("cyclonedx", cyclonedx.MEDIA_TYPE, "sbom.cdx.json"),
         ("spdx", spdx.MEDIA_TYPE, "sbom.spdx.json"),
     ):
-        sbom_files = read_json(command("show", BOTH, "--sbom", form, "--output", "bills", "--json"))
+        sbom_files = read_json(
+            imgbuild("show", BOTH, "--sbom", form, "--output", "bills", "--json")
+        )
         for item, document in zip(sbom_files, plan.manifests, strict=True):
             (artifact,) = artifact_store.find_artifacts(
                 client(), place.repository, document.digest, kind
@@ -172,13 +168,13 @@ def elsewhere(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def test_image_is_rebuilt_from_its_reference(
-    place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Place, imgbuild: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan = place.plan()
     pushed(place, plan)
     here = elsewhere(place, monkeypatch, tmp_path)
     reference = f"{place.registry.host}/{NAME}:{TARGET}"
-    (built_image,) = read_json(command("build", "--from", reference, "--json"))
+    (built_image,) = read_json(imgbuild("build", "--from", reference, "--json"))
     assert built_image["digest"] == plan.top.digest == place.sample.target_digests.digest
     assert built_image["output"] == str(here / "build" / TARGET)
     assert layout.read_layout(here / "build" / TARGET).digest == plan.top.digest
@@ -186,28 +182,27 @@ def test_image_is_rebuilt_from_its_reference(
 
 
 def test_two_architecture_image_is_rebuilt_from_either_digest(
-    place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Place, imgbuild: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan = place.both()
     pushed(place, plan)
     where = f"{place.registry.host}/{NAME}"
     elsewhere(place, monkeypatch, tmp_path)
     (built_image,) = read_json(
-        command("build", "--from", f"{where}@{plan.top.digest}", "--arch", "all", "--json")
+        imgbuild("build", "--from", f"{where}@{plan.top.digest}", "--arch", "all", "--json")
     )
     assert built_image["digest"] == plan.top.digest
     arm, _ = plan.manifests
     (arm_image,) = read_json(
-        command("build", "--from", f"{where}@{arm.digest}", "-o", "arm", "--json")
+        imgbuild("build", "--from", f"{where}@{arm.digest}", "-o", "arm", "--json")
     )
     assert (arm_image["digest"], list(arm_image["arch"])) == (arm.digest, ["arm64"])
-    result = command("build", "--from", f"{where}@{arm.digest}", "--arch", "x86_64")
-    assert result.status == 3
+    result = imgbuild("build", "--from", f"{where}@{arm.digest}", "--arch", "x86_64", status=3)
     assert "is not available for x86_64, only for arm64" in result.stderr
 
 
 def test_image_is_rebuilt_from_folder(
-    place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Place, imgbuild: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan = place.plan()
     pushed(place, plan)
@@ -217,12 +212,12 @@ def test_image_is_rebuilt_from_folder(
     here = elsewhere(place, monkeypatch, tmp_path)
     for name, part in artifact.files.items():
         (here / name).write_bytes(part.data)
-    (built_image,) = read_json(command("build", "--from", ".", "--offline", "--json"))
+    (built_image,) = read_json(imgbuild("build", "--from", ".", "--offline", "--json"))
     assert built_image["digest"] == plan.top.digest
 
 
 def test_lock_of_another_image_is_refused(
-    place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Place, imgbuild: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan, other = place.plan(), place.both()
     push.push_target(place.work(), plan)
@@ -236,8 +231,7 @@ def test_lock_of_another_image_is_refused(
     )
     reference = f"{place.registry.host}/{NAME}:{TARGET}"
     elsewhere(place, monkeypatch, tmp_path)
-    result = command("build", "--from", reference)
-    assert result.status == 9
+    result = imgbuild("build", "--from", reference, status=9)
     assert f"attached to {plan.top.digest}" in result.stderr
     assert not (tmp_path / "empty/build").exists()
 
@@ -254,10 +248,10 @@ def test_lock_of_another_image_is_refused(
     ],
 )
 def test_invalid_attachments_are_refused(
-    place: Place, command: Command, words: list[str], status: int, message: str
+    place: Place, imgbuild: Command, words: list[str], status: int, message: str
 ):
     push.push_target(place.work(), place.plan())
-    result = command("build", *(word.replace("HOST", place.registry.host) for word in words))
+    result = imgbuild("build", *(word.replace("HOST", place.registry.host) for word in words))
     assert (result.status, result.stdout) == (status, "")
     assert message in result.stderr
     assert "hint" in result.stderr

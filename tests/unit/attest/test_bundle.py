@@ -112,8 +112,7 @@ def test_target_name_with_path_traversal_is_refused(sample: SampleProject, name:
 
 
 def test_matrix_in_a_bundle_resolves_to_the_same_index_urls(sample: SampleProject, tmp_path: Path):
-    lock_bundle = of(sample)
-    bundle_matrix = bundle.single_target_matrix(lock_bundle, tmp_path)
+    bundle_matrix = bundle.single_target_matrix(of(sample), tmp_path)
     real = published.load_matrix(sample.matrix)
     addresses = index_addresses(
         bundle_matrix, bundle_matrix.targets[TARGET], lambda: "the machine's own"

@@ -73,8 +73,7 @@ def test_provenance_statement_is_valid():
 
 
 def test_subjects_of_the_provenance_are_the_index_and_each_manifest():
-    lock = sbom_sample.lock()
-    target_digests = sbom_sample.invented_digests(lock)
+    target_digests = sbom_sample.invented_digests(sbom_sample.lock())
     digests = {
         subject["name"]: subject["digest"]["sha256"]
         for subject in json.loads(sample_statement())["subject"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -125,14 +125,8 @@ def test_damaged_cache_file_is_detected_by_other_processes(store, warnings):
 def test_damage_that_several_threads_detect_is_reported_once(store, warnings):
     path = added(store, "blob")
     flipped(path)
-    answers: list[Path | None] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(store.blob(DIGEST))) for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(store.blob, [DIGEST] * 8))
     assert answers == [None] * 8
     assert not path.exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,6 @@ def _direct(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def site() -> Iterator[FileSite]:
     with serve_site(FileSite(files={"x.whl": DATA})) as site:
         yield site
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "cache")
 
 
 @pytest.fixture
@@ -119,8 +115,7 @@ def test_interrupted_download_resumes(
 ) -> None:
     site.ranges = ranges
     begin(store, DATA[:1000])
-    paths = fetch(store, http, want(site.url("x.whl")))
-    assert paths[sha256(DATA)].read_bytes() == DATA
+    assert fetch(store, http, want(site.url("x.whl")))[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["bytes=1000-"]
 
 
@@ -150,8 +145,7 @@ def test_partial_file_with_different_content_is_discarded(
     store: Store, http: HttpClient, site: FileSite
 ) -> None:
     begin(store, b"z" * 1000)
-    paths = fetch(store, http, want(site.url("x.whl")))
-    assert paths[sha256(DATA)].read_bytes() == DATA
+    assert fetch(store, http, want(site.url("x.whl")))[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["bytes=1000-", "all"]
 
 
@@ -176,8 +170,7 @@ def test_download_without_content_length_is_retried_after_a_dropped_connection(
 ) -> None:
     site.announce = False
     site.cuts = [100_000]
-    paths = fetch(store, http, want(site.url("x.whl")))
-    assert paths[sha256(DATA)].read_bytes() == DATA
+    assert fetch(store, http, want(site.url("x.whl")))[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["all", "bytes=100000-"]
 
 
@@ -241,8 +234,7 @@ def test_next_url_is_tried_after_a_failed_download(
 ) -> None:
     site.files["bad/x.whl"] = DATA[::-1]
     urls = [site.url("none/x.whl"), site.url("bad/x.whl"), site.url("x.whl")]
-    paths = fetch(store, http, want(*urls))
-    assert paths[sha256(DATA)].read_bytes() == DATA
+    assert fetch(store, http, want(*urls))[sha256(DATA)].read_bytes() == DATA
     assert [path for _, path, _ in site.requests] == ["/none/x.whl", "/bad/x.whl", "/x.whl"]
 
 
@@ -379,11 +371,8 @@ def test_concurrent_threads_with_one_cache_folder_download_a_file_once(
     def work() -> None:
         downloads.append(fetch(Store.open(store.root), HttpClient(), want(site.url("x.whl"))))
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: work(), range(3)))
     assert len(downloads) == 3
     assert all(paths[sha256(DATA)].read_bytes() == DATA for paths in downloads)
     assert starts(site) == ["all"]

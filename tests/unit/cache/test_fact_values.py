@@ -1,7 +1,5 @@
 """Tests values of facts in the store."""
 
-from __future__ import annotations
-
 from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
 

@@ -271,8 +271,7 @@ def test_cache_format_file_that_is_not_regular_is_refused(store, kind):
 
 def test_cache_root_can_be_a_link(store, tmp_path):
     (tmp_path / "link").symlink_to(store.root)
-    other = Store.open(tmp_path / "link")
-    added(other, "blob")
+    added(Store.open(tmp_path / "link"), "blob")
     assert store.blob(DIGEST) is not None
 
 

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,6 @@ from imgbuild.system import files
 from imgbuild.values import sha256
 from tests.support import memory_folders
 from tests.support.rows import each_row
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "cache")
 
 
 def keep_file(store: Store, data: bytes) -> str:
@@ -51,8 +47,7 @@ def age(store: Store, path: Path | None, seconds: float) -> None:
 
 
 def test_cached_file_is_found_by_its_hash(store: Store) -> None:
-    name = keep_file(store, b"wheel")
-    path = store.file(name)
+    path = store.file(keep_file(store, b"wheel"))
     assert path is not None
     assert path.read_bytes() == b"wheel"
     assert path.stat().st_mode & 0o777 == 0o444
@@ -60,8 +55,7 @@ def test_cached_file_is_found_by_its_hash(store: Store) -> None:
 
 
 def test_cached_blob_is_found_by_its_digest(store: Store) -> None:
-    digest = keep_blob(store, b"layer")
-    path = store.blob(digest)
+    path = store.blob(keep_blob(store, b"layer"))
     assert path is not None
     assert path.read_bytes() == b"layer"
     assert store.blob(f"sha256:{sha256(b'other')}") is None
@@ -79,8 +73,7 @@ def test_file_from_another_disk_is_copied(store: Store) -> None:
     with memory_folders.other_file_system(store.root) as folder:
         temporary = folder / "file"
         temporary.write_bytes(b"far")
-        path = store.add_file(temporary, sha256(b"far"))
-        assert path.read_bytes() == b"far"
+        assert store.add_file(temporary, sha256(b"far")).read_bytes() == b"far"
         assert not temporary.exists()
 
 
@@ -146,11 +139,8 @@ def test_exclusive_lock_admits_one_thread_at_a_time(store: Store) -> None:
                 with counter:
                     inside -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda _: work(), range(6)))
     assert most == 1
 
 

@@ -49,8 +49,7 @@ def test_each_download_step_continues_the_shared_progress_bar():
 
 def test_partial_downloads_are_not_announced_again():
     seen = Recorder()
-    total = Transfer({"a": 3_000_000_000}, 212, seen, here=900_000_000)
-    total.announce_total()
+    Transfer({"a": 3_000_000_000}, 212, seen, here=900_000_000).announce_total()
     assert seen.messages == ["1 of 212 files to download, 2.1 GB (900.0 MB already downloaded)"]
 
 

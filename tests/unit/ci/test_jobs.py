@@ -77,8 +77,7 @@ def test_ci_jobs_are_in_dependency_order(sample):
 
 
 def test_every_architecture_is_tested_and_one_job_pushes(sample):
-    ci_settings = read_settings(sample, RUNNERS)
-    target_jobs = jobs.create_jobs(UNLOCKED, BOTH, None, ci_settings)
+    target_jobs = jobs.create_jobs(UNLOCKED, BOTH, None, read_settings(sample, RUNNERS))
     assert [("push" in job.steps) for job in target_jobs.image] == [True, False]
     assert [job.arch for job in target_jobs.gpu] == [Arch.X86_64]  # if a machine has one
     assert target_jobs.digest == ""
@@ -115,8 +114,7 @@ def test_gpu_tier_requires_machine_with_gpu(sample):
 def chosen(
     sample: SampleProject, query: JobQuery, published: dict[str, TaggedImage], more: str = ""
 ) -> JobPlan:
-    matrix = load_matrix(sample.matrix)
-    selected = select_targets(matrix, [], everything=True, arches=[])
+    selected = select_targets(load_matrix(sample.matrix), [], everything=True, arches=[])
     ci_settings = read_settings(sample, RUNNERS + more)
     return choosing.choose_jobs(
         Project(matrix=sample.matrix), selected, ci_settings, query, published
@@ -175,8 +173,7 @@ def test_later_run_creates_the_missing_sif_of_a_published_target(sample):
 
 def test_target_without_a_gpu_machine_has_jobs_for_pull_requests():
     """All targets of this repository have such jobs, so `ci report --strict` passes."""
-    root = Path(__file__).parents[3]
-    project = Project(matrix=root / "matrix.yaml")
+    project = Project(matrix=Path(__file__).parents[3] / "matrix.yaml")
     selected = select_targets(load_matrix(project.matrix), [], everything=True, arches=[])
     ci_settings = settings.read_ci_settings(project)
     whole, reviewed = (

@@ -161,8 +161,7 @@ def test_report_lists_only_targets_with_results(sample, command):
     read_settings(sample, RUNNERS + "gate: [static]\n")
     [image] = make_jobs(sample, RUNNERS + "gate: [static]\n").image
     write_passed_job(sample.folder / "build/ci", image)
-    done = command("ci", "report", "--json")
-    assert done.status == 0
+    done = command("ci", "report", "--json", status=0)
     assert [
         (target["target"], target["outcome"]) for target in json.loads(done.stdout)["targets"]
     ] == [(TARGET, "tested")]
@@ -173,8 +172,7 @@ def test_strict_report_fails_for_target_without_machine(sample, command):
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
     codec.write_document(sample.folder / "jobs.json", JobPlan(targets=(), passed=(gone,)))
     words = ("ci", "report", "--jobs-file", "jobs.json", "--issues", "issues")
-    done = command(*words, "--summary", "page")
-    assert done.status == 0
+    command(*words, "--summary", "page", status=0)
     assert "| third | ⚠️ impossible |  | no machine |" in (sample.folder / "page").read_text()
     assert command(*words, "--strict").status == 1
     assert (sample.folder / "issues/third.md").exists()

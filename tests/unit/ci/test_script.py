@@ -32,8 +32,7 @@ def command(text: str, step: str) -> list[str]:
 
 
 def test_ci_script_pushes_the_image_before_gpu_tests_and_tags_it_last(sample):
-    target_jobs = make_jobs(sample, RUNNERS + "sif: true\n")
-    text = job_script(sample, target_jobs, key=Path("/a/key"))
+    text = job_script(sample, make_jobs(sample, RUNNERS + "sif: true\n"), key=Path("/a/key"))
     steps = [words[1] for words in calls(text) if words[0] in ("begin", "step")]
     assert steps == [
         f"{TARGET}@x86_64", "check", "audit", "build", "smoke", "push",

@@ -27,15 +27,13 @@ def imgbuild(
         " upload_times: none}\ntargets:\n",
         1,
     )
-    matrix = extended.create_repository(tmp_path / "ours", text)
-    monkeypatch.chdir(matrix.parent)
+    monkeypatch.chdir(extended.create_repository(tmp_path / "ours", text).parent)
     return Command(monkeypatch, capsys)
 
 
 def test_add_command_writes_and_removes_additions(imgbuild: Command) -> None:
     before = Path("matrix.yaml").read_text()
-    done = imgbuild("add", "peft>=0.15", "ray[default]")
-    assert done.status == 0, done.stderr
+    done = imgbuild("add", "peft>=0.15", "ray[default]", status=0)
     assert done.stdout.splitlines() == ["peft>=0.15 added to ours", "ray[default] added to ours"]
     assert "next: imgbuild lock ours" in done.stderr
     (row,) = session.open_session(None).matrix.targets
@@ -62,9 +60,7 @@ def test_impossible_additions_do_not_change_the_matrix(
     imgbuild: Command, arguments: list[str], status: int, message: str
 ) -> None:
     before = Path("matrix.yaml").read_bytes()
-    done = imgbuild(*arguments)
-    assert done.status == status
-    assert message in " ".join(done.stderr.split())
+    assert message in " ".join(imgbuild(*arguments, status=status).stderr.split())
     assert Path("matrix.yaml").read_bytes() == before
 
 
@@ -72,6 +68,4 @@ def test_add_command_does_not_change_the_catalogue(
     imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = imgbuild("add", "peft")
-    assert done.status == 2
-    assert "read-only" in done.stderr
+    assert "read-only" in imgbuild("add", "peft", status=2).stderr

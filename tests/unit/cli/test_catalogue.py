@@ -44,15 +44,13 @@ def test_requirements_of_a_catalogue_target_are_read_without_network_and_cache(
 
 
 def test_list_refuses_a_matrix_file_that_does_not_exist(imgbuild: Command) -> None:
-    done = imgbuild("list", "--matrix", "absent.yaml")
-    assert done.status == 2
+    done = imgbuild("list", "--matrix", "absent.yaml", status=2)
     assert "absent.yaml: no such file" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["build", "run"])
 def test_target_without_lock_suggests_a_locked_one(imgbuild: Command, verb: str) -> None:
-    done = imgbuild(verb, "cu124-flashinfer", "--json")
-    assert done.status == 5
+    done = imgbuild(verb, "cu124-flashinfer", "--json", status=5)
     hint = json.loads(done.stdout)["hint"]
     assert "use the locked target with the most similar name, cu1" in hint
     assert "imgbuild lock" not in hint
@@ -74,8 +72,7 @@ def test_target_without_lock_suggests_a_locked_one(imgbuild: Command, verb: str)
 def test_verb_that_would_modify_catalogue_is_refused(
     imgbuild: Command, tmp_path: Path, arguments: list[str], remedy: str
 ) -> None:
-    done = imgbuild(*arguments, "--json")
-    assert done.status == 2
+    done = imgbuild(*arguments, "--json", status=2)
     error = json.loads(done.stdout)
     assert f"no matrix.yaml in {tmp_path}" in error["message"]
     assert remedy in error["hint"]
@@ -83,8 +80,7 @@ def test_verb_that_would_modify_catalogue_is_refused(
 
 
 def test_project_is_initialized_without_arguments(imgbuild: Command, tmp_path: Path) -> None:
-    done = imgbuild("init", "--extends", "cu124-vlm")
-    assert done.status == 3
+    done = imgbuild("init", "--extends", "cu124-vlm", status=3)
     assert f"did you mean {TARGET}?" in " ".join(done.stderr.split())
     assert imgbuild("init").status == 0
     assert {path.name for path in tmp_path.iterdir()} == {"matrix.yaml", ".imgbuild"}
@@ -102,8 +98,7 @@ def test_project_is_initialized_without_arguments(imgbuild: Command, tmp_path: P
     changed = imgbuild("init", "--refresh")
     assert f"sha256:{'0' * 64} -> {current['digest']}" in " ".join(changed.stdout.split())
     assert "next: imgbuild lock --all" in changed.stderr
-    again = imgbuild("init")
-    assert again.status == 2
+    again = imgbuild("init", status=2)
     assert "imgbuild add PACKAGE" in again.stderr
 
 
@@ -137,16 +132,14 @@ def test_init_with_extends_writes_the_architecture_that_is_given(
 
 def test_catalogue_targets_can_be_compared_in_a_project(imgbuild: Command) -> None:
     assert imgbuild("init").status == 0
-    done = imgbuild("diff", TARGET, "cu126-vllm")
-    assert done.status == 0
+    done = imgbuild("diff", TARGET, "cu126-vllm", status=0)
     assert done.stdout.startswith(f"{TARGET} → cu126-vllm")
 
 
 def test_catalogue_target_cannot_be_locked_in_a_project(imgbuild: Command, tmp_path: Path) -> None:
     assert imgbuild("init").status == 0
     matrix_path = tmp_path / "matrix.yaml"
-    done = imgbuild("lock", TARGET)
-    assert done.status == 3
+    done = imgbuild("lock", TARGET, status=3)
     assert f"no target matches {TARGET} in {matrix_path}\n" in done.stderr
     assert f"imgbuild init --extends {TARGET}" in done.stderr
     done = imgbuild("show", "my-imag")
@@ -167,8 +160,7 @@ def test_unknown_packages_get_no_unrelated_suggestion(imgbuild: Command) -> None
 def test_invalid_image_name_is_refused_with_a_valid_suggestion(
     imgbuild: Command, tmp_path: Path, name: str, near: str
 ) -> None:
-    done = imgbuild("init", name, "--extends", TARGET)
-    assert done.status == 2
+    done = imgbuild("init", name, "--extends", TARGET, status=2)
     assert f"invalid name for an image: {name}" in done.stderr
     assert done.stderr.endswith(f"hint: imgbuild init {near}\n")
     assert list(tmp_path.iterdir()) == []

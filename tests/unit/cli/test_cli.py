@@ -33,11 +33,9 @@ def error(imgbuild: Command, arguments: Sequence[str], status: int, *result: str
     for text in ("error: ", "hint: ", *result):
         assert text in plain.stderr, plain.stderr
     assert "\x1b" not in plain.stderr
-    quiet = imgbuild(*arguments, "-q")
-    assert quiet.status == status
+    quiet = imgbuild(*arguments, "-q", status=status)
     assert all(text in quiet.stderr for text in result)
-    as_data = imgbuild(*arguments, "--json")
-    assert as_data.status == status
+    as_data = imgbuild(*arguments, "--json", status=status)
     document: dict[str, Any] = json.loads(as_data.stdout)
     assert document["exit_code"] == status
     assert document["hint"]
@@ -66,8 +64,7 @@ def test_digest_prints_only_the_locked_digest(imgbuild: Command, sample: SampleP
 
 
 def test_show_prints_layers_as_a_table_on_stdout(imgbuild: Command, sample: SampleProject) -> None:
-    done = imgbuild("show", "--layers", TARGET)
-    assert done.status == 0
+    done = imgbuild("show", "--layers", TARGET, status=0)
     head, *rows = (line.split() for line in done.stdout.splitlines())
     assert head == ["#", "layer", "MB", "unpacked", "contents", "digest"]
     target_digests = sample.target_digests.arch[Arch.X86_64].layers
@@ -88,8 +85,7 @@ def test_lock_check_accepts_a_current_lock(imgbuild: Command, sample: SampleProj
 
 
 def test_build_writes_the_locked_image(imgbuild: Command, sample: SampleProject) -> None:
-    done = imgbuild(*BUILD, TARGET)
-    assert done.status == 0, done.stderr
+    done = imgbuild(*BUILD, TARGET, status=0)
     out = sample.folder / "build" / TARGET
     assert done.stdout == f"{TARGET} {sample.target_digests.digest} {out}\n"
     assert " kB in " in done.stderr
@@ -123,8 +119,7 @@ def test_invalid_matrix_is_reported_with_all_locations(
     ]
     assert len(places) == 2
     for verb in (["list"], ["lock", "--check", TARGET], [*BUILD, TARGET]):
-        result = imgbuild(*verb)
-        assert result.status == 2
+        result = imgbuild(*verb, status=2)
         assert all(place in result.stderr for place in places), result.stderr
     answer = json.loads(imgbuild("list", "--json").stdout)
     assert {problem["path"] for problem in answer["problems"]} == {
@@ -232,8 +227,7 @@ def test_interrupt_of_a_command_is_reported(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(targets, "check_all", interrupted)
-    done = imgbuild("lock", "--check", TARGET, "--json")
-    assert done.status == 130
+    done = imgbuild("lock", "--check", TARGET, "--json", status=130)
     assert "interrupted" in done.stderr
     assert json.loads(done.stdout)["error"] == "Interrupted"
     assert sample.target_digests.digest not in done.stdout
@@ -306,8 +300,7 @@ def test_error_for_a_full_disk_names_the_path(
 def test_invalid_command_line_is_refused(
     imgbuild: Command, arguments: list[str], result: str
 ) -> None:
-    document = error(imgbuild, arguments, 2, result)
-    assert document["error"] == "InputError"
+    assert error(imgbuild, arguments, 2, result)["error"] == "InputError"
 
 
 @pytest.mark.usefixtures("sample")

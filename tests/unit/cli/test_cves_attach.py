@@ -23,7 +23,7 @@ from imgbuild.plan import image_digests
 from imgbuild.registry import artifact_store
 from imgbuild.registry.client import RegistryClient
 from imgbuild.values import Arch
-from tests.support import advisories, memory_registry
+from tests.support import advisories, inprocess_project, memory_registry
 from tests.support.advisories import TARGET
 from tests.support.inprocess_project import Command
 from tests.support.memory_registry import Registry
@@ -35,10 +35,7 @@ NAME = "me/rl"
 def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """A registry with the image of `advisories.write_project`, which is the current folder."""
     memory_registry.isolate_logins(monkeypatch, tmp_path)
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    folder = inprocess_project.enter_folder(tmp_path, monkeypatch)
     advisories.write_project(folder)
     advisories.write_digests(folder)
     lock = lock_file.read_lock(folder / "images", TARGET)
@@ -109,7 +106,7 @@ def test_openvex_document_is_attached_again_only_if_it_changed(registry, cves):
 
 
 def test_signed_openvex_documents_are_verified_and_unsigned_ones_are_ignored(
-    registry, cves, key, monkeypatch, capsys
+    imgbuild, registry, cves, key
 ):
     assert cves("--sign-key", str(key), "--author", "team").status == AuditFailed.exit_code
     digest = registry.tags[NAME, TARGET]
@@ -134,14 +131,13 @@ def test_signed_openvex_documents_are_verified_and_unsigned_ones_are_ignored(
     # A newer one that anyone may attach is neither counted nor signed.
     other = statement["predicate"] | {"timestamp": "3000-01-01T00:00:00Z", "author": "x"}
     attach.attach_document(RegistryClient(), repository, image, json.dumps(other).encode(), TARGET)
-    run = Command(monkeypatch, capsys)
     words = ("verify", f"{registry.host}/{NAME}:{TARGET}", "--target", TARGET)
-    text = run(*words, "--key", str(key.with_suffix(".pub"))).stdout
+    text = imgbuild(*words, "--key", str(key.with_suffix(".pub"))).stdout
     (line,) = [line for line in text.splitlines() if "VEX" in line]
     assert "passed" in line
     assert "by team" in line
     assert "4 affected; signed by the key" in line
-    text = run(*words).stdout
+    text = imgbuild(*words).stdout
     assert "by x, 3000-01-01: 4 affected; signature not checked" in text
 
 
@@ -156,9 +152,7 @@ def test_signed_openvex_documents_are_verified_and_unsigned_ones_are_ignored(
          "", "Invalid enum value 'safe'"),
     ],
 )  # fmt: skip
-def test_incorrect_signed_statement_is_an_error(
-    registry, key, predicate, about, message, monkeypatch, capsys
-):
+def test_incorrect_signed_statement_is_an_error(imgbuild, registry, key, predicate, about, message):
     private = keys.load_private(key)
     digest = registry.tags[NAME, TARGET]
     size = len(registry.manifests[NAME, digest][0])
@@ -169,19 +163,16 @@ def test_incorrect_signed_statement_is_an_error(
     bundle = forms.create_bundle(statements.sign_statement(data, private), private.public.hint)
     repository = registry.repository(NAME)
     stored.put_bundle(RegistryClient(), repository, subject, bundle, in_toto.OPENVEX)
-    run = Command(monkeypatch, capsys)
-    done = run("verify", f"{registry.host}/{NAME}:{TARGET}", "--target", TARGET,
+    done = imgbuild("verify", f"{registry.host}/{NAME}:{TARGET}", "--target", TARGET,
                "--key", str(key.with_suffix(".pub")))  # fmt: skip
     assert done.status == IntegrityError.exit_code
     (line,) = [line for line in done.stdout.splitlines() if line.strip().startswith("VEX")]
     assert message in line
 
 
-def test_invalid_repository_is_refused_before_vulnerabilities_are_queried(
-    registry, monkeypatch, capsys
-):
+def test_invalid_repository_is_refused_before_vulnerabilities_are_queried(imgbuild, registry):
     words = ("--attach-to", f"{registry.host}/{NAME}:tag", "--osv", "http://127.0.0.1:9")
-    done = Command(monkeypatch, capsys)("cves", TARGET, *words)
+    done = imgbuild("cves", TARGET, *words)
     assert (done.status, "a repository is expected" in done.stderr) == (InputError.exit_code, True)
 
 
@@ -193,8 +184,8 @@ def test_cves_attach_refuses_an_image_that_is_not_pushed(registry, cves):
     assert f"imgbuild push {TARGET}" in done.stderr
 
 
-def test_key_option_requires_a_repository(registry, key, monkeypatch, capsys):
-    done = Command(monkeypatch, capsys)("cves", TARGET, "--sign-key", str(key))
+def test_key_option_requires_a_repository(imgbuild, registry, key):
+    done = imgbuild("cves", TARGET, "--sign-key", str(key))
     assert (done.status, "--sign-key requires --attach-to" in done.stderr) == (
         InputError.exit_code,
         True,

@@ -20,10 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    folder = inprocess_project.enter_folder(tmp_path, monkeypatch)
     dependent_project.write_project(folder)
     return folder
 
@@ -37,8 +34,7 @@ def test_why_command_with_target_before_package_is_refused_with_a_hint(imgbuild:
 
 @pytest.mark.usefixtures("project")
 def test_why_command_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
-    done = imgbuild("why", "torch", TARGET, "--offline")
-    assert done.status == 0, done.stderr
+    done = imgbuild("why", "torch", TARGET, "--offline", status=0)
     *lines, layer, _ = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert lines == [
         f"torch 2.6.0 in {TARGET} (x86_64)",
@@ -63,8 +59,7 @@ def test_why_command_lists_the_dependents_of_a_package(imgbuild: Command) -> Non
 
 @pytest.mark.usefixtures("project")
 def test_why_command_explains_an_extra_required_by_another_package(imgbuild: Command) -> None:
-    done = imgbuild("why", "tqdm", TARGET)
-    assert "trl[bar] 0.18.2" in done.stdout
+    assert "trl[bar] 0.18.2" in imgbuild("why", "tqdm", TARGET).stdout
 
 
 def test_why_command_shows_a_pin_with_its_bounds_and_requirements(
@@ -111,10 +106,8 @@ def test_tree_command_prints_dependency_tree_and_inverted_tree(imgbuild: Command
         "    └── tqdm 4.67",
     ]
     done = imgbuild("tree", TARGET, "torch", "--invert", "--depth", "1", "--json")
-    tree = json.loads(done.stdout)
-    assert set(tree["packages"]) == {"torch", "trl", "vllm"}
-    whole = imgbuild("tree", TARGET).stdout.splitlines()
-    assert {"pip 25.0", "torch 2.6.0"} <= set(whole)
+    assert set(json.loads(done.stdout)["packages"]) == {"torch", "trl", "vllm"}
+    assert {"pip 25.0", "torch 2.6.0"} <= set(imgbuild("tree", TARGET).stdout.splitlines())
 
 
 @pytest.mark.usefixtures("project")
@@ -151,8 +144,7 @@ def test_dependency_summary_of_all_targets_fits_80_columns(
     ]  # fmt: skip
     assert all(len(line) <= 80 for line in lines)
     assert "==2.6.0 (target, vllm)" in lines[1]
-    done = imgbuild("why", "absent")
-    assert done.status == NothingSelected.exit_code
+    assert imgbuild("why", "absent").status == NothingSelected.exit_code
 
 
 def test_why_command_shows_requirements_that_exclude_a_missing_package(imgbuild: Command) -> None:

@@ -47,8 +47,7 @@ def test_checkout_with_unchanged_templates_is_not_reported(
     from imgbuild.render import templates
 
     local_template("slurm/single.j2", (templates.DATA / "slurm/single.j2").read_text("utf-8"))
-    done = imgbuild("slurm", TARGET, "--", "true")
-    assert "the project's templates" not in done.stderr
+    assert "the project's templates" not in imgbuild("slurm", TARGET, "--", "true").stderr
 
 
 @pytest.mark.parametrize("words", [("show", TARGET), ("list",), ("list", "--format", "markdown")])
@@ -59,8 +58,7 @@ def test_matrix_with_control_characters_is_refused(
     old = next(line for line in text.splitlines() if "summary:" in line)
     new = old.partition("summary:")[0] + r'summary: "\e]0;title\a\e[2J\u202eevil\x9b2J"'
     sample.matrix.write_text(text.replace(old, new, 1), encoding="utf-8")
-    done = imgbuild(*words)
-    assert done.status == 2
+    done = imgbuild(*words, status=2)
     assert "the text has control characters" in done.stderr
     for sign in ("\x1b", "\x07", "\u202e", "\x9b"):
         assert sign not in done.stderr + done.stdout
@@ -74,8 +72,7 @@ def test_error_about_a_lock_escapes_control_characters(
     document = json.loads(path.read_text("utf-8"))
     document["settings"]["cache"] = "/c\x1b[2J\x9b\u202e"
     path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
-    done = imgbuild("show", TARGET, "--layers", *words)
-    assert done.status == 2
+    done = imgbuild("show", TARGET, "--layers", *words, status=2)
     assert "lock.json: settings.cache: the text does not" in done.stderr
     assert r"/c\x1b[2J\x9b\u202e" in done.stderr
     for sign in ("\x1b", "\u202e", "\x9b"):

@@ -36,8 +36,7 @@ def test_requirements_file_extended_by_a_dockerfile_is_reported(imgbuild: Comman
         "RUN pip install -r requirements.txt && pip install numpy==1.26.4\n",
         "Dockerfile",
     )
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
+    done = imgbuild("init", status=0)
     assert row()["extends"] == TARGET
     assert row()["requirements"] == ["requirements.txt", "Dockerfile"]
     (left_out,) = (line for line in done.stderr.splitlines() if "omitted Dockerfile:1" in line)
@@ -58,8 +57,7 @@ def test_init_refuses_a_project_with_alternative_files(
     for file in files:
         Path(file).parent.mkdir(exist_ok=True)
         require("pip install wandb\n" if file.endswith(".sh") else MET, file)
-    refused = imgbuild("init")
-    assert refused.status == 2
+    refused = imgbuild("init", status=2)
     for file in files:
         assert f"{file}: {reason}" in unwrap_text(refused.stderr)
     assert not Path("matrix.yaml").exists()
@@ -77,8 +75,7 @@ def test_init_refuses_a_project_with_alternative_files(
 def test_usual_install_file_in_a_subfolder_is_read(imgbuild: Command, file: str, text: str) -> None:
     Path(file).parent.mkdir(exist_ok=True)
     require(text, file)
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
+    imgbuild("init", status=0)
     assert row()["requirements"] == [file]
 
 
@@ -87,8 +84,7 @@ def test_conda_package_missing_from_index_is_excluded(imgbuild: Command) -> None
         "dependencies:\n  - pytorch=2.6.0\n  - some-tool=1.2\n  - pip:\n    - trl\n",
         "environment.yml",
     )
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
+    imgbuild("init", status=0)
     assert row()["exclude"] == {"some-tool": "a Conda package that is missing from the index"}
     require("dependencies:\n  - pytorch=2.6.0\n  - pip:\n    - some-tool\n", "environment.yml")
     Path("matrix.yaml").unlink()
@@ -97,6 +93,5 @@ def test_conda_package_missing_from_index_is_excluded(imgbuild: Command) -> None
 
 def test_pipenv_files_are_reported_and_nothing_is_written(imgbuild: Command) -> None:
     require('[packages]\ntorch = "~=2.6.0"\n', "Pipfile")
-    refused = imgbuild("init")
-    assert refused.status == 2
+    refused = imgbuild("init", status=2)
     assert "Pipfile: pipenv files are not supported" in unwrap_text(refused.stderr)

@@ -56,8 +56,7 @@ def row() -> dict[str, object]:
 
 def test_target_that_meets_all_requirements_is_extended(imgbuild: Command) -> None:
     require(MET)
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
+    done = imgbuild("init", status=0)
     assert row() == {
         "extends": TARGET,
         "summary": "the image of project",
@@ -97,8 +96,7 @@ def checkout(folder: Path) -> Path:
 def test_init_can_use_a_target_of_a_checkout(imgbuild: Command, tmp_path: Path) -> None:
     require(MET)
     clone = checkout(tmp_path / "clone")
-    done = imgbuild("init", "--lock", str(clone))
-    assert done.status == 0, done.stderr
+    done = imgbuild("init", "--lock", str(clone), status=0)
     assert row()["requirements"] == ["requirements.txt"]
     assert yaml.safe_load(Path("matrix.yaml").read_text())["published"] == {
         TARGET: {"lock": f".imgbuild/published/{TARGET}", "from": str(clone)}
@@ -113,8 +111,7 @@ def test_init_refuses_a_target_without_a_lock(
     clone = str(checkout(tmp_path / "clone"))
     if select == "--target":
         require(MET)
-    refused = imgbuild("init", "ours", "--lock", clone, select, "cu124-vllm")
-    assert refused.status == 3
+    refused = imgbuild("init", "ours", "--lock", clone, select, "cu124-vllm", status=3)
     assert unwrap_text(refused.stderr).endswith(
         "error: cu124-vllm is not locked hint: in a clone of imgbuild, run: imgbuild lock"
         " cu124-vllm, then in this folder: imgbuild init --lock CLONE"
@@ -135,8 +132,7 @@ def test_init_does_not_change_existing_files(imgbuild: Command) -> None:
     assert new == {"requirements.txt", "matrix.yaml", ".imgbuild"}
     assert Path(".imgbuild/.gitignore").read_text().splitlines()[-1] == "build/"
     matrix = Path("matrix.yaml").read_bytes()
-    again = imgbuild("init")
-    assert again.status == 2
+    again = imgbuild("init", status=2)
     assert "matrix.yaml already exists" in again.stderr
     assert "imgbuild add PACKAGE" in again.stderr
     assert Path("matrix.yaml").read_bytes() == matrix
@@ -147,8 +143,7 @@ def test_requirement_for_a_different_version_creates_a_row_with_like(
 ) -> None:
     index.wheel("transformers", "4.52.3")
     require(MET.replace("4.51.3", "4.52.3"))
-    done = imgbuild("init", "my-image")
-    assert done.status == 0, done.stderr
+    done = imgbuild("init", "my-image", status=0)
     assert "changed: transformers 4.5" in done.stdout
     keep = "rm matrix.yaml && imgbuild init --relax transformers"
     assert f"to keep the versions of {row()['like']}, run: {keep}" in done.stdout
@@ -185,9 +180,7 @@ def test_init_lists_all_impossible_requirements(imgbuild: Command, index: LocalI
     index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
     index.add("nat", "nat-1.0.tar.gz", sdist_bytes("nat", "1.0", {"setup.py": b"ext_modules"}))
     require(f"{MET}peft==0.99\nnosuch\nold==1.0\ntranzformers\nnat\n")
-    done = imgbuild("init")
-    assert done.status == 8
-    message = unwrap_text(done.stderr)
+    message = unwrap_text(imgbuild("init", status=8).stderr)
     assert "5 requirements of the project cannot be satisfied with Python 3.11" in message
     assert "requirements.txt:5: peft==0.99: the index has no such version" in message
     assert "requirements.txt:6: nosuch: the index has no such package" in message
@@ -206,9 +199,7 @@ def test_init_names_the_contradicting_pins_in_its_error(
     index.wheel("transformers", "4.51.3")
     index.wheel("peft", "0.14.0", ["transformers"])
     require("transformers==4.51.3\ntrainer[lora]==1.0\npeft==0.14.0\n")
-    done = imgbuild("init")
-    assert done.status == 8
-    message = unwrap_text(done.stderr)
+    message = unwrap_text(imgbuild("init", status=8).stderr)
     assert (
         "requirements.txt:2: trainer[lora]==1.0: requires transformers<4.50, but"
         " transformers==4.51.3 is required (requirements.txt:1)"
@@ -232,8 +223,7 @@ def test_init_reports_that_a_required_version_is_a_nightly_build(
 ) -> None:
     index.wheel("vllm", "0.8.5")
     require("torch\nvllm==0.8.6.dev31+g1234567\n")
-    done = imgbuild("init")
-    assert done.status == 8
+    done = imgbuild("init", status=8)
     assert "it is a nightly build; require the wheel by URL" in unwrap_text(done.stderr)
 
 
@@ -242,8 +232,7 @@ def test_init_accepts_a_pure_python_package_without_a_wheel(
 ) -> None:
     index.add("scorer", "scorer-1.0.tar.gz", sdist_bytes("scorer", "1.0", {"scorer.py": b""}))
     require(f"{MET}scorer\n")
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
+    imgbuild("init", status=0)
     reason = yaml.safe_load(Path("matrix.yaml").read_text())["sdists"]["scorer"]["reason"]
     assert reason == "scorer 1.0 is published only as an sdist of Python code"
 
@@ -262,8 +251,7 @@ def test_pure_python_sdist_of_a_dependency_is_built(imgbuild: Command, index: Lo
     for name in ("paint", "windows"):
         source(name, {"setup.py": b""})
     require(f"{MET}evaluator\n")
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
+    imgbuild("init", status=0)
     sdists = yaml.safe_load(Path("matrix.yaml").read_text())["sdists"]
     assert set(sdists) == {"scorer", "counter", "words"}
 
@@ -275,8 +263,7 @@ def test_target_without_a_compatible_version_of_an_addition_is_not_extended(
     index.wheel("painter", "2.0", ["transformers>=4.60"])
     index.wheel("painter", "2.1", ["transformers>=5"])
     require(f"{MET.replace('==4.51.3', '')}painter>=2\n")
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
+    done = imgbuild("init", status=0)
     assert "like" in row()
     assert "-> >=5 (painter 2.1)" in done.stdout
 
@@ -292,8 +279,7 @@ def test_constraint_learned_by_an_earlier_lock_is_considered(
     learned = Constraint(
         package="extra", versions="==1.0", needs="transformers>=4.52", check="imports"
     )
-    images = Path(".imgbuild/images")
-    add_constraints(images, [learned], Store.open(tmp_path / "cache"))
+    add_constraints(Path(".imgbuild/images"), [learned], Store.open(tmp_path / "cache"))
     done = imgbuild("init")
     assert row()["like"] == TARGET
     assert "changed: transformers 4.51.3 -> >=4.52 (extra 1.0)" in done.stdout
@@ -305,18 +291,14 @@ def test_target_compatible_with_an_older_addition_is_extended(
     index.wheel("painter", "2.0", ["transformers>=4.40"])
     index.wheel("painter", "2.1", ["transformers>=5"])
     require(f"{MET}painter>=2\n")
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
+    imgbuild("init", status=0)
     assert row()["extends"] == TARGET
 
 
 def test_init_changes_a_pin_only_on_request(imgbuild: Command, index: LocalIndex) -> None:
     require(MET.replace("4.51.3", "4.51.9"))
-    refused = imgbuild("init")
-    assert refused.status == 8
-    assert "transformers==4.51.9" in refused.stderr
-    done = imgbuild("init", "--relax", "Transformers")
-    assert done.status == 0, done.stderr
+    assert "transformers==4.51.9" in imgbuild("init", status=8).stderr
+    imgbuild("init", "--relax", "Transformers", status=0)
     relaxed = row()["relax"]["transformers"]  # type: ignore[index]
     assert relaxed["spec"] == "==4.51.3"
     assert row()["extends"] == TARGET
@@ -348,9 +330,15 @@ def test_extras_option_applies_only_to_its_file(imgbuild: Command, index: LocalI
     require("first\n-c bounds.txt\n")
     require("torch<3\n", "bounds.txt")
     done = imgbuild(
-        "init", "--from", "pyproject.toml", "--from", "requirements.txt", "--extra", "more"
+        "init",
+        "--from",
+        "pyproject.toml",
+        "--from",
+        "requirements.txt",
+        "--extra",
+        "more",
+        status=0,
     )
-    assert done.status == 0, done.stderr
     assert row()["extras"] == ["more"]
     assert row()["requirements"] == ["pyproject.toml", "requirements.txt"]
     assert "added: first, second\n" in done.stdout
@@ -361,8 +349,7 @@ def test_requirement_that_changes_the_extended_target_is_refused(
 ) -> None:
     index.wheel("transformers", "4.52.3")
     require("transformers==4.52.3\n")
-    done = imgbuild("init", "--extends", "cu126-vllm")
-    assert done.status == 8
+    done = imgbuild("init", "--extends", "cu126-vllm", status=8)
     assert "transformers 4.53.3 -> ==4.52.3 (requirements.txt:1)" in unwrap_text(done.stderr)
     assert "imgbuild init --target cu126-vllm" in done.stderr
 
@@ -380,9 +367,7 @@ def test_init_considers_only_targets_for_the_described_machine(
     imgbuild: Command, options: list[str], cuda: str
 ) -> None:
     require("torch\n")
-    done = imgbuild("init", *options, "--json")
-    assert done.status == 0, done.stderr
-    choice = json.loads(done.stdout)["choice"]
+    choice = json.loads(imgbuild("init", *options, "--json", status=0).stdout)["choice"]
     assert all(item["cuda"].startswith(cuda) for item in choice["candidates"])
     assert all(item.get("unfit", []) == [] for item in choice["candidates"])
 
@@ -405,9 +390,7 @@ def test_invalid_init_options_are_refused(
     imgbuild: Command, options: list[str], status: int, message: str
 ) -> None:
     require("torch\n")
-    done = imgbuild("init", *options)
-    assert done.status == status
-    assert message in unwrap_text(done.stderr)
+    assert message in unwrap_text(imgbuild("init", *options, status=status).stderr)
     assert not Path("matrix.yaml").exists()
 
 
@@ -431,15 +414,13 @@ def test_init_reports_an_incompatible_python_immediately(
         "pyproject.toml",
     )
     index.wheel("transformers", "4.51.99")
-    refused = imgbuild("init")
-    assert refused.status == 8
+    refused = imgbuild("init", status=8)
     assert "pyproject.toml:4 requires Python ==3.12.*; --relax python uses" in refused.stderr
     assert "of the nearest target:\n    like cu" in refused.stderr
     assert "\n    added: gadget\n    changed: transformers 4." in refused.stderr
     assert "-> ==4.51.99 (pyproject.toml:5)" in refused.stderr
     assert not Path("matrix.yaml").exists()
-    done = imgbuild("init", "--relax", "python")
-    assert done.status == 0, done.stderr
+    done = imgbuild("init", "--relax", "python", status=0)
     message = (
         "the project requires Python ==3.12.* (pyproject.toml:4); images have Python 3.11 or 3.13"
     )
@@ -465,9 +446,7 @@ def test_init_reports_an_incompatible_python_immediately(
 def test_invalid_value_of_an_init_option_is_refused(
     imgbuild: Command, option: str, value: str, message: str
 ) -> None:
-    refused = imgbuild("init", option, value)
-    assert refused.status == 2
-    assert f"{option} {value}: {message}" in refused.stderr
+    assert f"{option} {value}: {message}" in imgbuild("init", option, value, status=2).stderr
 
 
 def test_extras_and_groups_that_are_not_selected_are_listed(imgbuild: Command) -> None:
@@ -493,8 +472,7 @@ def test_packages_in_a_wheel_folder_are_assigned_to_that_folder(imgbuild: Comman
     for item in wheels.published:
         Path("wheels", item.file).write_bytes(item.data)
     require(f"--find-links wheels\n{MET}team-rewards>=1\n")
-    done = imgbuild("init")
-    assert done.status == 0, done.stderr
+    done = imgbuild("init", status=0)
     matrix = yaml.safe_load(Path("matrix.yaml").read_text())
     assert matrix["indexes"] == {
         "wheels": {"url": "file:wheels", "upload_times": "none", "flat": True}
@@ -510,8 +488,7 @@ def test_packages_in_a_wheel_folder_are_assigned_to_that_folder(imgbuild: Comman
 def test_outputs_are_written_to_the_imgbuild_folder(imgbuild: Command) -> None:
     require(MET)
     assert imgbuild("init").status == 0
-    done = imgbuild("run", "--", "python", "train.py")
-    assert done.status == 5
+    done = imgbuild("run", "--", "python", "train.py", status=5)
     assert ".imgbuild/images/project/lock.json" in done.stderr
     assert "imgbuild lock project" in done.stderr
 
@@ -523,6 +500,4 @@ def test_commands_for_one_target_list_targets_if_none_is_given(imgbuild: Command
     second = f"  second:\n    extends: {TARGET}\n    summary: another\n"
     Path("matrix.yaml").write_text(text.rstrip() + "\n" + second)
     for words_given in (["run", "--", "true"], ["shell"], ["digest"], ["lock"], ["build"]):
-        done = imgbuild(*words_given)
-        assert done.status == 3, words_given
-        assert "project, second" in done.stderr
+        assert "project, second" in imgbuild(*words_given, status=3).stderr

@@ -42,8 +42,7 @@ def test_matrix_is_listed_as_text() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_matrix_is_listed_as_json() -> None:
-    done = CliRunner().invoke(app, ["list", "--json", "--target", "cu*"])
-    (row,) = json.loads(done.stdout)
+    (row,) = json.loads(CliRunner().invoke(app, ["list", "--json", "--target", "cu*"]).stdout)
     assert row["pins"]["vllm"] == "0.8.5.post1"
     assert row["exclude"] == {"arm64": "no wheel for aarch64"}
 
@@ -102,8 +101,7 @@ def test_gpus_of_tests_are_named_if_no_target_was_tested_on_a_gpu() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_unknown_target_is_refused() -> None:
-    done = CliRunner().invoke(app, ["list", "cu124"])
-    assert isinstance(done.exception, NothingSelected)
+    assert isinstance(CliRunner().invoke(app, ["list", "cu124"]).exception, NothingSelected)
 
 
 def test_invalid_matrix_is_refused(project: Path) -> None:
@@ -142,8 +140,7 @@ def test_retired_target_is_listed_only_on_request_and_at_the_end() -> None:
 @pytest.mark.usefixtures("retired")
 def test_filter_excludes_and_counts_retired_targets() -> None:
     assert _names("--json", "--with", "vllm") == ["cu124-vllm"]
-    done = CliRunner().invoke(app, ["list"])
-    assert "retired: 1; to list them, add --all" in done.stderr
+    assert "retired: 1; to list them, add --all" in CliRunner().invoke(app, ["list"]).stderr
 
 
 def test_only_retired_targets_that_match_the_filters_are_counted(retired: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from imgbuild.cli._main import WIDTH, problem_excerpt, report_error
 from imgbuild.errors import InputProblem, NoSolution
 from imgbuild.solve.sdist_wheel import build_failure
-from tests.support.inprocess_project import TARGET, Command, write_project
+from tests.support.inprocess_project import TARGET, write_project
 
 
 def problem(source: str, value: str | None, marked_text: str) -> InputProblem:
@@ -58,11 +58,13 @@ def test_error_without_a_source_line_has_no_excerpt() -> None:
     assert problem_excerpt(InputProblem(file="m.yaml", message="wrong", line=3, column=1)) == []
 
 
-def test_error_in_the_matrix_shows_its_source_line_on_stderr(tmp_path, monkeypatch, capsys) -> None:
+def test_error_in_the_matrix_shows_its_source_line_on_stderr(
+    imgbuild, tmp_path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     sample = write_project(tmp_path)
     sample.edit("    summary: an old image\n", "    summaryy: an old image\n")
-    done = Command(monkeypatch, capsys)("show", TARGET)
+    done = imgbuild("show", TARGET)
     assert (done.status, done.stdout) == (2, "")
     lines = done.stderr.splitlines()
     assert lines[0].endswith("matrix.yaml has 1 problem")

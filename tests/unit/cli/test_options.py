@@ -71,8 +71,7 @@ def test_error_for_a_missing_option_value_refers_to_the_help(
         if (verb, flag) != ("audit", "--environment")  # may have no value
     ]
     for flag in flags:
-        done = Command(monkeypatch, capsys)(*verb.split(), flag)
-        assert done.status == 2, done.stderr
+        done = Command(monkeypatch, capsys)(*verb.split(), flag, status=2)
         assert f"hint: run imgbuild help {verb}\n" in done.stderr, done.stderr
 
 
@@ -86,8 +85,7 @@ def test_error_for_a_misspelled_choice_lists_choices_and_suggests_the_nearest(
             continue
         for choice in given:
             wrong = f"{choice}{choice[-1]}".upper()
-            done = Command(monkeypatch, capsys)(*verb.split(), option.opts[0], wrong)
-            assert done.status == 2
+            done = Command(monkeypatch, capsys)(*verb.split(), option.opts[0], wrong, status=2)
             text = " ".join(done.stderr.split())
             assert f"'{wrong}' is not one of {', '.join(map(repr, given))}" in text
             assert f"Did you mean {choice}?" in text
@@ -187,8 +185,7 @@ def test_main_help_lists_every_verb_in_its_group(imgbuild: Command) -> None:
 def test_unknown_option_error_explains_double_dash_before_a_command(
     imgbuild: Command, sample: SampleProject
 ) -> None:
-    done = imgbuild("run", TARGET, "--verson")
-    assert done.status == 2
+    done = imgbuild("run", TARGET, "--verson", status=2)
     hint = "to pass options to the command, run imgbuild run TARGET -- COMMAND"
     assert f"hint: {hint}; for help, run imgbuild help run" in done.stderr
     assert sample.matrix.is_file()

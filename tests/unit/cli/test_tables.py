@@ -84,8 +84,7 @@ def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
     yield 1, "ci report", [TARGET, UNLOCKED, f"{TARGET}@x86_64"]
     yield 0, "cache info", []
     yield 0, "cache list", [place.sample.wheels["vllm"].sha256]
-    damaged = inprocess_project.damage_wheel(place.sample, "vllm")
-    yield 9, "cache verify", [damaged.sha256]
+    yield 9, "cache verify", [inprocess_project.damage_wheel(place.sample, "vllm").sha256]
     yield 0, "cache prune --max-size 1", []
 
 
@@ -95,9 +94,8 @@ def whole_word(line: str) -> bool:
 
 
 def test_tables_with_complete_names_fit_the_terminal(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    imgbuild: Command, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    imgbuild = Command(monkeypatch, capsys)
     problems: list[tuple[str, object]] = []
     for status, line, whole in commands(place):
         with terminal.terminal_stdout(monkeypatch) as shown:

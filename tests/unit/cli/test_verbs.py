@@ -55,10 +55,10 @@ def test_every_verb_has_the_shared_options(verb: str) -> None:
 
 @each_row("verb", VERBS)
 def test_help_of_a_verb_shows_options_and_an_example(
-    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    imgbuild: Command, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    done = Command(monkeypatch, capsys)(*verb.split(), "--help")
+    done = imgbuild(*verb.split(), "--help")
     assert (done.status, done.stderr) == (0, "")
     for flags in shared(verb).values():
         assert all(flag in done.stdout for flag in flags)
@@ -93,9 +93,9 @@ def test_verbs_in_the_readme_exist() -> None:
 
 @pytest.mark.parametrize(("verb", "replacement"), REMOVED.items())
 def test_error_for_a_removed_verb_names_the_replacement(
-    verb: str, replacement: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    imgbuild: Command, verb: str, replacement: str
 ) -> None:
-    done = Command(monkeypatch, capsys)(*verb.split(), "cu124-vllm")
+    done = imgbuild(*verb.split(), "cu124-vllm")
     assert (done.status, verb in VERBS) == (2, False)
     assert done.stderr.endswith(f"hint: use imgbuild {replacement} instead\n")
     assert replacement in VERBS

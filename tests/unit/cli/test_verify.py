@@ -262,8 +262,7 @@ def test_requested_checks_that_a_layout_does_not_support_fail(place, imgbuild, p
 
 def test_verification_of_an_image_with_deleted_attachments_fails(signed, place, imgbuild, pair):
     """A user with write access to the registry can delete attachments with one request."""
-    done = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
-    assert done.status == 0
+    assert imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0]).status == 0
     signed.remove(bundle.ARTIFACT_TYPE, signed.top)
     assert imgbuild("verify", ref(place)).status == 9
     for words in (("--rebuild",), ("--key", pair[1])):

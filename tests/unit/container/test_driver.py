@@ -1,7 +1,5 @@
 """Tests finding the GPUs of a machine and the libraries of its driver."""
 
-from __future__ import annotations
-
 import pytest
 
 from imgbuild.container import driver

@@ -126,8 +126,7 @@ def test_osv_responses_are_cached_for_a_day_and_longer_in_offline_mode(asking: A
     assert asking(NOW + 23 * HOUR).find_advisories(PACKAGES) == first
     assert asking(NOW + 9 * DAY, offline=True).find_advisories(PACKAGES) == first
     assert len(asking.site.asked) == request_count
-    later = asking(NOW + DAY).find_advisories(PACKAGES)
-    assert later.of == f"{asking.site.url}, 2026-11-26"
+    assert asking(NOW + DAY).find_advisories(PACKAGES).of == f"{asking.site.url}, 2026-11-26"
     # The advisories were not modified: only the query is repeated.
     assert asking.site.asked[request_count:] == ["/v1/querybatch"]
 

@@ -38,8 +38,7 @@ def put(tree: DebTree, name: str, data: bytes) -> None:
 
 
 def authority(name: str) -> bytes:
-    certificate_authority = trustme.CA(organization_name=name, organization_unit_name="unit")
-    return certificate_authority.cert_pem.bytes()
+    return trustme.CA(organization_name=name, organization_unit_name="unit").cert_pem.bytes()
 
 
 def test_certificate_bundle_links_and_list_are_created() -> None:
@@ -75,8 +74,7 @@ def test_certificate_authorities_with_the_same_name_are_numbered() -> None:
 
 def test_certificate_subject_hash_ignores_case_and_spaces() -> None:
     first = subject_hash(certificate_der(authority("Some   Authority "), "x"))
-    other = subject_hash(certificate_der(authority("some authority"), "x"))
-    assert first == other
+    assert first == subject_hash(certificate_der(authority("some authority"), "x"))
     assert first != subject_hash(certificate_der(authority("someauthority"), "x"))
 
 

@@ -335,8 +335,7 @@ def test_bookworm_table_matches_the_recorded_format_number() -> None:
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
 def test_every_entry_of_the_debian_tables_has_a_reason(suite: str) -> None:
-    reviewed = table.load_table(suite)
-    for name, entry in reviewed.packages.items():
+    for name, entry in table.load_table(suite).packages.items():
         assert len(entry.why) >= 20, name
         assert entry.scripts, name
         for script, hashes in entry.scripts.items():
@@ -386,8 +385,7 @@ def test_layer_of_added_packages_is_independent_of_the_order(
 ) -> None:
     file = debs.file("./usr/bin/third", b"third", 0o755)
     first = added(packages, tmp_path, file)
-    mixed = Packages(tuple(reversed(packages.debs)), packages.paths)
-    second = added(mixed, tmp_path, file)
+    second = added(Packages(tuple(reversed(packages.debs)), packages.paths), tmp_path, file)
     digests = [write_layer(members, None, advance=lambda _: None) for members in (first, second)]
     assert digests[0] == digests[1]
 

@@ -188,13 +188,13 @@ def test_general_recommended_target_precedes_a_specialized_target() -> None:
 
 
 def test_targets_with_the_same_restriction_are_grouped_within_80_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("doctor", "--driver", "535", "--gpu", "A100", "--matrix", str(ROOT / "matrix.yaml"))
     with terminal.terminal_stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", "80")
-        Command(monkeypatch, capsys)(*words)
+        imgbuild(*words)
     text = " ".join(line.strip() for line in screen.lines)
     assert len([line for line in screen.lines if line.startswith("fits: ")]) == 1
     assert text.count("runs on driver 535 by minor version") == 1
@@ -205,7 +205,7 @@ def test_targets_with_the_same_restriction_are_grouped_within_80_columns(
     assert "use: cu124-vllm0.8.5 " in text
     with terminal.terminal_stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", "110")
-        Command(monkeypatch, capsys)(*words)
+        imgbuild(*words)
     (head,) = (line for line in screen.lines if line.startswith("  target "))
     (row,) = (line for line in screen.lines if line.startswith("  cu124-vllm0.8.5 "))
     assert row[head.index("Python") :].startswith("3.11 ")
@@ -233,8 +233,7 @@ def test_gpu_without_matching_code_is_not_supported() -> None:
 def test_gpu_runs_code_of_an_older_gpu_with_the_same_major_version() -> None:
     titan = HostGpu(name="unknown", capability="8.8")
     assert verdict(host(gpus=(titan,)), CU124) == (True, "")
-    thor = HostGpu(name="Thor", capability="11.0")
-    fits, why = verdict(host(gpus=(thor,)), CU124)
+    fits, why = verdict(host(gpus=(HostGpu(name="Thor", capability="11.0"),)), CU124)
     assert (fits, "no code for Thor (11.0) is known" in why) == (False, True)
     # Floors are exact for what the data knows: sm_120a does not run on 12.1.
     assert not verdict(host(gpus=(HostGpu(name="Spark", capability="12.1"),)), CU130)[0]
@@ -292,32 +291,28 @@ def test_doctor_options_describe_another_machine() -> None:
 
 
 def test_doctor_for_another_machine_does_not_read_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_project(tmp_path)
-    command = Command(monkeypatch, capsys)
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", None)
     answer = read_json(
-        command("doctor", "--driver", "535", "--gpu", "NVIDIA H100 80GB HBM3", "--json")
+        imgbuild("doctor", "--driver", "535", "--gpu", "NVIDIA H100 80GB HBM3", "--json")
     )
     assert answer["host"]["arch"] == "x86_64"
     assert answer["host"]["gpus"][0]["capability"] == "9.0"
     assert answer["best"] == TARGET
-    text = command("doctor", TARGET, "--driver", "450.80.02")
-    assert text.status == 1
+    text = imgbuild("doctor", TARGET, "--driver", "450.80.02", status=1)
     assert "not compatible with the machine" in text.stderr
-    assert read_json(command("doctor", "--gpu", "gh200", "--json"))["host"]["arch"] == "arm64"
-    assert command("doctor", "--gpu", "gh200").status == 0
+    assert read_json(imgbuild("doctor", "--gpu", "gh200", "--json"))["host"]["arch"] == "arm64"
+    assert imgbuild("doctor", "--gpu", "gh200").status == 0
     for words, message in (
         (["--gpu", "GH200", "--arch", "x86_64"], "GH200 is built with arm64, --arch x86_64"),
         (["--gpu", "H1000"], "did you mean H100?"),
         (["--driver", "5.3.5"], "expected a version such as 535"),
         (["--driver", "535", "--through", "root"], "cannot be combined with --through"),
     ):
-        refused = command("doctor", *words)
-        assert refused.status == 2
-        assert message in refused.stderr.replace("\n  ", " ")
+        assert message in imgbuild("doctor", *words, status=2).stderr.replace("\n  ", " ")
 
 
 def test_each_of_two_gpus_must_be_supported() -> None:
@@ -365,8 +360,7 @@ def test_machine_without_a_gpu_is_checked_only_for_its_architecture() -> None:
 
 def test_container_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
     podman = RuntimeSupport(name="podman", version="4.3.1", gpus=False)
-    diagnosis = targets.diagnose_host(host(engines=(podman,)), [CU124])
-    (remark,) = diagnosis.remarks
+    (remark,) = targets.diagnose_host(host(engines=(podman,)), [CU124]).remarks
     assert "podman 4.3.1 cannot provide GPUs to containers" in remark
     assert remark.endswith("nvidia-ctk cdi generate")
 
@@ -431,39 +425,34 @@ def test_driver_limits_recorded_in_the_digests_are_used(
 
 
 def test_exit_status_of_doctor_shows_the_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_project(tmp_path)
-    command = Command(monkeypatch, capsys)
     # Only the machine cannot be provided by a test: old and new ones replace it.
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: MACHINE)
-    answer = read_json(command("doctor", "--json"))
+    answer = read_json(imgbuild("doctor", "--json"))
     assert [
         (target_verdict["target"], target_verdict["fits"]) for target_verdict in answer["verdicts"]
     ] == [(TARGET, True)]
     assert answer["best"] == TARGET
-    text = command("doctor", TARGET)
+    text = imgbuild("doctor", TARGET)
     reason = (
         "(in order of preference: fewest restrictions, recommended, general, newest CUDA "
         "release, latest date)"
     )
     assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET} {reason}")
-    table = text.stdout.splitlines()
-    [row] = [line for line in table if line.startswith(f"  {TARGET}")]
+    [row] = [line for line in text.stdout.splitlines() if line.startswith(f"  {TARGET}")]
     assert row.split("  ")[1:3] == [TARGET, "2025-06-20"]
     assert "vllm 0.8.5.post1, trl 0.18.2" in row
 
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: host(driver="470.57.02"))
-    everything = command("doctor")
-    assert everything.status == 0
+    everything = imgbuild("doctor", status=0)
     assert everything.stdout.splitlines()[-1] == "no target is compatible with this machine"
-    named = command("doctor", TARGET)
-    assert named.status == 1
+    named = imgbuild("doctor", TARGET, status=1)
     assert f"not compatible with this machine: {TARGET}" in named.stderr
     assert "requires driver 525.60.13 or newer" in named.stdout
-    machine = command("doctor", TARGET, "--json")
-    assert machine.status == 1
+    machine = imgbuild("doctor", TARGET, "--json", status=1)
     assert [
         target_verdict["fits"] for target_verdict in json.loads(machine.stdout)["verdicts"]
     ] == [False]
@@ -471,10 +460,8 @@ def test_exit_status_of_doctor_shows_the_result(
 
 @pytest.mark.parametrize("word", ["--gpus", "--shared"])
 def test_doctor_checks_in_an_image_require_an_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
+    imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_project(tmp_path)
-    answer = Command(monkeypatch, capsys)("doctor", TARGET, word, "1")
-    assert answer.status == 2
-    assert "requires --through" in answer.stderr
+    assert "requires --through" in imgbuild("doctor", TARGET, word, "1", status=2).stderr

@@ -41,8 +41,7 @@ def indexes(address: str, http: HttpClient) -> IndexLookup:
 def test_wheel_in_a_folder_is_found_read_locked_and_copied(folder: Path, tmp_path: Path) -> None:
     http, store = HttpClient(attempts=1), Store.open(tmp_path / "cache")
     data = (folder / NAME).read_bytes()
-    package_index = indexes(f"{folder.as_uri()}/", http)
-    (file,) = package_index.files("flash-attn")
+    (file,) = indexes(f"{folder.as_uri()}/", http).files("flash-attn")
     assert file.name == NAME
     assert b"Requires-Dist: einops" in read_wheel_metadata(file, http, store)
     wheel = lock_wheel("flash-attn", "2.8.3+cu12torch2.9", "wheels", file, http)

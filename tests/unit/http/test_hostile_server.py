@@ -67,8 +67,7 @@ def forever(head: bytes, piece: bytes, pause: float = 0.0) -> Behaviour:
 
 def answer(body: bytes, *headers: bytes) -> Behaviour:
     """A complete response."""
-    length = b"Content-Length: %d\r\n" % len(body)
-    return sends(OK, length, JSON, *headers, b"\r\n", body)
+    return sends(OK, (b"Content-Length: %d\r\n" % len(body)), JSON, *headers, b"\r\n", body)
 
 
 def chunk(data: bytes) -> bytes:

@@ -85,8 +85,7 @@ def test_missing_cuda_release_that_is_compatible_with_torch_is_reported():
 
 def test_torch_can_have_components_of_two_patch_releases():
     # torch 2.7.0 uses nvrtc of CUDA 12.6.2 and cuBLAS of 12.6.3.
-    newest = NEWER.replace(b"13.0.96", b"13.0.99")
-    pages = {"13.0.2": TOOLKIT, "13.0.3": newest}
+    pages = {"13.0.2": TOOLKIT, "13.0.3": NEWER.replace(b"13.0.96", b"13.0.99")}
     torch = [Requirement("nvidia-cublas==13.1.1.1"), Requirement("nvidia-cuda-runtime==13.0.96")]
     candidates = [Version("13.0.3"), Version("13.0.2")]
     release, reasons = cuda_releases.first_compatible(

@@ -4,7 +4,6 @@ import hashlib
 
 import pytest
 
-from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
 from imgbuild.http.client import HttpClient
 from imgbuild.index.pages import IndexFile
@@ -21,11 +20,6 @@ SHA = hashlib.sha256(DATA).hexdigest()
 def site():
     with serve_site(FileSite(files={NAME: DATA})) as server:
         yield server
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store.open(tmp_path / "cache")
 
 
 def test_metadata_file_is_read_instead_of_the_wheel(site, store):
@@ -63,8 +57,7 @@ def test_wheel_metadata_is_cached_by_hash(site, store):
 @pytest.mark.parametrize("suffix", [True, False])
 def test_size_and_hash_missing_on_the_index_are_determined(site, suffix):
     site.suffix_ranges = suffix
-    unknown = IndexFile(name=NAME, url=site.url(NAME))
-    locked = lock_file(unknown, HttpClient(attempts=1))
+    locked = lock_file(IndexFile(name=NAME, url=site.url(NAME)), HttpClient(attempts=1))
     assert (locked.size, locked.sha256) == (len(DATA), SHA)
     sized = lock_wheel(
         "demo", "1.0", "own", IndexFile(name=NAME, url=site.url(NAME), sha256=SHA), HttpClient()

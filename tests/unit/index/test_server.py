@@ -78,8 +78,7 @@ def test_local_index_reads_metadata_of_a_remote_wheel_with_range_requests(stack,
     blob = bytes(range(256)) * 4000
     index.wheel("demo", "1.0", ["numpy<2"], files={"demo/a.bin": blob, "demo/b.bin": blob})
     site = FileSite()
-    served_catalogue = catalogue(stack, tmp_path, index, site=site)
-    (file,) = served(stack, served_catalogue, "demo")
+    (file,) = served(stack, catalogue(stack, tmp_path, index, site=site), "demo")
     text = HttpClient(attempts=1).text(file["url"] + ".metadata").text
     assert "Requires-Dist: numpy<2" in text
     requests = site.received_requests("packages/demo-1.0-py3-none-any.whl")

@@ -236,8 +236,7 @@ def test_cached_lookup_result_depends_on_the_python_version(tmp_path, monkeypatc
 )
 def test_releases_that_use_a_name_are_found(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
-        sample_evidence = evidence(relation, subject)
-        uses_item = same_use(release_catalogue, sample_evidence)
+        uses_item = same_use(release_catalogue, evidence(relation, subject))
         assert [*map(uses_item, release_catalogue.package_releases("app"))] == expected
 
 

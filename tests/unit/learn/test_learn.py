@@ -46,11 +46,16 @@ def finding(
     return Finding(check="imports", severity=Severity.ERROR, message="", evidence=evidence)
 
 
+def learned_constraint(found, release_catalogue):
+    learned = learn_constraint(found, release_catalogue, ())
+    assert learned is not None
+    return learned
+
+
 def test_name_removed_in_a_release_sets_an_upper_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, site):
         gone = finding(ConflictRelation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
-        learned = learn_constraint(gone, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(gone, release_catalogue)
         assert (learned.versions, learned.needs) == (">=1.4,<=1.7", "lib<1.6")
         assert (learned.came, learned.went) == ("", "1.6")
         assert (learned.file, learned.line, learned.name) == ("app/use.py", 1, "lib.params:Old")
@@ -65,8 +70,7 @@ def test_name_removed_in_a_release_sets_an_upper_bound(tmp_path):
 def test_name_added_in_a_release_sets_a_lower_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         new = finding(ConflictRelation.NAME, "lib.params:New", version="1.8", other_version="1.2")
-        learned = learn_constraint(new, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(new, release_catalogue)
         assert (learned.versions, learned.needs) == (">=1.8,<=1.11", "lib>=1.6")
         assert (learned.came, learned.went) == ("1.6", "")
 
@@ -81,8 +85,7 @@ def test_range_of_a_constraint_ends_at_a_release_without_the_requirement(tmp_pat
             gone = finding(
                 ConflictRelation.NAME, "lib.params:Old", version=version, other_version="1.1"
             )
-            learned = learn_constraint(gone, release_catalogue, ())
-            assert learned is not None
+            learned = learned_constraint(gone, release_catalogue)
             assert (learned.versions, learned.needs) == (versions, "lib<1.1")
 
 
@@ -99,8 +102,7 @@ def test_packages_exclude_each_other_if_no_version_is_compatible(tmp_path):
         never = finding(
             ConflictRelation.NAME, "lib.params:Never", version="1.7", other_version="1.9"
         )
-        learned = learn_constraint(never, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(never, release_catalogue)
         assert (learned.versions, learned.needs) == ("==1.7", "lib<0")
         assert learned.is_violated({"app": "1.7", "lib": "1.0"})
 
@@ -123,8 +125,7 @@ def test_name_that_all_versions_lack_excludes_only_releases_that_import_it(
         never = finding(
             ConflictRelation.NAME, "lib.params:Never", version="1.1", other_version="1.1", line=2
         )
-        learned = learn_constraint(never, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(never, release_catalogue)
         assert (learned.versions, learned.needs, learned.unused) == ("==1.1", needs, unused)
 
 
@@ -140,8 +141,7 @@ def test_name_in_a_release_for_an_older_python_is_treated_as_existing(tmp_path):
         gone = finding(
             ConflictRelation.NAME, "lib.params:Never", version="1.0", other_version="1.1", line=2
         )
-        learned = learn_constraint(gone, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(gone, release_catalogue)
         assert (learned.versions, learned.needs, learned.unused) == ("==1.0", "lib<0", False)
 
 
@@ -151,8 +151,7 @@ def test_name_in_a_release_for_an_older_python_is_treated_as_existing(tmp_path):
 def test_constraint_uses_the_versions_stated_in_the_evidence(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "lib", version="1.7", other_version="1.9", spec=">=1.2,<1.5")
-        learned = learn_constraint(clash, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(clash, release_catalogue)
         assert learned.spec == ">=1.2,<1.5"
 
 
@@ -168,8 +167,7 @@ def test_constraint_uses_the_versions_stated_in_the_evidence(tmp_path, relation)
 def test_evidence_without_a_readable_name_excludes_only_this_version(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "_Z1fv", version="1.7", other_version="1.9+cu124")
-        learned = learn_constraint(clash, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(clash, release_catalogue)
         assert (learned.versions, learned.needs) == ("==1.7", "lib!=1.9")
 
 
@@ -195,8 +193,7 @@ def test_changed_argument_bounds_both_packages(tmp_path, subject):
         clash = finding(
             ConflictRelation.ARGUMENT, subject, version="1.5", other_version="1.7", line=3
         )
-        learned = learn_constraint(clash, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(clash, release_catalogue)
         assert (learned.versions, learned.needs) == (">=1.0,<=1.5", "lib<1.4")
         assert (learned.came, learned.went) == ("", "1.4")
         assert not [p for _, p, h in site.requests if ".whl" in p and "Range" not in h]
@@ -211,8 +208,7 @@ def test_unknown_signature_excludes_only_one_version(tmp_path, subject, versions
         clash = finding(
             ConflictRelation.ARGUMENT, subject, version="1.5", other_version="1.2", line=3
         )
-        learned = learn_constraint(clash, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(clash, release_catalogue)
         assert (learned.versions, learned.needs) == (versions, "lib!=1.2")
 
 
@@ -348,8 +344,7 @@ def test_version_check_bounds_all_releases_that_contain_the_check(tmp_path):
             spec=">=1.6",
             line=5,
         )
-        learned = learn_constraint(clash, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(clash, release_catalogue)
         assert (learned.versions, learned.needs) == (">=1.2,<=1.4", "lib>=1.6")
 
 
@@ -363,8 +358,7 @@ def test_releases_with_only_sdists_are_compared_by_their_code(tmp_path):
         index.add("app", f"app-1.{n}.tar.gz", data)
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         gone = finding(ConflictRelation.NAME, "lib.params:Old", version="1.2", other_version="1.1")
-        learned = learn_constraint(gone, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(gone, release_catalogue)
         assert (learned.versions, learned.needs) == (">=1.1,<=1.2", "lib<1.1")
 
 
@@ -378,8 +372,7 @@ def test_names_are_looked_up_in_sdists_of_a_package_without_wheels(tmp_path):
     release_index.publish_releases(index, "app", {"1.0": USES_NEW})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         new = finding(ConflictRelation.NAME, "lib.params:New", version="1.0", other_version="1.0")
-        learned = learn_constraint(new, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(new, release_catalogue)
         assert (learned.versions, learned.needs) == ("==1.0", "lib>=1.2")
 
 
@@ -398,6 +391,5 @@ def test_release_with_a_different_use_is_outside_the_range(tmp_path, use):
     release_index.publish_releases(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         gone = finding(ConflictRelation.NAME, "lib.params:Old", version="1.0", other_version="1.1")
-        learned = learn_constraint(gone, release_catalogue, ())
-        assert learned is not None
+        learned = learned_constraint(gone, release_catalogue)
         assert (learned.versions, learned.needs) == (">=1.0,<=1.1", "lib<1.1")

@@ -55,8 +55,7 @@ def decoded(document: Any) -> Lock:
 
 def sample() -> Any:
     """A lock document with every possible field."""
-    lock = render_sample.lock()
-    document = json.loads(codec.encode(lock))
+    document = json.loads(codec.encode(render_sample.lock()))
     document["arch"]["x86_64"]["security"] = "2025-06-20"
     document["arch"]["x86_64"]["base_layers"] = [
         {"digest": f"sha256:{'1' * 64}", "size": 1, "diff_id": f"sha256:{'2' * 64}",

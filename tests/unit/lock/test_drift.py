@@ -1,7 +1,5 @@
 """Tests that differences are reported by key, shortened, and never as two equal texts."""
 
-from __future__ import annotations
-
 from imgbuild.lock import drift
 from imgbuild.matrix.model import User
 from tests.support import samples

@@ -315,8 +315,7 @@ def test_changed_row_of_an_extension_makes_the_lock_stale(
 
 
 def test_extension_lock_is_stale_in_a_matrix_without_the_target(path: Path) -> None:
-    lock = extension_lock(path)
-    reasons = extension.extension_differences(lock, samples.matrix())
+    reasons = extension.extension_differences(extension_lock(path), samples.matrix())
     assert reasons == ("the matrix has no target ours",)
 
 

@@ -35,8 +35,7 @@ def test_values_that_a_row_omits_come_from_the_published_lock(tmp_path: Path) ->
     assert target.gpu == ("9.0",)
     assert target.flashinfer.mode == "off"
     assert target.as_of == datetime.date(2025, 7, 1)
-    versions = lock.arch[Arch.X86_64].versions
-    assert target.pins == {**versions, "wandb": "0.20.1"}
+    assert target.pins == {**lock.arch[Arch.X86_64].versions, "wandb": "0.20.1"}
     assert set(target.requires) == {"einops"}
     assert matrix.image.prefix == lock.settings.prefix
     assert matrix.layers.named == lock.layers.named

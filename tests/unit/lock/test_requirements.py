@@ -1,7 +1,5 @@
 """Tests that requirements files have pins and hashes but no URLs."""
 
-from __future__ import annotations
-
 import msgspec
 
 from imgbuild.lock import requirements

@@ -42,8 +42,7 @@ def test_interpreter_of_a_standalone_python_is_in_its_archive_folder():
     assert lock.base.interpreter == "/opt/python/bin/python3.12"
     assert lock.base.standalone == ARCHIVES
     assert lock.settings.labels["dev.imgbuild.python"] == "3.12"
-    again = decode_lock(codec.encode(lock), "lock.json", hint="", remedy="")
-    assert again == lock
+    assert decode_lock(codec.encode(lock), "lock.json", hint="", remedy="") == lock
 
 
 def test_standalone_python_layer_is_between_base_and_environment():
@@ -100,8 +99,7 @@ def test_change_of_the_python_source_makes_the_lock_stale():
 
 
 def test_matrix_made_from_a_lock_has_the_checksums_of_the_archives():
-    lock = standalone_matrix.lock()
-    base = locked_matrix.base_from_lock(lock, ())
+    base = locked_matrix.base_from_lock(standalone_matrix.lock(), ())
     assert isinstance(base, DebianBase)
     assert base.standalone_python == source(sha256={X86: archive().sha256})
     assert base.python == "3.12"

@@ -437,8 +437,7 @@ def test_target_name_that_is_too_long_for_a_tag_is_refused() -> None:
 
 def test_matrix_without_targets_is_refused() -> None:
     text = VALID_MATRIX[: VALID_MATRIX.index("targets:")] + "targets: {}\n"
-    messages = [problem.message for problem in find_problems(text)]
-    assert "no target is defined" in messages
+    assert "no target is defined" in [problem.message for problem in find_problems(text)]
 
 
 def test_invalid_folder_of_the_environment_is_refused() -> None:

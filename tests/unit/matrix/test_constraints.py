@@ -1,6 +1,6 @@
 """Tests the meaning, merging and encoding of learned constraints."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -216,10 +216,7 @@ def test_concurrent_writers_lose_no_constraints(tmp_path):
         learned = Constraint(package="a", versions=f"=={number}", needs="b<1")
         add_constraints(tmp_path / "images", [learned], Store.open(tmp_path / "cache"))
 
-    threads = [threading.Thread(target=learn, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(learn, range(6)))
     stored = constraints.read_constraints(tmp_path / "images")
     assert {item.versions for item in stored} == {f"=={number}" for number in range(6)}

@@ -155,8 +155,7 @@ def test_target_table_has_a_column_for_each_pinned_package(matrix: Matrix) -> No
     ]
     lines = align_columns(table_cells(table_rows))
     heads = ("as of", "2025", "2025")
-    starts = {line.index(word) for line, word in zip(lines, heads, strict=True)}
-    assert len(starts) == 1
+    assert len({line.index(word) for line, word in zip(lines, heads, strict=True)}) == 1
 
 
 def test_markdown_table_lists_targets(matrix: Matrix) -> None:

@@ -1,7 +1,5 @@
 """Tests storing refused updates and the origin of rows in `updates.json`."""
 
-from __future__ import annotations
-
 import datetime
 
 import msgspec
@@ -38,8 +36,7 @@ def test_file_of_tried_updates_is_read_back_unchanged(tmp_path):
 
 def test_new_row_removes_refusals_of_its_versions():
     updates = TriedUpdates().add_refusal("a", REFUSED)
-    newer = msgspec.structs.replace(REFUSED, version="2.16.0")
-    updates = updates.add_refusal("a", newer)
+    updates = updates.add_refusal("a", msgspec.structs.replace(REFUSED, version="2.16.0"))
     made = DerivedRow(of="a", made=DAY, moved={"torch": "2.15.1"})
     assert list(updates.add_row("b", made, {"torch": "2.15.1"}).of("a")) == [("torch", "2.16.0")]
 
@@ -49,8 +46,7 @@ def test_refused_updates_are_sorted_by_version():
     for version in ("2.9.0", "2.10.0", "2.8.0"):
         refusal = msgspec.structs.replace(REFUSED, version=version)
         updates = updates.add_refusal("a", refusal)
-    versions = [item.version for item in updates.refused["a"]]
-    assert versions == ["2.8.0", "2.9.0", "2.10.0"]
+    assert [item.version for item in updates.refused["a"]] == ["2.8.0", "2.9.0", "2.10.0"]
 
 
 def test_newest_and_first_row_of_an_update_chain_are_found():

@@ -103,8 +103,7 @@ def test_second_target_with_same_name_is_reported() -> None:
 def test_unclosed_bracket_is_reported() -> None:
     text = VALID_MATRIX.replace("cmd: [bash]", "cmd: [bash")
     problem = only_problem(text)
-    place = text.index("env:")
-    assert problem.line == text[:place].count("\n") + 1
+    assert problem.line == text[: text.index("env:")].count("\n") + 1
     assert "flow sequence" in problem.message
     assert problem.value == "env:"
 

@@ -150,8 +150,7 @@ def test_two_images_for_the_same_platform_are_refused(tmp_path):
     assert len(image.list_manifests(layout.layout_source(folder))) == 2
     for more in ({}, {"variant": ""}, {"variant": IMPLIED[entries[0]["platform"]["architecture"]]}):
         platform = {"os": "linux", "architecture": entries[0]["platform"]["architecture"], **more}
-        other = {**entries[1], "platform": platform}
-        _with_entries(folder, [*entries, other])
+        _with_entries(folder, [*entries, {**entries[1], "platform": platform}])
         with pytest.raises(IntegrityError, match="has two images for linux/a"):
             image.list_manifests(layout.layout_source(folder))
 

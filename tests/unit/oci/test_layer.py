@@ -220,8 +220,7 @@ def test_memory_use_for_large_layer_files_is_bounded(tmp_path: Path) -> None:
 def test_layer_member_with_a_wrong_size_or_crc_is_refused(
     tmp_path: Path, size: int, *, deflate: bool
 ) -> None:
-    data = text(size)
-    good = placed(tmp_path, data, deflate=deflate)
+    good = placed(tmp_path, text(size), deflate=deflate)
     wrong = FileSlice(
         path=good.path, offset=6, length=good.length, deflated=deflate, crc=good.crc ^ 1
     )

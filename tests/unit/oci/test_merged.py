@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from imgbuild.errors import IntegrityError, WorkFailed
 from imgbuild.oci.merged import MergedTree
 from imgbuild.oci.reader import TarReader
-from imgbuild.oci.tree import remove_root
+from imgbuild.system.files import remove_tree
 from tests.support.layer_files import unpack_layer_files
 
 KINDS = {
@@ -136,7 +136,7 @@ def test_merged_layers_have_the_same_files_as_unpacked_layers(stack: list[list[G
         else:
             assert facts(merged(*stack)) == on_disk(folder / "root")
         finally:
-            remove_root(folder / "root")
+            remove_tree(folder / "root")
 
 
 def test_memory_use_of_merged_layers_per_path_is_bounded() -> None:

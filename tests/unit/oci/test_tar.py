@@ -90,8 +90,7 @@ def test_valid_sizes_are_encoded_in_tar_headers(size: int) -> None:
 
 
 def test_large_owner_ids_and_unusual_times_are_encoded_in_tar_headers() -> None:
-    member = LayerMember(path="a", uid=8**7, gid=8**7 - 1, mtime=-5)
-    info = read_back(member)
+    info = read_back(LayerMember(path="a", uid=8**7, gid=8**7 - 1, mtime=-5))
     assert (info.uid, info.gid, info.mtime) == (8**7, 8**7 - 1, -5)
 
 

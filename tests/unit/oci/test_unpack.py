@@ -12,8 +12,9 @@ import pytest
 
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.tar import LayerMember, MemberKind
-from imgbuild.oci.tree import RootFolder, remove_root
+from imgbuild.oci.tree import RootFolder
 from imgbuild.oci.unpack import stack_layers, unpack_folders
+from imgbuild.system.files import remove_tree
 from tests.support import images
 from tests.support.layer_files import layer_file, unpack_layer_files
 
@@ -50,7 +51,7 @@ def tar(path: Path, *entries: tuple[str, str, object], form: int = tarfile.PAX_F
 @pytest.fixture(name="root")
 def _root(tmp_path: Path):
     yield tmp_path / "root"
-    remove_root(tmp_path / "root")
+    remove_tree(tmp_path / "root")
 
 
 @pytest.fixture(name="layered", params=["unpacked", "stacked"])
@@ -316,10 +317,10 @@ def test_removal_deletes_read_only_folders_but_not_link_targets(tmp_path):
     (root / "link").symlink_to(precious)
     (root / "locked/deep").chmod(0o500)
     (root / "locked").chmod(0o000)
-    remove_root(root)
+    remove_tree(root)
     assert not root.exists()
     assert (precious / "file").exists()
-    remove_root(root)
+    remove_tree(root)
 
 
 def test_root_folder_resolves_links_inside_the_root(tmp_path):

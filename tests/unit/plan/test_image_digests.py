@@ -1,7 +1,5 @@
 """Tests that `digests.json` is computed from the lock and its layer records."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,7 +1,5 @@
 """Tests merging records of layers and wheels, and the error for conflicting ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from imgbuild import codec

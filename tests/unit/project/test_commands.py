@@ -1,7 +1,5 @@
 """Tests which packages the commands of shell scripts, Dockerfiles and notebooks install."""
 
-from __future__ import annotations
-
 import json
 
 from tests.support.rows import each_row

@@ -1,7 +1,5 @@
 """Tests which files of a project are read by default, and their precedence."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -36,8 +34,7 @@ def test_consistent_metadata_and_requirements_are_both_read(tmp_path):
 def test_pinned_requirements_file_within_the_ranges_is_used_as_lock(tmp_path):
     pins = "torch==2.6.0\nclick==8.2.1\nnumpy==1.26.4\nsympy==1.13.1\n"
     result = read_declarations(tmp_path, {"pyproject.toml": RANGES, "requirements.txt": pins})
-    locked = [each.text for each in result.requirements if each.locked]
-    assert locked == pins.split()
+    assert [each.text for each in result.requirements if each.locked] == pins.split()
     assert result.not_read == ()
 
 
@@ -134,8 +131,7 @@ def test_dockerfile_with_the_usual_name_is_read_among_several(tmp_path):
 
 
 def test_notebook_is_read_only_if_no_other_project_files_exist(tmp_path):
-    cell = {"cell_type": "code", "source": "!pip install trl\n"}
-    notebook = json.dumps({"cells": [cell]})
+    notebook = json.dumps({"cells": [{"cell_type": "code", "source": "!pip install trl\n"}]})
     assert requirement_texts(read_declarations(tmp_path / "a", {"train.ipynb": notebook})) == [
         "trl"
     ]

@@ -1,7 +1,5 @@
 """Tests reading, skipping and refusing lines of requirements files."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement

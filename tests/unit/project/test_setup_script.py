@@ -1,7 +1,5 @@
 """Tests reading setup.py without running it."""
 
-from __future__ import annotations
-
 from tests.support.rows import each_row
 from tests.support.user_projects import (
     read_declarations,
@@ -142,5 +140,4 @@ def test_reading_of_a_recursive_setup_script_terminates(tmp_path):
 )
 def test_setup_script_with_an_endlessly_growing_list_is_refused(tmp_path, growth):
     script = f"{HEAD}x = ['torch']\n{growth}setup(name='x', install_requires=x)\n"
-    result = reported_problems(tmp_path, {"setup.py": script})
-    assert "too large" in result[0].message
+    assert "too large" in reported_problems(tmp_path, {"setup.py": script})[0].message

@@ -274,8 +274,7 @@ def test_push_listing_diff_pull_and_tag_work_together(place, imgbuild, tmp_path)
     where = f"{place.registry.host}/{NAME}"
     note = tmp_path / "digests"
     words = ("push", TARGET, where, "--jobs", "1", "--offline", "--no-attach")
-    dry = imgbuild(*words, "--dry-run", "--digest-file", str(note))
-    assert dry.status == 0
+    dry = imgbuild(*words, "--dry-run", "--digest-file", str(note), status=0)
     assert "lacking" in dry.stdout
     assert not note.exists()
     done = imgbuild(*words, "--digest-file", str(note))
@@ -289,8 +288,7 @@ def test_push_listing_diff_pull_and_tag_work_together(place, imgbuild, tmp_path)
     assert imgbuild("registry", "tag", f"{where}:{TARGET}", "good").stdout == (
         f"{where}:good {place.sample.target_digests.digest}\n"
     )
-    listed = imgbuild("registry", "ls", where)
-    assert f"{where}:{TARGET},{dated},good" in listed.stdout
+    assert f"{where}:{TARGET},{dated},good" in imgbuild("registry", "ls", where).stdout
     assert [
         entry["target"]
         for entry in read_json(imgbuild("registry", "ls", where, "--json"))["entries"]
@@ -323,6 +321,5 @@ def test_push_to_an_invalid_destination_is_refused(place, imgbuild):
 def test_registry_of_the_matrix_is_the_default_destination(place, imgbuild):
     text = place.sample.matrix.read_text()
     place.sample.matrix.write_text(f"registry: {place.registry.host}/{NAME}\n{text}")
-    done = imgbuild("push", "--target", TARGET, "--jobs", "1", "--offline")
-    assert done.status == 0, done.stderr
+    done = imgbuild("push", "--target", TARGET, "--jobs", "1", "--offline", status=0)
     assert done.stdout.startswith(f"{TARGET} {place.registry.host}/{NAME}@sha256:")

@@ -112,8 +112,7 @@ def test_second_mirror_push_sends_only_missing_files(sample):
 
 def test_mirror_push_of_a_changed_lock_moves_only_the_newest_tag(sample):
     (first,) = sample.push().artifacts
-    changed = msgspec.structs.replace(sample.other, target="small")
-    (second,) = sample.push(changed).artifacts
+    (second,) = sample.push(msgspec.structs.replace(sample.other, target="small")).artifacts
     tags = {tag: digest for (_, tag), digest in sample.registry.tags.items()}
     assert tags == {
         "small-x86_64-inputs": second.artifact,

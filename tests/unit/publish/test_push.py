@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -176,15 +177,8 @@ def test_pushed_targets_share_layers(place):
 def test_concurrent_pushes_send_each_blob_once(place):
     works = [place.work(), place.work(), place.work()]
     push_plan = place.both()
-    done = []
-    threads = [
-        threading.Thread(target=lambda work=work: done.append(push.push_target(work, push_plan)))
-        for work in works
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(works)) as pool:
+        done = list(pool.map(lambda work: push.push_target(work, push_plan), works))
     assert set(sent(place).values()) == {1}
     assert sum(item.sent for item in done) == sum(blob.size for blob in push_plan.blobs)
     assert len(done) == len(works)

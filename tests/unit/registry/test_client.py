@@ -162,14 +162,12 @@ def test_request_to_a_busy_registry_is_retried(client, registry, status, where):
     registry.faults.append(Fault(where, times=2, status=status))
     digest = push(client, registry)
     assert client.manifest(at(registry, "one")).digest == digest
-    descriptor = client.resolve(at(registry, "one"))
-    assert descriptor is not None
+    assert client.resolve(at(registry, "one")) is not None
 
 
 def test_manifest_push_succeeds_after_a_lost_response(client, registry):
     registry.faults.append(Fault("PUT .*/manifests/", mute=True))
-    digest = push(client, registry)
-    assert registry.tags == {("me/x", "one"): digest}
+    assert registry.tags == {("me/x", "one"): push(client, registry)}
 
 
 @pytest.mark.parametrize("result", [OTHER, None])

@@ -54,8 +54,7 @@ def _logins(
 ) -> None:
     logins_by_host = {registry.host: MINE, victim.host: VICTIMS}
     if request.param == "netrc":  # it ignores ports: both are this machine
-        lines = "machine localhost login me password victims-word\n"
-        (tmp_path / "netrc").write_text(lines)
+        (tmp_path / "netrc").write_text("machine localhost login me password victims-word\n")
         monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
         (tmp_path / "netrc").chmod(0o600)
         registry.login = VICTIMS
@@ -263,8 +262,7 @@ def test_invalid_redirect_urls_are_refused(registry, place):
 
 
 def test_netrc_credentials_are_sent_only_after_a_challenge(tmp_path, monkeypatch):
-    lines = "machine localhost login me password victims-word\n"
-    (tmp_path / "netrc").write_text(lines)
+    (tmp_path / "netrc").write_text("machine localhost login me password victims-word\n")
     (tmp_path / "netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with memory_registry.serve(Registry()) as registry:

@@ -365,8 +365,7 @@ def test_certificate_verification_is_skipped_only_if_configured(tmp_path, author
 
 
 def test_error_for_an_invalid_certificate_names_the_file(tmp_path):
-    place = describe(tmp_path, "h", 'ca = "ca.crt"')
-    (place / "ca.crt").write_text("nothing")
+    (describe(tmp_path, "h", 'ca = "ca.crt"') / "ca.crt").write_text("nothing")
     with pytest.raises(InputError, match=r"cannot use the certificate .*ca\.crt"):
         client().resolve(ImageReference("h", "me/x", "one"))
 

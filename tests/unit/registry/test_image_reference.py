@@ -1,7 +1,5 @@
 """Tests parsing names of images in registries."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

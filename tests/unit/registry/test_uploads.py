@@ -80,8 +80,7 @@ def test_empty_blob_is_uploaded(client, registry):
 
 @pytest.mark.parametrize(("chunk", "count"), [(100_000, 3), (70_000, 5), (1_000_000, 1)])
 def test_blob_is_uploaded_in_chunks(registry, chunk, count):
-    client = RegistryClient(chunk=chunk)
-    assert push(client, registry) is UploadOutcome.UPLOADED
+    assert push(RegistryClient(chunk=chunk), registry) is UploadOutcome.UPLOADED
     assert len(registry.received_requests(PATCH)) == count
     assert sizes(registry, PUT) == [0]
     ranges = [request.headers["Content-Range"] for request in registry.received_requests(PATCH)]
@@ -160,16 +159,14 @@ def test_dropped_upload_resumes_after_the_received_bytes(client, registry, cut):
     registry.faults.append(Fault(PUT, cut_request=cut))
     assert push(client, registry) is UploadOutcome.UPLOADED
     # "0-0" means one byte or none: the byte is sent again.
-    arrived = sum(sizes(registry, f"{PUT}|{PATCH}"))
-    assert arrived == len(DATA) + (1 if cut == 1 else 0)
+    assert sum(sizes(registry, f"{PUT}|{PATCH}")) == len(DATA) + (1 if cut == 1 else 0)
 
 
 def test_blobs_after_a_dropped_upload_are_sent_in_chunks(client, registry):
     registry.faults.append(Fault(PUT, cut_request=1000))
     push(client, registry)
     del registry.requests[:]
-    other = bytes_source(bytes(250_000))
-    push(client, registry, other)
+    push(client, registry, bytes_source(bytes(250_000)))
     assert sizes(registry, PATCH) == [100_000, 100_000, 50_000]
     push(RegistryClient(), registry, bytes_source(b"another client"))
     assert len(registry.received_requests(PATCH)) == 3

@@ -1,7 +1,5 @@
 """Tests that the committed Dockerfiles and bake file of this repository are current."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -24,8 +24,7 @@ class Sample:
 
     def __init__(self, folder: Path) -> None:
         store = Store.open(folder / "cache")
-        matrix = samples.matrix()
-        self.inputs = Inputs(matrix, Context(store, HttpClient(offline=True)))
+        self.inputs = Inputs(samples.matrix(), Context(store, HttpClient(offline=True)))
         self.folder = folder / "wheels"
         self.wheels = tuple(
             samples.add_to_store(store, samples.write_wheel(folder, name), name)

@@ -120,8 +120,7 @@ def test_online_dockerfile_requires_a_registry():
 
 def test_online_dockerfile_has_url_of_every_file():
     rendered_text = text(_online())
-    lock = render_sample.lock()
-    for wheel in lock.arch[Arch.ARM64].wheels:
+    for wheel in render_sample.lock().arch[Arch.ARM64].wheels:
         assert f"https://index.example/{wheel.package}/{wheel.file}" in rendered_text
     assert "antlr4-python3-runtime-4.9.3.tar.gz" in rendered_text
     assert "antlr4_python3_runtime-4.9.3-py3-none-any.whl" not in rendered_text  # no index has it
@@ -215,8 +214,7 @@ def test_build_command_in_a_dockerfile_header_names_one_platform():
         assert named == "linux/amd64"
         (several,) = re.findall(r"^# --platform (\S+) builds both", _head(rendering), re.MULTILINE)
         assert sorted(several.split(",")) == ["linux/amd64", "linux/arm64"]
-    arm = value(Arch.ARM64)
-    assert re.findall(r"--platform (\S+)", _head(arm)) == ["linux/arm64"]
+    assert re.findall(r"--platform (\S+)", _head(value(Arch.ARM64))) == ["linux/arm64"]
 
 
 def test_header_of_a_dockerfile_outside_the_lock_folder_names_the_lock():
@@ -304,8 +302,7 @@ def test_pylock_is_read_by_packaging_and_has_every_hash():
     assert (
         "\n# Built from its sdist on installing, with QUIET='yes, please'.\n[[packages]]\n" in text
     )
-    document = tomllib.loads(text)
-    read = Pylock.from_dict(document)
+    read = Pylock.from_dict(tomllib.loads(text))
     read.validate()
     by_name = {str(package.name): package for package in read.packages}
     for package, wheel in render_sample.wheels_by_package(lock).items():
@@ -430,6 +427,4 @@ def test_dockerfile_for_a_lock_without_uv_is_refused(tmp_path):
 def test_contradicting_render_options_are_refused(
     imgbuild: Command, sample: SampleProject, words: list[str], result: str
 ) -> None:
-    answer = imgbuild("render", TARGET, *words)
-    assert answer.status == 2, sample.folder
-    assert result in unwrap_text(answer.stderr)
+    assert result in unwrap_text(imgbuild("render", TARGET, *words, status=2).stderr)

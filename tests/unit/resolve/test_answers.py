@@ -1,7 +1,5 @@
 """Tests packages, CUDA release, reasons and row of a resolve request."""
 
-from __future__ import annotations
-
 import datetime
 
 import msgspec
@@ -305,8 +303,7 @@ def test_printed_row_defines_the_same_target():
 def test_printed_rows_of_all_project_targets_define_the_same_targets():
     targets = load_matrix(ROOT / "matrix.yaml").targets
     lines = [line for name, target in targets.items() for line in target_lines(name, target)]
-    read = yaml.safe_load("\n".join(lines))
-    assert msgspec.convert(read, dict[str, Target]) == targets
+    assert msgspec.convert(yaml.safe_load("\n".join(lines)), dict[str, Target]) == targets
 
 
 def test_printed_row_is_read_the_same_by_other_yaml_readers():

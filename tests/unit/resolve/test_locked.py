@@ -70,8 +70,7 @@ def test_retired_target_is_listed_after_the_others(project: Project) -> None:
     for retired, order in (("", ["small", "older"]), ("older takes its place", ["older", "small"])):
         matrix = samples.matrix(retired=retired)
         other = samples.matrix(as_of=datetime.date(2025, 6, 1)).targets["small"]
-        both = {**matrix.targets, "older": other}
-        matrix = msgspec.structs.replace(matrix, targets=both)
+        matrix = msgspec.structs.replace(matrix, targets={**matrix.targets, "older": other})
         path.write_bytes(codec.encode(lock_file.make_lock(matrix, "older", lock.arch)))
         locked_targets = locked.satisfying_targets(request("trl"), project, matrix)
         assert [locked_target.target for locked_target in locked_targets] == order

@@ -229,8 +229,7 @@ def test_sif_has_enroot_files_for_environment_mounts_and_start():
     small = summary(
         Env=["A=b c"], Entrypoint=["/e"], Cmd=["x y"], WorkingDir="/work/a", Volumes={"/data": {}}
     )
-    tree = MergedTree()
-    enroot_members = {each.path: each for each in enroot.enroot_members(small, tree)}
+    enroot_members = {each.path: each for each in enroot.enroot_members(small, MergedTree())}
     assert enroot_members["etc/environment"].content == b"A=b c\n"
     assert enroot_members["etc/fstab"].content == (
         b"${ENROOT_ROOTFS}/data /data none x-create=dir,bind,rw,nosuid,nodev\n"

@@ -90,8 +90,7 @@ def test_smoke_test_result_applies_only_to_the_same_partition(command, tmp_path,
 
 
 def test_array_option_for_sbatch_is_refused(command):
-    done = command("build", TARGET, "--on", "slurm", "--sbatch=--array=0")
-    assert done.status == 2
+    done = command("build", TARGET, "--on", "slurm", "--sbatch=--array=0", status=2)
     assert "--sbatch '--array=0': the job script sets this option" in done.stderr
 
 
@@ -252,8 +251,7 @@ def test_build_uses_the_allocated_cpus(tmp_path):
 
 
 def test_cluster_options_require_slurm(command: Command):
-    answer = command("build", TARGET, "--partition", "gpu")
-    assert answer.status == 2
+    answer = command("build", TARGET, "--partition", "gpu", status=2)
     assert "Slurm options require --on slurm" in answer.stderr
 
 
@@ -266,13 +264,11 @@ def test_cluster_options_require_slurm(command: Command):
     ],
 )
 def test_invalid_task_options_are_refused(command: Command, words, option):
-    answer = command(*words, "--on", "slurm")
-    assert answer.status == 2
+    answer = command(*words, "--on", "slurm", status=2)
     assert f"--on slurm and {option} cannot be combined" in answer.stderr
 
 
 def test_error_for_missing_slurm_has_a_hint(command: Command, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    answer = command("build", TARGET, "--on", "slurm", "--json")
-    assert answer.status == 6
+    answer = command("build", TARGET, "--on", "slurm", "--json", status=6)
     assert json.loads(answer.stdout)["error"] == "ToolMissing"

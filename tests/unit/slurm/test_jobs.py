@@ -15,7 +15,7 @@ from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Allocation, Container, ScriptKind
 from imgbuild.values import Arch, digest_of
 from tests.support import samples
-from tests.support.inprocess_project import TARGET, Command, write_project
+from tests.support.inprocess_project import TARGET, write_project
 from tests.support.rows import each_row
 
 GOLDEN = Path(__file__).parents[2] / "data/slurm"
@@ -361,23 +361,19 @@ def test_env_option_sets_or_passes_variables():
             jobs.parse_variables([word])
 
 
-def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
+def test_job_with_missing_files_is_not_submitted(imgbuild, tmp_path, monkeypatch):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     write_project(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))  # a machine without Slurm
-    command = Command(monkeypatch, capsys)
     for words, name in (((), f"build/{TARGET}.sif"), (("--pyxis", "a.sqsh"), "a.sqsh")):
-        written = command("slurm", TARGET, *words, "--", "true")
-        assert written.status == 0
+        written = imgbuild("slurm", TARGET, *words, "--", "true", status=0)
         assert f"{tmp_path}/{name} does not exist" in written.stderr
         form = "squashfs" if words else "sif"
         made_with = f"imgbuild build {TARGET} --format {form} --output {tmp_path}/{name}"
         assert made_with in " ".join(written.stderr.split())
-        here = "the script uses the path" in " ".join(written.stderr.split())
-        assert here == (not words)
-        refused = command("slurm", TARGET, *words, "--submit", "--", "true")
-        assert refused.status == 2
+        assert ("the script uses the path" in " ".join(written.stderr.split())) == (not words)
+        refused = imgbuild("slurm", TARGET, *words, "--submit", "--", "true", status=2)
         assert f"{tmp_path}/{name}: no such file" in refused.stderr
 
 
@@ -398,11 +394,10 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
         (("--sbatch=--gres=craynetwork:1",), "the job requests no GPU"),
     ],
 )
-def test_job_without_gpus_is_reported(tmp_path, monkeypatch, capsys, words, message):
+def test_job_without_gpus_is_reported(imgbuild, tmp_path, monkeypatch, words, message):
     write_project(tmp_path)
     monkeypatch.chdir(tmp_path)
-    done = Command(monkeypatch, capsys)("slurm", TARGET, *words, "--", "true")
-    assert done.status == 0
+    done = imgbuild("slurm", TARGET, *words, "--", "true", status=0)
     assert ("GPU" in done.stderr) == bool(message)
     assert message in done.stderr
 
@@ -414,27 +409,22 @@ def test_last_line_of_a_check_script_has_the_text_that_submit_expects():
     )
 
 
-def test_shared_memory_option_requires_a_check_job(tmp_path, monkeypatch, capsys):
-    command = Command(monkeypatch, capsys)
-    done = command("slurm", TARGET, "--shared", "64", "--", "true")
-    assert done.status == 2
+def test_shared_memory_option_requires_a_check_job(imgbuild, tmp_path):
+    done = imgbuild("slurm", TARGET, "--shared", "64", "--", "true", status=2)
     assert "--shared requires --job check" in done.stderr
 
 
-def test_sif_of_another_image_is_reported(tmp_path, monkeypatch, capsys):
+def test_sif_of_another_image_is_reported(imgbuild, tmp_path, capsys):
     sample = write_project(tmp_path)
     sif = tmp_path / "some.sif"
     sif.write_bytes(b"hsqs")
-    command = Command(monkeypatch, capsys)
-    done = command("slurm", TARGET, "--sif-file", str(sif), "--", "true")
-    assert done.status == 0
+    done = imgbuild("slurm", TARGET, "--sif-file", str(sif), "--", "true", status=0)
     assert "some.sif is not a SIF file for x86_64 or arm64" in done.stderr
 
     objects = [container.DataObject(kind=container.JSON, name=files.CONFIG_OBJECT, data=b"{}")]
     sif.write_bytes(bytes(container.file_system_offset(objects) + 4096))
     container.write_container(sif, objects, Arch.X86_64, 0)
-    done = command("slurm", TARGET, "--sif-file", str(sif), "--", "true")
-    assert done.status == 0
+    done = imgbuild("slurm", TARGET, "--sif-file", str(sif), "--", "true", status=0)
     assert "some.sif was not created from the current lock" in done.stderr
 
     locked = msgspec.structs.replace(

@@ -246,15 +246,12 @@ def test_results_of_environment_or_unknown_sif_are_refused(
     with pytest.raises(InputError, match="have no record of the tested image"):
         reports.check_image_run(smoke_report(sample, digest="", config="", through="here"))
     for words in (("--through", "here"), ("--sif-file", "x.sif")):
-        done = imgbuild("smoke", TARGET, "--record", *words)
-        assert done.status == 2
+        done = imgbuild("smoke", TARGET, "--record", *words, status=2)
         assert "cannot be combined with --sif-file" in " ".join(done.stderr.split())
     for words in (("--case", "nccl"), ("--model", str(sample.folder))):
-        done = imgbuild("smoke", TARGET, "--record", *words)
-        assert done.status == 2
+        done = imgbuild("smoke", TARGET, "--record", *words, status=2)
         assert "--record requires all cases of a tier" in " ".join(done.stderr.split())
-    done = imgbuild("smoke", TARGET, "--case", "nccl")
-    assert done.status == 2
+    done = imgbuild("smoke", TARGET, "--case", "nccl", status=2)
     assert "--case nccl requires --tier" in " ".join(done.stderr.split())
 
 
@@ -323,5 +320,4 @@ def test_driver_and_gpus_are_read_from_the_gpu_gate_case() -> None:
         report.cases,
     )
     assert run_record.started.endswith("Z")
-    failed = msgspec.structs.replace(gate, outcome="failed")
-    assert result.seen_machine([failed]) == ((), "")
+    assert result.seen_machine([msgspec.structs.replace(gate, outcome="failed")]) == ((), "")

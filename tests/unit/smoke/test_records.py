@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -136,16 +136,12 @@ def test_summary_of_a_smoke_run_counts_cases() -> None:
 
 def test_concurrent_processes_record_runs(tmp_path: Path) -> None:
     runs = [run(f"2026-11-21T00:00:{second:02}Z") for second in range(24)]
-    threads = [
-        threading.Thread(
-            target=records.add_runs, args=(tmp_path, TARGET, [entry], CONTENTS, Store.open())
-        )
-        for entry in runs
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+
+    def add(entry):
+        records.add_runs(tmp_path, TARGET, [entry], CONTENTS, Store.open())
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        list(pool.map(add, runs))
     assert records.read_records(tmp_path, TARGET).runs == tuple(runs)
     assert [path.name for path in (tmp_path / TARGET).iterdir()] == ["smoke.json"]
 

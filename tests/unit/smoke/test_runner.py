@@ -97,8 +97,7 @@ def test_outcome_of_a_smoke_case_depends_on_exit_status_and_log(monkeypatch):
         run.verdict(-11, CRASH, 1)[1] == "killed by SIGSEGV: Fatal Python error: Segmentation fault"
     )
     assert run.verdict(None, "step 1\n", 60)[1] == "timed out after 60 s; last line: step 1"
-    waiting = f"{ENGINE}INFO waiting for the engine\n"
-    answered = run.verdict(None, waiting, 60)[1]
+    answered = run.verdict(None, f"{ENGINE}INFO waiting for the engine\n", 60)[1]
     assert answered.startswith(
         "timed out after 60 s; last line: INFO waiting for the engine; its log"
     )
@@ -267,8 +266,7 @@ def test_inconsistent_or_missing_report_is_an_error(result, words):
 
 def test_smoke_run_with_only_skipped_cases_fails():
     expected = runner.create_expectation(samples.lock(), Arch.X86_64)
-    report = runner.read_report(answer(CASES[2:], 1), expected, "static")
-    assert not has_passed(report.cases)
+    assert not has_passed(runner.read_report(answer(CASES[2:], 1), expected, "static").cases)
     assert has_passed(runner.read_report(answer(CASES[:1], 0), expected, "static").cases)
 
 

@@ -29,8 +29,7 @@ def test_documentation_lists_every_smoke_case(monkeypatch):
 def test_show_lists_the_name_of_every_smoke_case(monkeypatch, golden):
     tiers = smoke_module("smoke_tiers", monkeypatch).TIERS
     names = {tier: [case.name for case in cases] for tier, cases in tiers.items()}
-    path = files.data("smoke_cases.json")
-    golden(path, json.dumps(names, indent=1) + "\n")
+    golden(files.data("smoke_cases.json"), json.dumps(names, indent=1) + "\n")
     shown = " ".join(test_cases.tier_descriptions(tiers))
     assert not [name for cases in names.values() for name in cases if name not in shown]
 

@@ -66,8 +66,7 @@ def test_reward_of_a_quick_start_accepts_texts_and_conversations(monkeypatch):
     data = smoke_module("quick_data", monkeypatch)
     module: dict[str, Any] = {}
     exec(data.REWARD, module)
-    letters = module["letters"]
-    assert letters(["ab 1", [{"content": "1"}], ""]) == [0.75, 0.0, 0.0]
+    assert module["letters"](["ab 1", [{"content": "1"}], ""]) == [0.75, 0.0, 0.0]
 
 
 @each_row(

@@ -15,8 +15,7 @@ def test_requirements_are_listed_with_requesting_packages():
 
 
 def test_index_url_option_of_uv_is_recognized():
-    text = "--index-url https://user:word@index.example/simple\n"
-    match = DEFAULT_INDEX.search(text)
+    match = DEFAULT_INDEX.search("--index-url https://user:word@index.example/simple\n")
     assert match
     assert match[1] == "https://user:word@index.example/simple"
 

@@ -55,8 +55,7 @@ CHANGES = [written, replaced, removed, read]
 def test_link_at_any_depth_of_a_path_is_an_error(tmp_path, part, change):
     folder, elsewhere = top(tmp_path), outside_folder(tmp_path)
     (folder / part).rename(tmp_path / "moved")
-    target = elsewhere / "c.json" if part == NAME else elsewhere
-    (folder / part).symlink_to(target)
+    (folder / part).symlink_to(elsewhere / "c.json" if part == NAME else elsewhere)
     before = folder_state(elsewhere)
     with (
         OpenFolder.open(folder) as opened,

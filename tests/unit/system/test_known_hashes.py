@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,13 @@ def settle(path: Path) -> None:
         time.sleep(0.005)
 
 
+def recorded(path: Path, state: Path) -> KnownHashes:
+    settle(path)
+    hashes = KnownHashes(state)
+    hashes.record_hash(path, sha256(GOOD))
+    return hashes
+
+
 def test_unchanged_file_is_hashed_once_for_all_processes(state, path, reads):
     settle(path)
     for number in range(3):  # objects share no state, like processes
@@ -70,9 +77,7 @@ def test_unchanged_file_is_hashed_once_for_all_processes(state, path, reads):
 
 def test_small_file_is_hashed_each_time_it_is_checked(state, path, monkeypatch, reads):
     monkeypatch.setattr(known_hashes, "SMALL_FILE", len(GOOD))
-    settle(path)
-    hashes = KnownHashes(state)
-    hashes.record_hash(path, sha256(GOOD))
+    hashes = recorded(path, state)
     for number in (1, 2):
         assert hashes.matches(path, sha256(GOOD))
         assert reads() == 1, number
@@ -114,9 +119,7 @@ def back_in_time(path: Path) -> None:
     swapped,
 ])  # fmt: skip
 def test_changed_file_is_hashed_again(state, path, change):
-    settle(path)
-    hashes = KnownHashes(state)
-    hashes.record_hash(path, sha256(GOOD))
+    hashes = recorded(path, state)
     change(path)
     assert not hashes.matches(path, sha256(GOOD))
     assert not KnownHashes(state).matches(path, sha256(GOOD))
@@ -171,8 +174,7 @@ def test_change_right_before_recording_a_hash_is_detected(state, path, monkeypat
 
 def test_invalid_hash_record_does_not_affect_other_records(state, path, tmp_path, reads):
     settle(path)
-    hashes = KnownHashes(state)
-    hashes.record_hash(path, sha256(GOOD))
+    KnownHashes(state).record_hash(path, sha256(GOOD))
     with sqlite3.connect(state / NAME) as database:
         database.execute("insert into known values (cast(x'ff' as text), x'00', null)")
     database.close()
@@ -189,9 +191,7 @@ def test_hash_record_is_written_after_the_next_clock_tick(state, path, monkeypat
 
 
 def test_changed_link_count_and_access_time_keep_a_hash_record(state, path, tmp_path, reads):
-    settle(path)
-    hashes = KnownHashes(state)
-    hashes.record_hash(path, sha256(GOOD))
+    hashes = recorded(path, state)
     with hashes.relinking(path):
         (tmp_path / "link").hardlink_to(path)
     hashes.touch(path)
@@ -202,9 +202,7 @@ def test_changed_link_count_and_access_time_keep_a_hash_record(state, path, tmp_
 
 
 def test_content_change_together_with_the_link_count_is_detected(state, path, tmp_path):
-    settle(path)
-    hashes = KnownHashes(state)
-    hashes.record_hash(path, sha256(GOOD))
+    hashes = recorded(path, state)
     with hashes.relinking(path):
         (tmp_path / "link").hardlink_to(path)
         path.write_bytes(SAME_SIZE)
@@ -358,11 +356,8 @@ def test_concurrent_writers_lose_no_hash_records(state, tmp_path, reads):
         for path in mine:
             hashes.record_hash(path, sha256(path.name.encode()))
 
-    threads = [threading.Thread(target=work, args=(paths[at::4],)) for at in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, [paths[at::4] for at in range(4)]))
     assert all(KnownHashes(state).matches(path, sha256(path.name.encode())) for path in paths)
     assert reads() == 0
 

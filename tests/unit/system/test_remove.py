@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from imgbuild.errors import InputError
-from imgbuild.oci import tree
 from imgbuild.oci.tree import RootFolder
 from imgbuild.render import templates
 from imgbuild.system import files, folder
@@ -53,7 +52,7 @@ def open_below(place: Path) -> list[Path]:
     return [path for path in opened if path.is_relative_to(place)]
 
 
-@pytest.mark.parametrize("remove", [files.remove_tree, tree.remove_root, folder.remove_folder])
+@pytest.mark.parametrize("remove", [files.remove_tree, folder.remove_folder])
 def test_deeply_nested_folder_tree_is_removed(remove, memory: Path) -> None:
     place = deep(memory / "deep")
     (place / "other").mkdir()

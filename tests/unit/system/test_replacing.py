@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -129,10 +129,7 @@ def test_concurrent_writers_of_a_file_all_succeed(tmp_path):
         except (OSError, AssertionError, ImgbuildError) as failure:
             failures.append(failure)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: work(), range(4)))
     assert failures == []
     assert list(out.parent.iterdir()) == [out]

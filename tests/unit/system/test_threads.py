@@ -1,7 +1,5 @@
 """Tests the order of results, failures and interrupts of threads."""
 
-from __future__ import annotations
-
 import _thread
 import threading
 

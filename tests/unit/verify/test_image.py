@@ -116,8 +116,7 @@ def test_verification_detects_an_additional_layer(place, expected):
 
 def test_verification_detects_a_replaced_configuration(place, expected):
     def _other(document):
-        key = (NAME, document["config"]["digest"])
-        config = json.loads(place.registry.blobs[key])
+        config = json.loads(place.registry.blobs[(NAME, document["config"]["digest"])])
         config["config"]["Entrypoint"] = ["/bin/sh"]
         data = json.dumps(config).encode()
         place.registry.blobs[NAME, sha256_digest(data)] = data

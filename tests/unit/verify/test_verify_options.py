@@ -115,8 +115,7 @@ def test_statement_of_an_unverified_signature_replaces_a_missing_attachment(samp
         statements.sign_statement(statement, sample.key), sample.key.public.hint
     )
     stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, in_toto.CYCLONEDX)
-    failures = sample.failed(key=None)
-    assert "does not match the lock" in failures["SBOM CycloneDX arm64"]
+    assert "does not match the lock" in sample.failed(key=None)["SBOM CycloneDX arm64"]
 
 
 # -- built again

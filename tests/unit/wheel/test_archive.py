@@ -121,8 +121,7 @@ def test_wheel_in_zip64_format_is_read(tmp_path: Path) -> None:
 
 def test_wheel_in_zip64_format_with_many_members_is_read(tmp_path: Path) -> None:
     files = {f"demo/{number}": b"" for number in range(66_000)}
-    wheel = archive.read_wheel(write_wheel(tmp_path, files))
-    assert len(wheel.members) == 66_003
+    assert len(archive.read_wheel(write_wheel(tmp_path, files)).members) == 66_003
 
 
 def test_streamed_wheel_in_zip64_format_is_read(tmp_path: Path) -> None:
@@ -271,10 +270,8 @@ def test_wheel_with_overlapping_members_is_refused(tmp_path: Path) -> None:
         "'b'",
         "overlaps",
     )
-    inner = Entry(name=b"b", data=b"y", method=0)
-    donor = write_forged_zip(tmp_path, [inner]).read_bytes()
-    local = donor[: donor.index(b"PK\1\2")]
-    outer = Entry(name=b"a", data=local, method=0)
+    donor = write_forged_zip(tmp_path, [Entry(name=b"b", data=b"y", method=0)]).read_bytes()
+    outer = Entry(name=b"a", data=donor[: donor.index(b"PK\1\2")], method=0)
     inside = Entry(name=b"b", data=b"y", method=0, start=31, absent=True)
     refused(write_forged_zip(tmp_path, valid_entries(outer, inside)), "'a'", "overlap")
 
@@ -283,8 +280,7 @@ def test_zip_bombs_are_refused(tmp_path: Path) -> None:
     zeros = bytes(64 << 20)
     refused(write_wheel(tmp_path, {"zeros": zeros}), "bomb")
     # A too small size in the directory is detected as soon as it is exceeded.
-    stream = deflate_bytes(zeros)
-    entry = Entry(name=b"a", data=b"", stream=stream, size=1000, crc=0)
+    entry = Entry(name=b"a", data=b"", stream=deflate_bytes(zeros), size=1000, crc=0)
     with pytest.raises(IntegrityError, match=r"more than the expected 1000 bytes"):
         archive.verify_contents(
             archive.read_wheel(write_forged_zip(tmp_path, valid_entries(entry)))
@@ -395,8 +391,7 @@ def test_wheel_without_metadata_is_refused(tmp_path: Path, missing: bytes) -> No
 
 def test_package_names_are_normalized_for_comparison(tmp_path: Path) -> None:
     data = {"My_Demo-1.0.dist-info/METADATA": minimal_metadata("my.demo", "1.0.0")}
-    wheel = archive.read_wheel(write_wheel(tmp_path, data, name="My_Demo"))
-    assert wheel.name == "My_Demo"
+    assert archive.read_wheel(write_wheel(tmp_path, data, name="My_Demo")).name == "My_Demo"
 
 
 def test_invalid_wheel_file_name_is_refused(tmp_path: Path) -> None:

@@ -60,8 +60,7 @@ def test_created_launcher_runs_its_function() -> None:
     entry = EntryPoint(name="x", module="pkg.mod", attribute="Class.method")
     text = launcher_script(entry, "/opt/venv/bin/python")
     assert text.startswith(b"#!/opt/venv/bin/python\n")
-    tree = ast.parse(text)
-    (imported,) = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    (imported,) = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
     assert (imported.module, imported.names[0].name) == ("pkg.mod", "Class")
 
 

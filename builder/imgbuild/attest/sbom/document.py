@@ -132,7 +132,10 @@ def create_sbom(
         ),
         components=tuple(sorted(parts, key=lambda part: part.id)),
         needs=dict(sorted(edges.items())),
-        build_inputs=maker.sdists_and_tools(),
+        build_inputs={
+            f"wheel/{built.package}": (f"sdist/{built.package}", *_tools(built))
+            for built in lock.arch[arch].built
+        },
     )
 
 
@@ -287,12 +290,6 @@ class _ComponentFactory:
                     f"tool/{wheel.file}", ComponentKind.TOOL, wheel
                 )
         yield from components.values()
-
-    def sdists_and_tools(self) -> dict[str, tuple[str, ...]]:
-        return {
-            f"wheel/{built.package}": (f"sdist/{built.package}", *_tools(built))
-            for built in self._resolution.built
-        }
 
     def dependency_edges(self) -> dict[str, tuple[str, ...]]:
         base = self._lock.base

@@ -115,7 +115,7 @@ def packages_of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
     """Restrict `sbom_packages` to files in `lock`, and to requirements that the lock satisfies."""
     files = {
         key: sbom_packages.packages[key]
-        for key, _ in _sorted_files(lock)
+        for key, _ in sorted(dict(_files(lock)).items(), key=lambda item: item[0])
         if key in sbom_packages.packages
     }
     there = {normalize_package(item.package) for _, item in _files(lock)}
@@ -186,10 +186,6 @@ def _files(lock: Lock) -> Iterable[tuple[Sha256, Wheel | Deb]]:
         needed = [wheel for built in resolution.built for wheel in built.requires]
         items: tuple[Wheel | Deb, ...] = (*installed_wheels(resolution), *needed, *resolution.debs)
         yield from ((item.sha256, item) for item in items)
-
-
-def _sorted_files(lock: Lock) -> list[tuple[Sha256, Wheel | Deb]]:
-    return sorted(dict(_files(lock)).items(), key=lambda item: item[0])
 
 
 def _cached_package(item: Wheel | Deb, store: Store) -> Package | None:

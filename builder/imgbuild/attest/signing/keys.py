@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.errors import InputError
+from imgbuild.system.files import require_readable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -208,9 +209,5 @@ def _decrypt_key(body: bytes, password: bytes, path: Path) -> bytes:
 
 
 def _read_key_file(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(LIMIT)
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise InputError(message, hint=CREATION_REMEDY) from error
+    with require_readable(path, hint=CREATION_REMEDY), path.open("rb") as file:
+        return file.read(LIMIT)

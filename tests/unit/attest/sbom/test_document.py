@@ -338,8 +338,7 @@ def test_sbom_from_a_lock_bundle_equals_the_sbom_of_the_lock(arch: Arch):
 
 def test_component_identifiers_are_unique():
     names = ["deb/g++", "deb/g..", "deb/g.2b.", "wheel/a", "file/opt/a b", "file/opt/a-b"]
-    identifiers = [spdx._id(name) for name in names]
-    assert len(set(identifiers)) == len(names)
+    assert len({spdx._id(name) for name in names}) == len(names)
 
 
 def test_standalone_python_is_a_component_with_licence_and_layer():

@@ -31,11 +31,6 @@ Requires-Dist: not a requirement!
 """
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "cache")
-
-
 def test_metadata_requirements_keep_versions_extras_and_markers():
     assert packages.package_from_metadata("one.whl", METADATA) == Package(
         file="one.whl",

@@ -4,8 +4,6 @@ tests/data/signing has an image of the repository 127.0.0.1:5179/signexp(c), whi
 signed as a bundle and as a collection.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path
@@ -63,8 +61,7 @@ def test_signature_in_a_cosign_collection_verifies_with_its_key(key):
     data = (DATA / "claim.json").read_bytes()
     layer = codec.decode((DATA / "collection.json").read_bytes(), Manifest, file="x").layers[0]
     assert layer.digest == f"sha256:{sha256(data)}"
-    signed = base64.b64decode(layer.annotations[forms.SIGNATURE_NOTE])
-    assert key.public.verify(data, signed)
+    assert key.public.verify(data, base64.b64decode(layer.annotations[forms.SIGNATURE_NOTE]))
     assert codec.decode(data, ImageClaim, file="claim.json").digest == DIGEST
 
 

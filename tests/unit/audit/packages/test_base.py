@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from imgbuild.audit.packages.base import is_read, libraries_loaded_first, read_base, read_standalone
 from imgbuild.audit.packages.library_map import LibraryMap
@@ -16,11 +15,6 @@ from tests.support.standalone_python import pack_archive, sample_entries
 REAL = next(
     path for path in Path(msgspec.__file__ or "").parent.glob("*.so") if path.stat().st_size
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "cache")
 
 
 def test_libraries_interpreter_and_links_of_a_base_are_read(tmp_path: Path, store: Store) -> None:

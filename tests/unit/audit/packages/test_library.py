@@ -4,7 +4,6 @@ import pytest
 
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.reading import find_modules, module_name, parse_metadata
-from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.http.client import HttpClient
 from tests.support import audited, wheels
@@ -17,11 +16,6 @@ FILES: audited.Files = {
     "demo/b.py": "B = 1\n",
     "demo/_c.cpython-311-x86_64-linux-gnu.so": b"\0" * 100,
 }
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store.open(tmp_path / "cache")
 
 
 @pytest.fixture
