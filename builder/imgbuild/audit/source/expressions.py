@@ -22,6 +22,8 @@ from imgbuild.audit.source.tree import child_nodes, walk_tree
 
 # Python 3.14 evaluates annotations only on request (PEP 649).
 _EVALUATED_ANNOTATIONS = (Guard("python", "", "<3.14"),)
+# Nodes without references, which are half of all nodes.
+_LEAVES = frozenset((ast.Constant, ast.Name))
 
 
 class NameUse(msgspec.Struct, gc=False):
@@ -64,7 +66,8 @@ class ExpressionReader:
             visitor(self, node)
             return
         for child in child_nodes(node):
-            self.read_expression(child)
+            if type(child) not in _LEAVES:
+                self.read_expression(child)
 
     def read_under_guards(self, guards: Guards, node: ast.AST) -> None:
         """Read an expression that runs only under additional guards."""
@@ -178,9 +181,11 @@ class ExpressionReader:
         else:
             self.read_expression(func)
         for argument in node.args:
-            self.read_expression(argument)
+            if type(argument) not in _LEAVES:
+                self.read_expression(argument)
         for keyword in node.keywords:
-            self.read_expression(keyword.value)
+            if type(keyword.value) not in _LEAVES:
+                self.read_expression(keyword.value)
 
     def _read_getattr(self, node: ast.Call) -> None:
         """Record `getattr(module, "name")` without a default as an attribute read."""
