@@ -13,13 +13,14 @@ import re
 from collections.abc import Iterator, Mapping
 from weakref import ref
 
+from imgbuild.audit.code.class_attributes import computed_attributes
 from imgbuild.audit.main_path.answers import package_set_evaluator
 from imgbuild.audit.main_path.sources import ModuleTree, read_function
 from imgbuild.audit.names import classes
 from imgbuild.audit.names.lookup import module_index
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Function, ModuleFacts
+from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.audit.source.text import dotted_name, string_list, string_value
 from imgbuild.audit.source.tree import walk_tree
 from imgbuild.errors import FetchFailed
@@ -46,6 +47,8 @@ class WheelSources:
         self._rejected: dict[tuple[str, str], bool] = {}
         self._kept: dict[tuple[str, str], bool] = {}
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
+        self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
+        self._assigned: dict[tuple[str, str], bool] = {}
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
         """Whether reading `name` from a module certainly raises AttributeError."""
@@ -82,6 +85,38 @@ class WheelSources:
             if listing is not None:
                 self._taken[key] = frozenset(self._keys(listing)) or None
         return self._taken[key]
+
+    def computed_attributes(self, facts: ModuleFacts, definition: Class) -> frozenset[str] | None:
+        """Return the attributes that a class sets with computed names, or None for any name."""
+        key = (facts.module, definition.line)
+        if key not in self._computed:
+            source = self._source(facts)
+            self._computed[key] = (
+                computed_attributes(source, definition.line) if source is not None else None
+            )
+        return self._computed[key]
+
+    def may_be_assigned(self, facts: ModuleFacts, name: str) -> bool:
+        """Whether the top-level module above `facts` assigns an attribute to other objects."""
+        top = facts.module.partition(".")[0]
+        key = (top, name)
+        if key not in self._assigned:
+            self._assigned[key] = self._is_assigned_below(top, name)
+        return self._assigned[key]
+
+    def _is_assigned_below(self, top: str, name: str) -> bool:
+        package_set = self._package_set()
+        if package_set is None:
+            return True
+        literal = re.compile(rf"setattr\([^\n]*[\"']{re.escape(name)}[\"']")
+        try:
+            for module in package_set.mentioning(top, name):
+                source = package_set_evaluator(package_set).source(module)
+                if source is None or name in source.stored or source.contains(literal):
+                    return True
+        except FetchFailed:
+            return True
+        return False
 
     def _keys(self, modules: tuple[str, ...]) -> Iterator[str]:
         """Yield the keys of top-level dictionaries in the first of these modules that exists."""

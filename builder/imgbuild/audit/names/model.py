@@ -51,6 +51,15 @@ class ModuleSources(Protocol):
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
         """Return the keywords that a function accepts in `**kwargs`, or None for any keyword."""
 
+    def computed_attributes(self, facts: ModuleFacts, definition: Class) -> frozenset[str] | None:
+        """Return the attributes that a class of the module sets with computed names.
+
+        Return None if it may have attributes with any name.
+        """
+
+    def may_be_assigned(self, facts: ModuleFacts, name: str) -> bool:
+        """Return whether the package of the module assigns an attribute to other objects."""
+
 
 def module_sources(modules: Modules) -> ModuleSources | None:
     """Return the sources of `modules`, or None if `modules` are not a user's code."""
