@@ -151,7 +151,9 @@ class _Method:
                 continue
             if isinstance(node.target, ast.Name):
                 yield node.target.id, node.iter
-            elif isinstance(node.target, ast.Tuple) and isinstance(node.iter, (ast.Tuple, ast.List)):
+            elif isinstance(node.target, ast.Tuple) and isinstance(
+                node.iter, (ast.Tuple, ast.List)
+            ):
                 rows = [row.elts for row in node.iter.elts if isinstance(row, ast.Tuple)]
                 for place, each in enumerate(node.target.elts):
                     column = [row[place] for row in rows if place < len(row)]

@@ -240,13 +240,21 @@ def _parameter_from_table(package_set: ImportablePackages, evidence: Evidence) -
 
     The signature must contain the new name.
     """
-    path, _, keyword = evidence.subject.removesuffix(")").partition("(")
-    if evidence.relation is not ConflictRelation.KEYWORD:
+    if evidence.relation is ConflictRelation.ATTRIBUTE:
+        path, _, old = evidence.subject.rpartition(".")
+    elif evidence.relation is ConflictRelation.KEYWORD:
+        path, _, old = evidence.subject.removesuffix(")").partition("(")
+    else:
         return ""
-    name = renamed_parameter(evidence.other, path.rpartition(".")[2], keyword)
+    name = renamed_parameter(evidence.other, path.rpartition(".")[2], old)
     signature = _signature(package_set, path) if name else None
     names = [item.name for item in signature.parameters] if signature is not None else []
-    return name if name in names else ""
+    is_attribute = evidence.relation is ConflictRelation.ATTRIBUTE
+    return (
+        name
+        if name in names or (name and is_attribute and has_member(package_set, path, name))
+        else ""
+    )
 
 
 def _most_similar_name(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:

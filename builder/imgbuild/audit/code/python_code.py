@@ -13,6 +13,7 @@ import msgspec
 from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.checks.findings import SEVERITY_ORDER, missing_package_remedy
 from imgbuild.audit.code import other_sets, overridden
+from imgbuild.audit.code.assigned_attributes import check_assigned_attributes
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.finding_cache import (
     Conditions,
@@ -150,8 +151,17 @@ def _module_findings(
     code = look.code
     path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
+    assigned = [
+        each
+        for each in check_assigned_attributes(code, path, new)
+        if each.evidence is not None and _was_in_package(look, each.evidence)
+    ]
     local: dict[str, list[Evidence]] = {}
-    for finding in (*imports.check_imports(code, path), *calls.check_calls(code, path, rules)):
+    for finding in (
+        *imports.check_imports(code, path),
+        *calls.check_calls(code, path, rules),
+        *assigned,
+    ):
         evidence = finding.evidence
         if evidence is not None and _is_local(evidence, code):
             local.setdefault(evidence.file, []).append(evidence)
@@ -167,6 +177,11 @@ def _module_findings(
         file: FileFindings(tuple(entries), tuple(local.get(file, ())))
         for file, entries in findings.items()
     }
+
+
+def _was_in_package(look: _ReplacementCache, evidence: Evidence) -> bool:
+    """Whether another version has the missing attribute, so it is not the user's own."""
+    return bool(look.find(evidence).having) or _published_existence(evidence) is not None
 
 
 def _is_current(stored: FileFindings, code: CodeSet) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from weakref import ref
 
 from imgbuild.audit.code.class_attributes import computed_attributes
@@ -48,7 +48,7 @@ class WheelSources:
         self._kept: dict[tuple[str, str], bool] = {}
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
         self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
-        self._assigned: dict[tuple[str, str], bool] = {}
+        self._assigned: dict[tuple[str, ...], bool] = {}
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
         """Whether reading `name` from a module certainly raises AttributeError."""
@@ -96,26 +96,31 @@ class WheelSources:
             )
         return self._computed[key]
 
-    def may_be_assigned(self, facts: ModuleFacts, name: str) -> bool:
-        """Whether the top-level module above `facts` assigns an attribute to other objects."""
-        top = facts.module.partition(".")[0]
-        key = (top, name)
+    def may_be_assigned(self, owners: Mapping[str, str], name: str) -> bool:
+        """Whether a module that mentions one of the classes `owners` assigns the attribute."""
+        key = (*owners, name)
         if key not in self._assigned:
-            self._assigned[key] = self._is_assigned_below(top, name)
+            package_set = self._package_set()
+            try:
+                self._assigned[key] = package_set is None or any(
+                    self._assigns_below(package_set, top, owners, name)
+                    for top in {module.partition(".")[0] for module in owners.values()}
+                )
+            except FetchFailed:
+                self._assigned[key] = True
         return self._assigned[key]
 
-    def _is_assigned_below(self, top: str, name: str) -> bool:
-        package_set = self._package_set()
-        if package_set is None:
-            return True
+    def _assigns_below(
+        self, package_set: ImportablePackages, top: str, owners: Iterable[str], name: str
+    ) -> bool:
+        mentioned = re.compile("|".join(map(re.escape, owners)))
         literal = re.compile(rf"setattr\([^\n]*[\"']{re.escape(name)}[\"']")
-        try:
-            for module in package_set.mentioning(top, name):
-                source = package_set_evaluator(package_set).source(module)
-                if source is None or name in source.stored or source.contains(literal):
-                    return True
-        except FetchFailed:
-            return True
+        for module in package_set.mentioning(top, name):
+            source = package_set_evaluator(package_set).source(module)
+            if source is None:
+                return True
+            if source.contains(mentioned) and (name in source.stored or source.contains(literal)):
+                return True
         return False
 
     def _keys(self, modules: tuple[str, ...]) -> Iterator[str]:

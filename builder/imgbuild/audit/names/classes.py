@@ -153,8 +153,12 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
     absent = instance_names is not None and name not in instance_names
     sources = module_sources(modules)
     if absent and sources is not None:
-        homes = {each.home.module: each.home for each in chain if each.home is not None}
-        absent = not any(sources.may_be_assigned(home, name) for home in homes.values())
+        owners = {
+            each.definition.name: each.home.module
+            for each in chain
+            if isinstance(each.definition, Class) and each.home is not None
+        }
+        absent = not sources.may_be_assigned(owners, name)
     if (
         absent
         and not lookup_result.exact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -57,8 +57,11 @@ class ModuleSources(Protocol):
         Return None if it may have attributes with any name.
         """
 
-    def may_be_assigned(self, facts: ModuleFacts, name: str) -> bool:
-        """Return whether the package of the module assigns an attribute to other objects."""
+    def may_be_assigned(self, owners: Mapping[str, str], name: str) -> bool:
+        """Return whether a package assigns an attribute to instances of a class from outside.
+
+        `owners` maps the names of the class and its bases to their modules.
+        """
 
 
 def module_sources(modules: Modules) -> ModuleSources | None:

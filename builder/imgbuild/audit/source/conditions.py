@@ -107,7 +107,9 @@ class ConditionReader:
             return branches
         text = self.source.short_text(test)
         local = isinstance(test, ast.Name) and self.names.is_local(test.id)
-        if (not local and self._concerns_surroundings(text)) or self.versions.depends_on_version(test):
+        if (not local and self._concerns_surroundings(text)) or self.versions.depends_on_version(
+            test
+        ):
             return self._guards_of_result(test) or self._unknown_branches(text)
         yes, no = self._unknown_branches(text)
         says = self.versions.version_conditions(test)

@@ -42,6 +42,7 @@ class NameUse(msgspec.Struct, gc=False):
     key: str = ""
     receiver: str = ""
     call: ast.Call | None = None
+    store: bool = False
 
 
 class ExpressionReader:
@@ -224,9 +225,17 @@ class ExpressionReader:
         if self.is_self(first) and "." not in rest:
             self.self_attribute(rest, "")
             return
-        self.stored.add(node.attr if self.local_types(first) is not None else name)
+        types = self.local_types(first)
+        self.stored.add(node.attr if types is not None else name)
         if isinstance(node.value, ast.Attribute):
             self._record_reference(dotted_name(node.value), node)
+        if not self.chains or type(node.ctx) is not ast.Store:
+            return
+        if types is not None and "." not in rest:
+            self._add_reference(name, node, types=types, key=first, store=True)
+        elif self.is_self(first) and rest.count(".") == 1 and self.scope.owner is not None:
+            key = rest.partition(".")[0]
+            self._add_reference(name, node, types=self.scope.owner.assigned, key=key, store=True)
 
     def self_attribute(self, name: str, kind: str) -> None:
         """Record that a method assigns an attribute of the type `kind` to self."""
@@ -281,6 +290,7 @@ class ExpressionReader:
         key: str = "",
         receiver: str = "",
         call: ast.Call | None = None,
+        store: bool = False,
     ) -> None:
         self.records.append(
             NameUse(
@@ -293,6 +303,7 @@ class ExpressionReader:
                 key,
                 receiver,
                 call,
+                store,
             )
         )
 
