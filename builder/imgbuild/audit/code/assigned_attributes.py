@@ -25,7 +25,9 @@ def check_assigned_attributes(
     package_set = path.view(code)
     for name in modules:
         facts = code.module(name)
-        for store in facts.stores if isinstance(facts, ModuleFacts) else ():
+        if not isinstance(facts, ModuleFacts):
+            continue
+        for store in facts.stores:
             what = find_meaning(package_set, facts, store)
             holder = what.holder
             if what.found.state != "absent" or holder is None or holder.home is None:

@@ -132,5 +132,6 @@ def test_functions_that_replace_removed_names_of_a_package_are_reported(tmp_path
         ("IMG108", 5, 1),
         ("IMG108", 8, 1),
         ("IMG108", 9, 9),
+        ("IMG104", 10, 1),
     ]
     assert shown_findings[0].remedy == "vllm 0.8 has it (target old)"
