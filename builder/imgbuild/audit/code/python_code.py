@@ -53,10 +53,8 @@ _DEVELOPMENT = re.compile(
     r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
 )
 Checked = tuple[dict[str, FileFindings], Conditions]
-# What is before and after a name that a class binds, and that is assigned to another object.
+# What is before and after a name that a class binds.
 _CLASS_BINDING = (rb"^[ \t]+", rb"[ \t]*(?::|=(?!=))[^\n]*(?<![,\s])[ \t]*$")  # no keyword
-_ASSIGNMENT = (rb"[\w)\]]\.", rb"[ \t]*(?::[^\n=]+)?=(?!=)")
-_SETATTR = (rb"setattr\([^\n]*['\"]", rb"['\"]")
 _NOQA_LINES = 4  # folders above a script that may contain a project's packages
 _PREFIX = f"{CODE} 0 "
 SHARE = 512 << 10  # bytes of source that are worth a share of a process
@@ -107,31 +105,27 @@ def check_python_code(
 
 
 class _UserAttributes:
-    """The attributes that the user's code defines in classes, or assigns to objects of packages."""
+    """The attributes that classes of the user's code define."""
 
     def __init__(self, texts: Sequence[CodeText]) -> None:
         self._sources = [text.source for text in texts if text.kind == "python"]
-        self._defined: dict[tuple[str, bool], bool] = {}
+        self._defined: dict[str, bool] = {}
 
     def has(self, finding: CodeFinding) -> bool:
-        """Whether the attribute that a class lacks in a finding may be one of the user's own.
-
-        A user's subclass may define it, or another function may assign it to the object.
-        """
+        """Whether a subclass of the user may define the attribute that a class lacks."""
         evidence = finding.evidence
         if evidence is None or evidence.relation is not ConflictRelation.ATTRIBUTE:
             return False
-        key = (evidence.subject.rpartition(".")[2], finding.message.startswith("sets "))
-        if key not in self._defined:
-            word = re.escape(key[0].encode())
-            defined = rb"\bdef[ \t]+" + word + rb"\(|" + word.join(_CLASS_BINDING)
-            assigned = b"|" + word.join(_ASSIGNMENT) + b"|" + word.join(_SETATTR)
-            pattern = re.compile(defined if key[1] else defined + assigned, re.MULTILINE)
-            plain = key[0].encode()
-            self._defined[key] = any(
-                plain in source and pattern.search(source) for source in self._sources
+        name = evidence.subject.rpartition(".")[2]
+        if name not in self._defined:
+            word = name.encode()
+            pattern = re.compile(
+                rb"\bdef[ \t]+" + word + rb"\(|" + word.join(_CLASS_BINDING), re.MULTILINE
             )
-        return self._defined[key]
+            self._defined[name] = any(
+                word in source and pattern.search(source) for source in self._sources
+            )
+        return self._defined[name]
 
 
 def _check_modules(

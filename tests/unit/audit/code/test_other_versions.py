@@ -177,3 +177,18 @@ def test_attributes_that_a_package_assigns_to_instances_are_not_reported(tmp_pat
     names = {"trl==1.12": {"trl/__init__.py": CONFIG, "trl/more.py": more}}
     code = {"train.py": "from trl import SFTConfig\nc = SFTConfig()\nc.prepared\nc.absent\n"}
     assert finding_places(audit_files(tmp_path, code, names)) == ["IMG104 4:1"]
+
+
+def test_former_names_of_required_parameters_can_be_passed(tmp_path: Path) -> None:
+    source = (
+        "from .deprecation import deprecate_kwarg\n"
+        "@deprecate_kwarg('past', '5.40', new_name='cache')\ndef mask(config, cache): ...\n"
+    )
+    names = {
+        "transformers==5.24": {
+            "transformers/__init__.py": source,
+            "transformers/deprecation.py": "def deprecate_kwarg(old, version, new_name): ...\n",
+        }
+    }
+    script = "from transformers import mask\nmask(config=1, past=2)\nmask(past=2)\n"
+    assert finding_places(audit_files(tmp_path, {"run.py": script}, names)) == ["IMG103 3:1"]
