@@ -401,9 +401,10 @@ def _others_key() -> str:
 def other_sets(target: str, library: Library) -> list[OtherSet]:
     """Return the locked targets of the project and the catalogue for this machine, except `target`.
 
-    Each package set contains the packages that the code uses and whose facts are cached.
+    Each package set contains the packages that the code uses and whose facts are published with
+    imgbuild, so that the remedies of findings do not depend on the cache.
     """
-    library = Library(library.store, published=library.published, ahead=False)
+    library = Library(library.store, published=library.published, ahead=False, stored=False)
     sets = {}
     for project in _projects():
         for name in project.locked_targets():
@@ -428,12 +429,12 @@ def _other_set(lock: Lock, library: Library) -> OtherSet:
     ]
 
     @functools.cache
-    def _open_cached_set() -> PackageSet:
+    def _open_published_set() -> PackageSet:
         here = [wheel for wheel in wheels if _is_cached(library, wheel)]
         return _open_package_set(lock, Arch.X86_64, here, library, partial_set=True)
 
     return OtherSet(
-        lock.target, {wheel.package: wheel.version for wheel in wheels}, _open_cached_set
+        lock.target, {wheel.package: wheel.version for wheel in wheels}, _open_published_set
     )
 
 

@@ -42,6 +42,7 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
     a value of `time.monotonic()`.
     """
     texts: dict[Path, CodeText] = {}
+    places = _Places()
     for path in paths:
         if not path.exists():
             message = f"{path}: no such file or folder"
@@ -52,11 +53,9 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
         for file in [path] if path.is_file() else files_below(path):
             if time.monotonic() > deadline:
                 raise TimeoutError
-            if not file.is_file():  # a broken or circular link, or a pipe
-                continue
-            resolved = file.resolve()
-            if resolved not in texts:
-                text = _read_code_file(file, named=path.is_file())
+            resolved = places.resolve(file)
+            if resolved not in texts and file.is_file():  # no broken or circular link, or pipe
+                text = _read_code_file(file, places, named=file is path)
                 if text is not None:
                     texts[resolved] = text
     return tuple(texts.values())
@@ -91,7 +90,7 @@ def _kind(path: Path, start: bytes) -> str:
     return "python" if _PYTHON.match(start) else ""
 
 
-def _read_code_file(path: Path, *, named: bool) -> CodeText | None:
+def _read_code_file(path: Path, places: _Places, *, named: bool) -> CodeText | None:
     """Return the text of a file, or None if it is not code.
 
     Raises InputError for an unreadable path that the user passed.
@@ -123,7 +122,7 @@ def _read_code_file(path: Path, *, named: bool) -> CodeText | None:
         source, commands, cells = notebooks.notebook_module(source)
     if kind != "python":
         return CodeText(file=shown_path(str(path)), kind=kind, source=source)
-    root, module = _module(path)
+    root, module = places.module(path)
     return CodeText(
         file=shown_path(str(path)),
         kind=kind,
@@ -136,14 +135,39 @@ def _read_code_file(path: Path, *, named: bool) -> CodeText | None:
     )
 
 
-def _module(path: Path) -> tuple[str, str]:
-    """Return the folder from which Python imports a file, and its dotted name there."""
-    folder = path.resolve().parent
-    parts = [] if path.name == "__init__.py" else [path.stem]
+class _Places:
+    """Finds the real paths of files, and the names under which Python imports them, by folder."""
+
+    def __init__(self) -> None:
+        self._folders: dict[Path, Path] = {}
+        self._packages: dict[Path, tuple[str, tuple[str, ...]]] = {}
+
+    def resolve(self, path: Path) -> Path:
+        """Return the path of a file without symbolic links."""
+        if path.is_symlink():
+            return path.resolve()
+        folder = path.parent
+        if folder not in self._folders:
+            self._folders[folder] = folder.resolve()
+        return self._folders[folder] / path.name
+
+    def module(self, path: Path) -> tuple[str, str]:
+        """Return the folder from which Python imports a file, and its dotted name there."""
+        folder = self.resolve(path).parent
+        if folder not in self._packages:
+            self._packages[folder] = _package(folder)
+        root, parents = self._packages[folder]
+        parts = parents if path.name == "__init__.py" else (*parents, path.stem)
+        return root, shown_path(".".join(parts))
+
+
+def _package(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the folder from which Python imports a package, and the parts of its name there."""
+    parts: list[str] = []
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         parts.insert(0, folder.name)
         folder = folder.parent
-    return str(folder), shown_path(".".join(parts))
+    return str(folder), tuple(parts)
 
 
 def fork_texts(folder: Path, package: str) -> tuple[CodeText, ...]:

@@ -9,10 +9,10 @@ from difflib import SequenceMatcher
 import msgspec
 from packaging.version import Version
 
-from imgbuild.audit.names import classes, signatures
+from imgbuild.audit.names import classes, releases, signatures
 from imgbuild.audit.names.lookup import look_up, module_index
 from imgbuild.audit.names.model import CallSignature, LookupResult
-from imgbuild.audit.names.releases import renamed_parameter
+from imgbuild.audit.names.releases import Existence, renamed_parameter
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.errors import FetchFailed
@@ -27,7 +27,7 @@ _RENAMING_DECORATOR = re.compile(
 
 
 class OtherSet(msgspec.Struct, frozen=True):
-    """The package set of a target. Only cached facts are used."""
+    """The package set of a target, with the facts that imgbuild contains."""
 
     target: str
     versions: Mapping[str, str]
@@ -54,6 +54,7 @@ def find_replacement(
     having: dict[str, list[str]] = {}
     lacking: list[str] = [evidence.other_version] if evidence.other_version else []
     new_name = ""
+    published = published_existence(evidence)
     opened_sets: dict[str, tuple[OtherSet, ImportablePackages]] = {}
     for other in _sort_by_version_distance(package, evidence, others):
         version = other.versions.get(package, "")
@@ -66,7 +67,12 @@ def find_replacement(
             break
         opened = other.open()
         opened_sets.setdefault(version, (other, opened))
-        has = _has_name(opened, evidence)
+        # The tables have parameters, of which not all are attributes.
+        is_attribute = evidence.relation is ConflictRelation.ATTRIBUTE
+        if published is None or is_attribute or not published.covers_version(version):
+            has = _has_name(opened, evidence)
+        else:
+            has = published.allows_version(version)
         if has:
             having[version] = [other.target]
             if Version(version or "0") < Version(evidence.other_version or "0"):
@@ -91,6 +97,28 @@ def find_replacement(
         later = [Version(version) for version in lacking if Version(version) > newest]
         since = str(min(later)) if later else str(min(map(Version, having)))
     return Replacement(instead, since, tuple(having[near]) if near else (), near)
+
+
+def published_existence(evidence: Evidence) -> Existence | None:
+    """Return the releases that have a name, according to the release table.
+
+    Return None if this release may have the name.
+    """
+    subject, known = evidence.subject, None
+    match evidence.relation:
+        case ConflictRelation.KEYWORD:
+            path, _, keyword = subject.removesuffix(")").partition("(")
+            known = releases.argument_existence(path.rpartition(".")[2].rpartition(":")[2], keyword)
+        case ConflictRelation.NAME if ":" in subject:
+            known = releases.name_existence(*subject.split(":", 1))
+        case ConflictRelation.MODULE:
+            known = releases.module_existence(subject)
+        case ConflictRelation.ATTRIBUTE:
+            owner, _, name = subject.replace(":", ".").rpartition(".")
+            known = releases.member_existence(owner.rpartition(".")[2], name)
+    if known is None or known.package != evidence.other or not known.change(evidence.other_version):
+        return None
+    return known
 
 
 def _corrected_parameter(
@@ -240,13 +268,21 @@ def _parameter_from_table(package_set: ImportablePackages, evidence: Evidence) -
 
     The signature must contain the new name.
     """
-    path, _, keyword = evidence.subject.removesuffix(")").partition("(")
-    if evidence.relation is not ConflictRelation.KEYWORD:
+    if evidence.relation is ConflictRelation.ATTRIBUTE:
+        path, _, old = evidence.subject.rpartition(".")
+    elif evidence.relation is ConflictRelation.KEYWORD:
+        path, _, old = evidence.subject.removesuffix(")").partition("(")
+    else:
         return ""
-    name = renamed_parameter(evidence.other, path.rpartition(".")[2], keyword)
+    name = renamed_parameter(evidence.other, path.rpartition(".")[2], old)
     signature = _signature(package_set, path) if name else None
     names = [item.name for item in signature.parameters] if signature is not None else []
-    return name if name in names else ""
+    is_attribute = evidence.relation is ConflictRelation.ATTRIBUTE
+    return (
+        name
+        if name in names or (name and is_attribute and has_member(package_set, path, name))
+        else ""
+    )
 
 
 def _most_similar_name(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:

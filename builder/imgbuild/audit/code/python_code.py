@@ -13,6 +13,7 @@ import msgspec
 from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.checks.findings import SEVERITY_ORDER, missing_package_remedy
 from imgbuild.audit.code import other_sets, overridden
+from imgbuild.audit.code.assigned_attributes import check_assigned_attributes
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.finding_cache import (
     Conditions,
@@ -28,7 +29,6 @@ from imgbuild.audit.code.wheel_sources import recommended_name
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.guards import guard_results
 from imgbuild.audit.main_path.policy import MainPathPolicy
-from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
@@ -53,6 +53,8 @@ _DEVELOPMENT = re.compile(
     r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
 )
 Checked = tuple[dict[str, FileFindings], Conditions]
+# What is before and after a name that a class binds.
+_CLASS_BINDING = (rb"^[ \t]+", rb"[ \t]*(?::|=(?!=))[^\n]*(?<![,\s])[ \t]*$")  # no keyword
 _NOQA_LINES = 4  # folders above a script that may contain a project's packages
 _PREFIX = f"{CODE} 0 "
 SHARE = 512 << 10  # bytes of source that are worth a share of a process
@@ -97,9 +99,33 @@ def check_python_code(
     broken = [
         _syntax_finding(file, each.broken) for file, each in facts.summaries.items() if each.broken
     ]
-    return _unique_findings(
-        [*(each for group in known.values() for each in group.findings), *broken]
-    )
+    defined = _UserAttributes(texts)
+    found = [each for group in known.values() for each in group.findings if not defined.has(each)]
+    return _unique_findings([*found, *broken])
+
+
+class _UserAttributes:
+    """The attributes that classes of the user's code define."""
+
+    def __init__(self, texts: Sequence[CodeText]) -> None:
+        self._sources = [text.source for text in texts if text.kind == "python"]
+        self._defined: dict[str, bool] = {}
+
+    def has(self, finding: CodeFinding) -> bool:
+        """Whether a subclass of the user may define the attribute that a class lacks."""
+        evidence = finding.evidence
+        if evidence is None or evidence.relation is not ConflictRelation.ATTRIBUTE:
+            return False
+        name = evidence.subject.rpartition(".")[2]
+        if name not in self._defined:
+            word = name.encode()
+            pattern = re.compile(
+                rb"\bdef[ \t]+" + word + rb"\(|" + word.join(_CLASS_BINDING), re.MULTILINE
+            )
+            self._defined[name] = any(
+                word in source and pattern.search(source) for source in self._sources
+            )
+        return self._defined[name]
 
 
 def _check_modules(
@@ -150,8 +176,17 @@ def _module_findings(
     code = look.code
     path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
+    assigned = [
+        each
+        for each in check_assigned_attributes(code, path, new)
+        if each.evidence is not None and _was_in_package(look, each.evidence)
+    ]
     local: dict[str, list[Evidence]] = {}
-    for finding in (*imports.check_imports(code, path), *calls.check_calls(code, path, rules)):
+    for finding in (
+        *imports.check_imports(code, path),
+        *calls.check_calls(code, path, rules),
+        *assigned,
+    ):
         evidence = finding.evidence
         if evidence is not None and _is_local(evidence, code):
             local.setdefault(evidence.file, []).append(evidence)
@@ -167,6 +202,11 @@ def _module_findings(
         file: FileFindings(tuple(entries), tuple(local.get(file, ())))
         for file, entries in findings.items()
     }
+
+
+def _was_in_package(look: _ReplacementCache, evidence: Evidence) -> bool:
+    """Whether another version has the missing attribute, so it is not the user's own."""
+    return bool(look.find(evidence).having) or other_sets.published_existence(evidence) is not None
 
 
 def _is_current(stored: FileFindings, code: CodeSet) -> bool:
@@ -291,7 +331,9 @@ def _finding(
     line, column = (evidence.line, 1) if note else tree.place(evidence)
     cell, line = text.place(line)
     elsewhere = Replacement() if note else look.find(evidence)
-    published = _published_existence(evidence) if not note and not elsewhere.since else None
+    published = (
+        other_sets.published_existence(evidence) if not note and not elsewhere.since else None
+    )
     advice = ""
     if evidence.relation is ConflictRelation.NAME and ":" in evidence.subject and not note:
         advice = look.code.sources.advice(*evidence.subject.split(":", 1))
@@ -312,28 +354,6 @@ def _finding(
         or (published.removing_version or published.adding_version if published else ""),
         targets=elsewhere.targets,
     )
-
-
-def _published_existence(evidence: Evidence) -> Existence | None:
-    """Return the releases that have a name, according to the release table.
-
-    Return None if this release may have the name.
-    """
-    subject, known = evidence.subject, None
-    match evidence.relation:
-        case ConflictRelation.KEYWORD:
-            path, _, keyword = subject.removesuffix(")").partition("(")
-            known = releases.argument_existence(path.rpartition(".")[2].rpartition(":")[2], keyword)
-        case ConflictRelation.NAME if ":" in subject:
-            known = releases.name_existence(*subject.split(":", 1))
-        case ConflictRelation.MODULE:
-            known = releases.module_existence(subject)
-        case ConflictRelation.ATTRIBUTE:
-            owner, _, name = subject.replace(":", ".").rpartition(".")
-            known = releases.member_existence(owner.rpartition(".")[2], name)
-    if known is None or known.package != evidence.other or not known.change(evidence.other_version):
-        return None
-    return known
 
 
 def _remedy(evidence: Evidence, elsewhere: Replacement, published: Existence | None) -> str:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from weakref import ref
 
+from imgbuild.audit.code.class_attributes import computed_attributes
 from imgbuild.audit.main_path.answers import package_set_evaluator
 from imgbuild.audit.main_path.sources import ModuleTree, read_function
 from imgbuild.audit.names import classes
 from imgbuild.audit.names.lookup import module_index
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Function, ModuleFacts
+from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.audit.source.text import dotted_name, string_list, string_value
 from imgbuild.audit.source.tree import walk_tree
 from imgbuild.errors import FetchFailed
@@ -46,6 +47,8 @@ class WheelSources:
         self._rejected: dict[tuple[str, str], bool] = {}
         self._kept: dict[tuple[str, str], bool] = {}
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
+        self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
+        self._assigned: dict[tuple[str, ...], bool] = {}
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
         """Whether reading `name` from a module certainly raises AttributeError."""
@@ -82,6 +85,43 @@ class WheelSources:
             if listing is not None:
                 self._taken[key] = frozenset(self._keys(listing)) or None
         return self._taken[key]
+
+    def computed_attributes(self, facts: ModuleFacts, definition: Class) -> frozenset[str] | None:
+        """Return the attributes that a class sets with computed names, or None for any name."""
+        key = (facts.module, definition.line)
+        if key not in self._computed:
+            source = self._source(facts)
+            self._computed[key] = (
+                computed_attributes(source, definition.line) if source is not None else None
+            )
+        return self._computed[key]
+
+    def may_be_assigned(self, owners: Mapping[str, str], name: str) -> bool:
+        """Whether a module that mentions one of the classes `owners` assigns the attribute."""
+        key = (*owners, name)
+        if key not in self._assigned:
+            package_set = self._package_set()
+            try:
+                self._assigned[key] = package_set is None or any(
+                    self._assigns_below(package_set, top, owners, name)
+                    for top in {module.partition(".")[0] for module in owners.values()}
+                )
+            except FetchFailed:
+                self._assigned[key] = True
+        return self._assigned[key]
+
+    def _assigns_below(
+        self, package_set: ImportablePackages, top: str, owners: Iterable[str], name: str
+    ) -> bool:
+        mentioned = re.compile("|".join(map(re.escape, owners)))
+        literal = re.compile(rf"setattr\([^\n]*[\"']{re.escape(name)}[\"']")
+        for module in package_set.mentioning(top, name):
+            source = package_set_evaluator(package_set).source(module)
+            if source is None:
+                return True
+            if source.contains(mentioned) and (name in source.stored or source.contains(literal)):
+                return True
+        return False
 
     def _keys(self, modules: tuple[str, ...]) -> Iterator[str]:
         """Yield the keys of top-level dictionaries in the first of these modules that exists."""

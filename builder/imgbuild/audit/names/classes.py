@@ -151,6 +151,14 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
             return here
     instance_names = instance_attributes(modules, lookup_result)
     absent = instance_names is not None and name not in instance_names
+    sources = module_sources(modules)
+    if absent and sources is not None:
+        owners = {
+            each.definition.name: each.home.module
+            for each in chain
+            if isinstance(each.definition, Class) and each.home is not None
+        }
+        absent = not sources.may_be_assigned(owners, name)
     if (
         absent
         and not lookup_result.exact
@@ -429,7 +437,8 @@ def instance_attributes(modules: Modules, lookup_result: LookupResult) -> frozen
     if not isinstance(lookup_result.definition, Class) or lookup_result.ambiguous:
         return None
     names = set(_OBJECT)
-    readable = module_sources(modules) is not None
+    sources = module_sources(modules)
+    readable = sources is not None
     for ancestor in class_ancestors(modules, lookup_result):
         definition = ancestor.definition
         if isinstance(definition, Class) and "dataclass" in str(definition.decorators):
@@ -439,8 +448,14 @@ def instance_attributes(modules: Modules, lookup_result: LookupResult) -> frozen
         if base_names is not None:
             names.update(base_names)
             continue
-        if not isinstance(definition, Class) or definition.dynamic:
+        if not isinstance(definition, Class):
             return None
+        if definition.dynamic:
+            home = ancestor.home
+            computed = sources.computed_attributes(home, definition) if sources and home else None
+            if computed is None:
+                return None
+            names.update(computed)
         if definition.metaclass not in _METACLASSES:
             return None
         if not all(decorator_name(text) in _KEEPING_DECORATORS for text in definition.decorators):

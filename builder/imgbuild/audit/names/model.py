@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -50,6 +50,18 @@ class ModuleSources(Protocol):
 
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
         """Return the keywords that a function accepts in `**kwargs`, or None for any keyword."""
+
+    def computed_attributes(self, facts: ModuleFacts, definition: Class) -> frozenset[str] | None:
+        """Return the attributes that a class of the module sets with computed names.
+
+        Return None if it may have attributes with any name.
+        """
+
+    def may_be_assigned(self, owners: Mapping[str, str], name: str) -> bool:
+        """Return whether a package assigns an attribute to instances of a class from outside.
+
+        `owners` maps the names of the class and its bases to their modules.
+        """
 
 
 def module_sources(modules: Modules) -> ModuleSources | None:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
+import msgspec
+
 from imgbuild.audit.names.classes import (
     PLAIN_DECORATORS,
     class_ancestors,
@@ -73,6 +75,7 @@ _KEEPING_DECORATORS = frozenset(
 )
 # A decorator of transformers that takes one more keyword, under the name that it used to have.
 _RENAMING_DECORATOR = re.compile(r"deprecate_kwarg\(\s*[\"'](\w+)[\"']")
+_NEW_NAME = re.compile(r"deprecate_kwarg\(.*\bnew_name=[\"'](\w+)[\"']", re.DOTALL)
 # How many callees deep `**kwargs` are followed.
 _DEPTH = 4
 
@@ -147,6 +150,11 @@ def _function_signature(
         if not parameters and not function.varargs:
             return None
         parameters = parameters[1:]
+    new_names = {match[1] for text in function.decorators if (match := _NEW_NAME.search(text))}
+    parameters = tuple(  # the former name can be passed instead
+        msgspec.structs.replace(each, default=True) if each.name in new_names else each
+        for each in parameters
+    )
     parameters += tuple(Parameter(name, "keyword", default=True) for name in renamed)
     return CallSignature(parameters=parameters, varargs=function.varargs, varkw=function.varkw)
 

@@ -414,6 +414,8 @@ class LibraryWheel:
         return value
 
     def _stored_value(self, kind: str, form: type[T], more: str = "") -> T | None:
+        if not self._library.stored:
+            return None
         key = f"{self.wheel.sha256} {reader_version()}{more}"
         value = read_fact(self._library.store, kind, key, form)
         if value is None and not self.is_local:
@@ -421,6 +423,8 @@ class LibraryWheel:
         return value
 
     def _store_value(self, kind: str, value: object, more: str = "") -> None:
+        if not self._library.stored:
+            return
         key = f"{self.wheel.sha256} {reader_version()}{more}"
         write_fact(self._library.store, kind if self.is_local else kind + REMOTE_SUFFIX, key, value)
 
@@ -436,12 +440,17 @@ class Library:
         processes: int | None = None,
         published: PublishedFacts | None = None,
         ahead: bool = True,
+        stored: bool = True,
     ) -> None:
-        """Open the library. With `ahead`, more modules than required are read if that is faster."""
+        """Open the library. With `ahead`, more modules than required are read if that is faster.
+
+        Without `stored`, only published facts are used, which are the same on every machine.
+        """
         self.store = store
         self.published = published_facts() if published is None else published
         self.http = http
         self.ahead = ahead
+        self.stored = stored
         self.workers = ReaderProcesses(processes or processor_count())
         self._library_wheels: dict[tuple[str, bool, tuple[str, ...]], LibraryWheel] = {}
         self._bar: ProgressBar | None = None

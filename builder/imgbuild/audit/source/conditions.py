@@ -73,6 +73,7 @@ class ConditionReader:
         # Changes the guards of each condition, if given.
         self.refine: Callable[[ast.expr, Branches], Branches] | None = None
         self.signatures = Signatures(names)
+        self._surroundings = [word for word in _SURROUNDINGS if word.encode() in source.whole]
 
     def read(self, test: ast.expr) -> Branches:
         """Return the guards for a true test, and the guards for a false test."""
@@ -106,7 +107,9 @@ class ConditionReader:
             return branches
         text = self.source.short_text(test)
         local = isinstance(test, ast.Name) and self.names.is_local(test.id)
-        if (not local and _concerns_surroundings(text)) or self.versions.depends_on_version(test):
+        if (not local and self._concerns_surroundings(text)) or self.versions.depends_on_version(
+            test
+        ):
             return self._guards_of_result(test) or self._unknown_branches(text)
         yes, no = self._unknown_branches(text)
         says = self.versions.version_conditions(test)
@@ -213,7 +216,7 @@ class ConditionReader:
 
     def _one_branch(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
         text = self.source.short_text(test)
-        if not _concerns_surroundings(text):
+        if not self._concerns_surroundings(text):
             return yes, no
         unknown = self._unknown_branches(text)
         return yes or unknown[0], no or unknown[1]
@@ -374,7 +377,6 @@ class ConditionReader:
         guard = platform_guard(test.left, OPERATORS.get(type(test.ops[0])), test.comparators[0])
         return self._both_branches(test, guard) if guard is not None else None
 
-
-def _concerns_surroundings(text: str) -> bool:
-    """Return whether a condition depends on what is installed. A search for each word is fast."""
-    return any(word in text for word in _SURROUNDINGS)
+    def _concerns_surroundings(self, text: str) -> bool:
+        """Return whether a condition depends on what is installed."""
+        return any(word in text for word in self._surroundings)

@@ -22,6 +22,8 @@ from imgbuild.audit.source.tree import child_nodes, walk_tree
 
 # Python 3.14 evaluates annotations only on request (PEP 649).
 _EVALUATED_ANNOTATIONS = (Guard("python", "", "<3.14"),)
+# Nodes without references, which are half of all nodes.
+_LEAVES = frozenset((ast.Constant, ast.Name))
 
 
 class NameUse(msgspec.Struct, gc=False):
@@ -40,6 +42,7 @@ class NameUse(msgspec.Struct, gc=False):
     key: str = ""
     receiver: str = ""
     call: ast.Call | None = None
+    store: bool = False
 
 
 class ExpressionReader:
@@ -64,7 +67,8 @@ class ExpressionReader:
             visitor(self, node)
             return
         for child in child_nodes(node):
-            self.read_expression(child)
+            if type(child) not in _LEAVES:
+                self.read_expression(child)
 
     def read_under_guards(self, guards: Guards, node: ast.AST) -> None:
         """Read an expression that runs only under additional guards."""
@@ -178,9 +182,11 @@ class ExpressionReader:
         else:
             self.read_expression(func)
         for argument in node.args:
-            self.read_expression(argument)
+            if type(argument) not in _LEAVES:
+                self.read_expression(argument)
         for keyword in node.keywords:
-            self.read_expression(keyword.value)
+            if type(keyword.value) not in _LEAVES:
+                self.read_expression(keyword.value)
 
     def _read_getattr(self, node: ast.Call) -> None:
         """Record `getattr(module, "name")` without a default as an attribute read."""
@@ -219,9 +225,17 @@ class ExpressionReader:
         if self.is_self(first) and "." not in rest:
             self.self_attribute(rest, "")
             return
-        self.stored.add(node.attr if self.local_types(first) is not None else name)
+        types = self.local_types(first)
+        self.stored.add(node.attr if types is not None else name)
         if isinstance(node.value, ast.Attribute):
             self._record_reference(dotted_name(node.value), node)
+        if not self.chains or type(node.ctx) is not ast.Store:
+            return
+        if types is not None and "." not in rest:
+            self._add_reference(name, node, types=types, key=first, store=True)
+        elif self.is_self(first) and rest.count(".") == 1 and self.scope.owner is not None:
+            key = rest.partition(".")[0]
+            self._add_reference(name, node, types=self.scope.owner.assigned, key=key, store=True)
 
     def self_attribute(self, name: str, kind: str) -> None:
         """Record that a method assigns an attribute of the type `kind` to self."""
@@ -276,6 +290,7 @@ class ExpressionReader:
         key: str = "",
         receiver: str = "",
         call: ast.Call | None = None,
+        store: bool = False,
     ) -> None:
         self.records.append(
             NameUse(
@@ -288,6 +303,7 @@ class ExpressionReader:
                 key,
                 receiver,
                 call,
+                store,
             )
         )
 

@@ -241,7 +241,8 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     are module-level names that `del` removes. `dynamic` is set if names may be bound in
     unrecognized ways (`__getattr__` without a readable table, `globals().update`,
     `sys.modules[__name__] = …`). `broken` is the message of a syntax error, and all other fields
-    are then empty. `refusals` are the `raise` statements outside of functions and classes.
+    are then empty. `stores` are the assignments to attributes of objects with a known type, in a
+    program. `refusals` are the `raise` statements outside of functions and classes.
     `audit.source.windows` reads `windows`, and `audit.source.module` the other fields.
     """
 
@@ -254,6 +255,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     assigned: tuple[AssignedName, ...] = ()
     calls: tuple[Call, ...] = ()
     attributes: tuple[Attribute, ...] = ()
+    stores: tuple[Attribute, ...] = ()
     exports: tuple[str, ...] | None = None
     lazy: dict[str, str] = {}
     lazy_stars: tuple[str, ...] = ()

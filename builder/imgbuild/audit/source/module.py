@@ -92,7 +92,7 @@ def _read_module(
     assignments, definitions = statements.assignments, statements.definitions
     stored = statements.expressions.stored
     more = LazyNames(tree, source, assignments)
-    calls, attributes = _resolved_references(statements)
+    calls, attributes, stores = _resolved_references(statements)
     return ModuleFacts(
         module=module,
         file=file,
@@ -103,6 +103,7 @@ def _read_module(
         assigned=tuple(assignments.assigned),
         calls=calls,
         attributes=attributes,
+        stores=stores,
         exports=None if assignments.exports is None else tuple(assignments.exports),
         lazy=more.lazy,
         lazy_stars=tuple(dict.fromkeys(more.stars)),
@@ -129,7 +130,7 @@ def _bound_names(statements: StatementReader) -> set[str]:
 
 def _resolved_references(
     statements: StatementReader,
-) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
+) -> tuple[tuple[Call, ...], tuple[Attribute, ...], tuple[Attribute, ...]]:
     """Return the references that are facts.
 
     The root of such a reference is bound, or its receiver has a type.
@@ -140,20 +141,22 @@ def _resolved_references(
     stars = any(line.name == "*" for line in imports)
     calls: list[Call] = []
     attributes: list[Attribute] = []
+    stores: list[Attribute] = []
     imported = {line.bound for line in imports}
     for record in statements.expressions.records:
         receiver = _receiver(record, bound | scoped if record.types else bound, stars=stars)
         if receiver is None:
             continue
-        if record.call is not None:
+        read = Attribute(record.line, record.expression, receiver, record.scope, record.guards)
+        if record.store:
+            stores.append(read)
+        elif record.call is not None:
             calls.append(_call_fact(record, record.call, receiver))
         elif record.expression.endswith(SUBSCRIPT) and not _is_from_stdlib(record, imports):
             continue
         elif _requires_attribute(record, stored, imported):
-            attributes.append(
-                Attribute(record.line, record.expression, receiver, record.scope, record.guards)
-            )
-    return tuple(calls), tuple(attributes)
+            attributes.append(read)
+    return tuple(calls), tuple(attributes), tuple(stores)
 
 
 def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:

@@ -132,5 +132,63 @@ def test_functions_that_replace_removed_names_of_a_package_are_reported(tmp_path
         ("IMG108", 5, 1),
         ("IMG108", 8, 1),
         ("IMG108", 9, 9),
+        ("IMG104", 10, 1),
     ]
     assert shown_findings[0].remedy == "vllm 0.8 has it (target old)"
+
+
+CONFIG = (
+    "from dataclasses import dataclass, fields\n@dataclass\nclass Base:\n    out: str = ''\n"
+    "    def __post_init__(self):\n        for old, new in (('fp16', 'bf16'), ('a', 'b')):\n"
+    "            setattr(self, old, getattr(self, new))\n"
+    "        for field in fields(self):\n            setattr(self, field.name, 1)\n"
+    "        self.seed = 1\n@dataclass\nclass SFTConfig(Base):\n    max_length: int = 1\n"
+)
+ANY_NAME = CONFIG.replace("setattr(self, field.name, 1)", "self.__dict__.update(more)")
+INSTANCES = {
+    # reads: fields, attributes of methods, computed ones, missing ones
+    "c = SFTConfig()\nc.out, c.seed, c.fp16, c.max_seq_length": ["IMG104 3:24 max_length"],
+    "def f(c: SFTConfig):\n    return c.max_seq_length": ["IMG104 3:12 max_length"],
+    "c = SFTConfig()\nif flag: c = other()\nc.max_seq_length": [],
+    "c = SFTConfig()\nif hasattr(c, 'max_seq_length'): c.max_seq_length": [],
+    # assignments: of names that another version has
+    "c = SFTConfig()\nc.max_seq_length = 1\nc.max_seq_length\nc.mine = 1\nc.out = 2": [
+        "IMG104 3:1 max_length"
+    ],
+    # a name of the user's own, in a subclass or assigned by a function
+    "class Mine(SFTConfig):\n    more: int = 1\ndef f(c: SFTConfig):\n    return c.more": [],
+    "def add(c):\n    c.more = 1\nc = SFTConfig()\nadd(c)\nc.more": [],
+}
+
+
+@each_row("script, expected", INSTANCES.items())
+def test_attributes_of_instances_are_compared_with_their_classes(
+    tmp_path: Path, script: str, expected: list[str]
+) -> None:
+    names = {"trl==1.12": {"trl/__init__.py": CONFIG}}
+    code = {"train.py": f"from trl import SFTConfig\n{script}\n"}
+    assert finding_places(audit_files(tmp_path, code, names)) == expected
+    names = {"trl==1.12": {"trl/__init__.py": ANY_NAME}}
+    assert finding_places(audit_files(tmp_path / "any", code, names)) == []
+
+
+def test_attributes_that_a_package_assigns_to_instances_are_not_reported(tmp_path: Path) -> None:
+    more = "def prepare(config: SFTConfig):\n    config.prepared = 1\n"
+    names = {"trl==1.12": {"trl/__init__.py": CONFIG, "trl/more.py": more}}
+    code = {"train.py": "from trl import SFTConfig\nc = SFTConfig()\nc.prepared\nc.absent\n"}
+    assert finding_places(audit_files(tmp_path, code, names)) == ["IMG104 4:1"]
+
+
+def test_former_names_of_required_parameters_can_be_passed(tmp_path: Path) -> None:
+    source = (
+        "from .deprecation import deprecate_kwarg\n"
+        "@deprecate_kwarg('past', '5.40', new_name='cache')\ndef mask(config, cache): ...\n"
+    )
+    names = {
+        "transformers==5.24": {
+            "transformers/__init__.py": source,
+            "transformers/deprecation.py": "def deprecate_kwarg(old, version, new_name): ...\n",
+        }
+    }
+    script = "from transformers import mask\nmask(config=1, past=2)\nmask(past=2)\n"
+    assert finding_places(audit_files(tmp_path, {"run.py": script}, names)) == ["IMG103 3:1"]
