@@ -18,7 +18,7 @@ from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
 from imgbuild.cli._days import parse_day
 from imgbuild.cli._help import create_command
-from imgbuild.cli._list_runs import answer_runs
+from imgbuild.cli._list_runs import RunsOptions, answer_runs
 from imgbuild.cli._options import AS_OF, CUDA, DRIVER, FORMAT, GPU, PYTHON
 from imgbuild.cli._output import align_columns, print_result, terminal_width
 from imgbuild.cli._targets import SelectionOptions
@@ -433,28 +433,15 @@ Order = Annotated[
         panel=OUTPUT,
     ),
 ]
-Runs = Annotated[
-    list[Path] | None,
-    option(
-        "--runs",
-        "List which targets can run the code at this path, best match first, with errors and "
-        "warnings. The result is `unknown` if facts about a package are not in the cache: "
-        "`imgbuild audit TARGET --code PATH` reads the package. Can be repeated.",
-        metavar="PATH",
-        panel=TARGETS_PANEL,
-        often=True,
-    ),
-]
-
 
 @create_verb
 def list_targets(
     selection: SelectionOptions,
     filters: ListFilters,
+    code: RunsOptions,
     wide: WideOption = False,
     form: FormOption = "text",
     order: Order = "recommended",
-    runs: Runs = None,
 ) -> None:
     """List the targets in the matrix, with versions, states and test results.
 
@@ -528,8 +515,8 @@ def list_targets(
         )
     if order == "size":
         rows.sort(key=lambda row: table.pull_size(row) or sys.maxsize)
-    if runs:
-        answer_runs(selection, [row.target for row in rows], runs)
+    if code.runs:
+        answer_runs(selection, [row.target for row in rows], code)
         return
     if form == "markdown":
         lines = table.markdown_lines(rows)

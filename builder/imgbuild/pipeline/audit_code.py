@@ -15,12 +15,12 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.audit.code import check
+from imgbuild.audit.code import check, release_names
 from imgbuild.audit.code.code_files import find_files, fork_texts
 from imgbuild.audit.code.code_set import possible_roots
 from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
-from imgbuild.audit.code.reading import texts_key
+from imgbuild.audit.code.reading import CodeFacts, texts_key
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
@@ -346,6 +346,17 @@ def cached_findings(
             unread.add(str(error))
     imported = check.imported_modules(code.texts, library.store)
     return every, sorted(lacking | {name for name in unread if possible_roots(name) & imported})
+
+
+def compare_releases(
+    lock: Lock, arch: Arch, store: Store, code: UserCode, unread: Sequence[str]
+) -> release_names.ReleaseCheck:
+    """Compare the uses of the packages `unread` with the bundled tables of releases."""
+    versions = lock.arch[arch].versions
+    named = [name for name in unread if name in versions]
+    return release_names.check_release_names(
+        code.texts, CodeFacts(code.texts, store), named, versions
+    )
 
 
 def find_run_errors(
