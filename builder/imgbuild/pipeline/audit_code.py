@@ -107,11 +107,13 @@ def read_fork(text: str, context: Context) -> Fork:
     return Fork(package=package, texts=tuple(shown))
 
 
-def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> CodeReport:
+def audit_locked(
+    lock: Lock, arch: Arch, inputs: Inputs, code: UserCode, *, title: str = ""
+) -> CodeReport:
     """Audit `code` against the packages of `lock` on `arch`.
 
-    Raises LockStale if the lock does not include `arch`, and FetchFailed if the code of a package
-    is not available.
+    `title` names the packages in messages; by default, the target. Raises LockStale if the lock
+    does not include `arch`, and FetchFailed if the code of a package is not available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
@@ -143,7 +145,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> Code
             others_key=_others_key(),
             unread=tuple(unread),
         )
-        return audit_code(packages, code, store, target=lock.target)
+        return audit_code(packages, code, store, target=lock.target, title=title)
 
 
 def _forks(lock: Lock, wheels: Iterable[Wheel], code: UserCode) -> tuple[Fork, ...]:
@@ -191,7 +193,9 @@ def open_code_packages(package_set: PackageSet) -> CodePackages:
     )
 
 
-def audit_code(packages: CodePackages, code: UserCode, store: Store, *, target: str) -> CodeReport:
+def audit_code(
+    packages: CodePackages, code: UserCode, store: Store, *, target: str, title: str = ""
+) -> CodeReport:
     """Audit `code` against `packages`, or return the cached report."""
     key_parts = [
         *(code_digest(JUDGING_MODULE, alone=__name__), packages.machine, packages.installed),
@@ -203,8 +207,8 @@ def audit_code(packages: CodePackages, code: UserCode, store: Store, *, target: 
     report = read_fact(store, REPORT_FACT, key, CodeReport) if not code.again else None
     if report is None:
         number = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
-        title = f"auditing {format_count(number, 'file')} of code for {target}"
-        with pause_collector(freeze=True), console.step(title):
+        step = f"auditing {format_count(number, 'file')} of code for {title or target}"
+        with pause_collector(freeze=True), console.step(step):
             checked = check.check_code(
                 packages.open(),
                 code.texts,
