@@ -102,9 +102,7 @@ def _new_findings(
         return ()
     try:
         former, present = (
-            audit_code.audit_locked(
-                lock, next(iter(lock.arch)), inputs, code, title=title
-            ).findings
+            audit_code.audit_locked(lock, next(iter(lock.arch)), inputs, code, title=title).findings
             for title, inputs, lock in (old, new)
         )
     except FetchFailed as error:

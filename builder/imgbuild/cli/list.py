@@ -433,6 +433,7 @@ Order = Annotated[
     ),
 ]
 
+
 @create_verb
 def list_targets(
     selection: SelectionOptions,
