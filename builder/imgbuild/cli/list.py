@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
@@ -11,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from imgbuild.attest.sbom import packages
-from imgbuild.audit.binaries import gpus
+from imgbuild.audit.binaries import gpu_models, gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
@@ -42,6 +43,7 @@ from imgbuild.system.console import console
 from imgbuild.system.syntax import is_within, marker_applies, parse_requirement, valid_requirement
 from imgbuild.values import Arch, Condition, environment_markers, normalize_package
 
+GPU_COUNT = re.compile(r"^\d+ ")  # of --tested
 OPERATORS = tuple("<>=!~")  # with which a specifier begins
 
 With = Annotated[
@@ -130,6 +132,13 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
         ]
 
     @property
+    def doctor(self) -> str:
+        """The command that describes the targets on the machine of these filters."""
+        given = (("--driver", self.driver), ("--gpu", self.gpu))
+        words = (f" {option} {quoting.quote_word(text)}" for option, text in given if text)
+        return f"imgbuild doctor{''.join(words)}"
+
+    @property
     def arches(self) -> list[Arch]:
         """Return the architecture of machines with the GPU, or nothing if there are several."""
         arch = _machine.parse_gpu(self.gpu).arch if self.gpu is not None else None
@@ -164,11 +173,12 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
             locks = (lock for each in matrix.targets for lock in _locked_versions(project, each))
             if not any(package in locked for locked in locks):
                 nearest = f"no image has {package}: {absences[package]}; {nearest}"
-        machine = [word for word in given if word.startswith(("--gpu ", "--driver "))]
-        if machine:
-            parts = (part for each in machine for part in each.split(" ", 1))
-            words = " ".join(map(quoting.quote_word, parts))
-            nearest = f"to show the reasons, run: imgbuild doctor {words}; {nearest}"
+        if self.gpu or self.driver:
+            nearest = f"to show the reasons, run: {self.doctor}; {nearest}"
+        name = GPU_COUNT.sub("", self.tested or "")
+        if name and gpu_models.find_gpu_model(name) is not None:
+            runs = f"imgbuild list --gpu {quoting.quote_word(name)}"
+            nearest += f"to list the targets that run on it, run: {runs}; or "
         message = f"no target matches {' '.join(given) or 'the selection'}"
         pythons = {base.python for base in matrix.bases.values()}
         wanted = _pythons(self.python or ())
@@ -530,7 +540,8 @@ def list_targets(
     print_result(rows, lines, None if form == "markdown" else _style)
     if form == "text" and not console.json:
         failed = matcher.failed((*every, *retired))
-        for note in (*_notes(rows, hidden, matcher.driver_restrictions(rows), wide=wide), *failed):
+        restricted = matcher.driver_restrictions(rows)
+        for note in (*_notes(rows, hidden, restricted, filters.doctor, wide=wide), *failed):
             console.info(note)
 
 
@@ -541,7 +552,12 @@ def _wide_table(rows: Sequence[TableRow], width: int) -> list[str]:
 
 
 def _notes(
-    rows: Sequence[TableRow], hidden: Sequence[str], restricted: Sequence[str], *, wide: bool
+    rows: Sequence[TableRow],
+    hidden: Sequence[str],
+    restricted: Sequence[str],
+    doctor: str,
+    *,
+    wide: bool,
 ) -> Iterator[str]:
     """Explanations of the marks in the table, and notes on omitted rows."""
     if not wide and any(row.recommended for row in rows):
@@ -555,7 +571,7 @@ def _notes(
     if restricted:
         every = len(restricted) == sum(bool(row.images) for row in rows)
         names = "all locked targets" if every else ", ".join(restricted)
-        yield f"run with restrictions on this driver (for details, run: imgbuild doctor): {names}"
+        yield f"run with restrictions on this driver (for details, run: {doctor}): {names}"
 
 
 def _style(line: str) -> list[tuple[str, str]]:
