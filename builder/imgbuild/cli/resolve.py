@@ -420,10 +420,10 @@ def _report_near(
         console.info(
             f"nearest locked target: {near.target} has {has}; to extend this target, run {start}"
         )
-    elif of_files:
+    if of_files and not in_project:
         console.info(
-            "to list the targets that are nearest to the requirements, with the differences, run "
-            "imgbuild init in the folder of the project"
+            "to compare the requirements with every target, also those to which packages must be "
+            "added, run imgbuild init in the folder of the project"
         )
     for item in request.requests:
         if text := source_only.absence_text(item.package):

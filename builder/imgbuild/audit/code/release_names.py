@@ -118,7 +118,8 @@ def _keyword_findings(
             if known is None or version is None or not known.spec:
                 continue
             if _is_covered(known, version) and not known.allows_version(version):
-                message = f"passes {keyword}= to {path}, which {known.package} {version} does not"
+                called = f"{bound[root].module}.{path}"
+                message = f"passes {keyword}= to {called}, which {known.package} {version} does not"
                 message += " accept"
                 relation = ConflictRelation.KEYWORD
                 yield _finding(text, call.line, call.guards, relation, message, known)

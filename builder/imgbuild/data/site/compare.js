@@ -2,7 +2,7 @@
 (function () {
   "use strict";
 
-  const { count, details, element, link, members, paragraph, results, show, table, whenChanged } = window.imgbuildElements;
+  const { commands, count, details, element, link, members, paragraph, results, show, table, whenChanged } = window.imgbuildElements;
   const COLUMNS = ["Package", "From", "To"];
   const FEW = 12; // rows of a list that is shown at once
   const size = number => [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].filter(([unit]) => number >= unit)
@@ -108,11 +108,24 @@
         facts.filter(([, left, right]) => left !== right)),
         paragraph(`Equal: ${facts.filter(([, left, right]) => left === right)
           .map(([name, text]) => `${name} ${text}`).join(", ") || "none of these"}`, "muted"),
+        ...moveCommands(targets),
         ...packageSection("Python packages", ...python, names),
         ...lists[0] === lists[1] ? [element("h2", { text: "Debian packages: all are equal" })]
           : packageSection("Debian packages", ...lists.map(list => versionsOf(debian, list)), names),
       ]);
     });
+  }
+
+  /** How to see the same in a terminal, and how to move a project. */
+  function moveCommands([left, right]) {
+    if (left === right) return [];
+    return [
+      paragraph(`To compare them in a terminal, and to see what moving a project to ${right.name} changes` +
+        " (without --dry-run, it is moved):"),
+      commands("the commands that move a project", [
+        `imgbuild diff ${left.name} ${right.name}`, `imgbuild update --to ${right.name} --dry-run`,
+      ]),
+    ];
   }
 
   /** The versions of transformers and of the packages that one of the two images pins. */
