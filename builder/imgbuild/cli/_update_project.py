@@ -259,13 +259,13 @@ def _refuse_move(
 
 def _announce_downloads(after: Session, planned: ProjectMove) -> None:
     """Print the size of the new target's files of which neither cache nor imgbuild has facts."""
-    store, lock, known = Store.open(), planned.new.lock, published_facts()
+    store, lock, facts = Store.open(), planned.new.lock, published_facts()
     arches = {arch for name in planned.rows for arch in after.matrix.targets[name].arch}
     files = {
         file.sha256: file.size
         for arch in arches & lock.arch.keys()
         for file in (*lock.arch[arch].wheels, *lock.arch[arch].debs)
-        if not (known.has_wheel(file.sha256) or known.deb_libraries(file.sha256) is not None)
+        if not (facts.has_wheel(file.sha256) or facts.deb_libraries(file.sha256) is not None)
     }
     if missing := sum(size for key, size in files.items() if store.file(key) is None):
         console.info(

@@ -459,8 +459,8 @@ def _lacks_packages(report: Report) -> bool:
 def _end_audit(audits: TargetAudits, hint: str) -> None:
     failed = [report for report in audits.reports if not report.ok]
     if audits.failed:
-        found = AuditFailed("the audit found errors")
-        every = audits.failed | {f"{report.target} {report.arch}": found for report in failed}
+        audit = AuditFailed("the audit found errors")
+        every = audits.failed | {f"{report.target} {report.arch}": audit for report in failed}
         if console.json:
             raise typer.Exit(SomeFailed(every).exit_code)
         raise SomeFailed(every)

@@ -134,7 +134,7 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
     @property
     def doctor(self) -> str:
         """The command that describes the targets on the machine of these filters."""
-        given = (("--driver", self.driver), ("--gpu", self.gpu))
+        given = (("--gpu", self.gpu), ("--driver", self.driver))
         words = (f" {option} {quoting.quote_word(text)}" for option, text in given if text)
         return f"imgbuild doctor{''.join(words)}"
 

@@ -280,8 +280,8 @@ def resolve(
 
         imgbuild resolve --requirements requirements.txt
     """
-    own = open_session(matrix, SessionOptions(offline=offline))
-    session = _published_session(own)
+    local = open_session(matrix, SessionOptions(offline=offline))
+    session = _published_session(local)
     assigned = resolve_request.parse_index_words(index or [], session.matrix)
     places = [word for word in requirements or [] if _is_place(word)]
     words = [word for word in requirements or [] if word not in places]
@@ -307,13 +307,13 @@ def resolve(
         session = _add_indexes(session, request.index_rows)
     resolve_request.check_request(request, session.matrix)
     if not (solve or again or name):
-        if locks := _satisfying_targets(request, own, session):
+        if locks := _satisfying_targets(request, local, session):
             resolved = answer_from_locks(request, session.matrix, locks)
             print_result(resolved, locked_lines(resolved, everything=everything))
             return
-        _report_exclusion(request, own, session)
-        _report_near(request, own, session, of_files=bool(places))
-    learned = published.known_constraints(own.matrix, own.project.images)
+        _report_exclusion(request, local, session)
+        _report_near(request, local, session, of_files=bool(places))
+    learned = published.known_constraints(local.matrix, local.project.images)
     context = open_inputs(session).context
     with _suggest_similar_names(locked.similar_packages(request, session.project, session.matrix)):
         resolved = stored.cached_answer(
@@ -325,42 +325,42 @@ def resolve(
         raise typer.Exit(NoSolution.exit_code)
 
 
-def _published_session(own: Session) -> Session:
+def _published_session(local: Session) -> Session:
     """Return the session of the catalogue, with the indexes of a project that is based on it.
 
     The matrix of such a project has only the targets, bases and indexes that its rows use.
     """
-    if not isinstance(own.matrix, ExtendedMatrix):
-        return own
+    if not isinstance(local.matrix, ExtendedMatrix):
+        return local
     project = project_paths.catalogue_project()
     matrix = published.load_matrix(project.matrix)
-    matrix = msgspec.structs.replace(matrix, indexes={**own.matrix.indexes, **matrix.indexes})
-    return msgspec.structs.replace(own, project=project, matrix=matrix)
+    matrix = msgspec.structs.replace(matrix, indexes={**local.matrix.indexes, **matrix.indexes})
+    return msgspec.structs.replace(local, project=project, matrix=matrix)
 
 
 def _satisfying_targets(
-    request: ResolveRequest, own: Session, session: Session
+    request: ResolveRequest, local: Session, session: Session
 ) -> tuple[LockedTarget, ...]:
     """Return the targets of the project that satisfy the request, and then those published."""
-    if not isinstance(own.matrix, ExtendedMatrix):
+    if not isinstance(local.matrix, ExtendedMatrix):
         return locked.satisfying_targets(request, session.project, session.matrix)
-    rows = locked.satisfying_targets(request, own.project, own.matrix, ("imgbuild run {}",))
-    based = {each.published.name: name for name, each in own.matrix.overlays.items()}
-    kept = {based_on for based_on, name in based.items() if name in {row.target for row in rows}}
-    found = locked.satisfying_targets(
-        request, session.project, session.matrix, (_move_command(own),)
+    rows = locked.satisfying_targets(request, local.project, local.matrix, ("imgbuild run {}",))
+    based = {each.published.name: name for name, each in local.matrix.overlays.items()}
+    names = {row.target for row in rows}
+    targets = locked.satisfying_targets(
+        request, session.project, session.matrix, (_move_command(local),)
     )
     unlocked = [
         msgspec.structs.replace(each, commands=(f"imgbuild lock {based[each.target]}",))
-        for each in found
-        if each.target in based.keys() - kept
+        for each in targets
+        if each.target in based and based[each.target] not in names
     ]
-    return (*rows, *unlocked, *(each for each in found if each.target not in based))
+    return (*rows, *unlocked, *(each for each in targets if each.target not in based))
 
 
-def _move_command(own: Session) -> str:
+def _move_command(local: Session) -> str:
     """Return the command that moves a project to the published target `{}`."""
-    places = {each.origin for each in published.published_sources(own.project.matrix).values()}
+    places = {each.origin for each in published.published_sources(local.project.matrix).values()}
     command = "imgbuild update --to {}"
     return command if places == {CATALOGUE_PLACE} else f"{command} --lock {CATALOGUE_PLACE}"
 
@@ -374,14 +374,14 @@ def _report_notes(request: ResolveRequest, session: Session) -> None:
         console.info(f"note of {note.target}: {note.text}")
 
 
-def _report_exclusion(request: ResolveRequest, own: Session, session: Session) -> None:
+def _report_exclusion(request: ResolveRequest, local: Session, session: Session) -> None:
     """Print which targets satisfy the request without packages that have no wheel, and a remedy."""
     names = [name for name in request.packages if source_only.is_source_project(name)]
     rest = tuple(each for each in request.requests if each.package not in names)
     if not names or not rest:
         return
     without = msgspec.structs.replace(request, requests=rest)
-    if targets := _satisfying_targets(without, own, session):
+    if targets := _satisfying_targets(without, local, session):
         fitting = ", ".join(each.target for each in targets[:TARGETS])
         console.info(
             f"without {' and '.join(names)}, the request is satisfied by {fitting}; to use "
@@ -394,14 +394,14 @@ def _report_exclusion(request: ResolveRequest, own: Session, session: Session) -
 
 
 def _report_near(
-    request: ResolveRequest, own: Session, session: Session, *, of_files: bool
+    request: ResolveRequest, local: Session, session: Session, *, of_files: bool
 ) -> None:
     """Print the nearest target, and a message about the duration of solving."""
     near = locked.nearest_target(request, session.project, session.matrix)
-    in_project = isinstance(own.matrix, ExtendedMatrix)
+    in_project = isinstance(local.matrix, ExtendedMatrix)
     start = ""
     if near is not None:
-        start = _move_command(own) if in_project else "imgbuild init --extends {}"
+        start = _move_command(local) if in_project else "imgbuild init --extends {}"
         start = start.format(near.target)
     if near is not None and near.missing:
         lacks = ", ".join(near.missing)

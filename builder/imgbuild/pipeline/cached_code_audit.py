@@ -111,9 +111,9 @@ def _check_target_fit(
 
     every, lacking = audit_code.cached_findings(lock, arch, store, code)
     by_release = audit_code.compare_releases(lock, arch, store, code, lacking)
-    known = {(each.file, each.line, each.code) for each in every}
+    places = {(each.file, each.line, each.code) for each in every}
     every += [
-        each for each in by_release.findings if (each.file, each.line, each.code) not in known
+        each for each in by_release.findings if (each.file, each.line, each.code) not in places
     ]
     sizes = {wheel.package: wheel.size for wheel in installed_wheels(lock.arch[arch])}
     fit = CodeFit(

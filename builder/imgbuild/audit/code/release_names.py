@@ -4,7 +4,6 @@ Used for packages whose facts are not in the cache. The tables (`audit/names`) l
 some releases lack, so a name that no release has is not found.
 """
 
-# A separate module: the checks of `python_code` read the packages themselves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,9 +65,7 @@ def _release_table(package: str, version: str) -> PackageNames | None:
 def _is_covered(table: PackageNames | Existence, version: str) -> bool:
     """Return whether a table includes a version, or an earlier version of its minor release."""
     parsed = Version(version)
-    return (
-        parsed >= Version(table.first) and parsed.release[:2] <= Version(table.last).release[:2]
-    )
+    return parsed >= Version(table.first) and parsed.release[:2] <= Version(table.last).release[:2]
 
 
 def _imports(facts: ModuleFacts, package: str) -> list[Import]:
@@ -113,22 +110,24 @@ def _keyword_findings(
             continue
         path = ".".join(filter(None, (bound[root].name, rest)))
         for keyword in call.keywords:
-            known = _keyword_existence(package, path, keyword)
-            version = versions.get(known.package) if known is not None else None
-            if known is None or version is None or not known.spec:
+            existence = _keyword_existence(package, path, keyword)
+            version = versions.get(existence.package) if existence is not None else None
+            if existence is None or version is None or not existence.spec:
                 continue
-            if _is_covered(known, version) and not known.allows_version(version):
+            if _is_covered(existence, version) and not existence.allows_version(version):
                 called = f"{bound[root].module}.{path}"
-                message = f"passes {keyword}= to {called}, which {known.package} {version} does not"
+                message = (
+                    f"passes {keyword}= to {called}, which {existence.package} {version} does not"
+                )
                 message += " accept"
                 relation = ConflictRelation.KEYWORD
-                yield _finding(text, call.line, call.guards, relation, message, known)
+                yield _finding(text, call.line, call.guards, relation, message, existence)
 
 
 def _keyword_existence(package: str, path: str, keyword: str) -> Existence | None:
-    known = releases.argument_existence(path, keyword)
-    if known is not None and known.spec:
-        return known
+    existence = releases.argument_existence(path, keyword)
+    if existence is not None and existence.spec:
+        return existence
     for function in (path, f"{path}.__init__"):
         if (found := parameters.accepting_releases(function, keyword).get(package)) is not None:
             return found
@@ -141,7 +140,7 @@ def _finding(
     guards: Sequence[Guard],
     relation: ConflictRelation,
     message: str,
-    known: Existence,
+    existence: Existence,
 ) -> CodeFinding:
     """Return a finding, which is a warning if the line runs only under a condition."""
     return text.finding(
@@ -150,6 +149,6 @@ def _finding(
         code=CODES[relation],
         severity=Severity.WARNING if guards else Severity.ERROR,
         message=message,
-        instead=known.instead,
-        remedy="" if known.instead else f"install {known.requirement()}",
+        instead=existence.instead,
+        remedy="" if existence.instead else f"install {existence.requirement()}",
     )
