@@ -559,9 +559,8 @@ def test_image_comparison_matches_the_locks(site: Path, window: Browser) -> None
 def test_image_comparison_begins_with_the_download(site: Path, window: Browser) -> None:
     images = {"left": "cu124-vllm x86_64", "right": "cu130-vllm0.33.0 x86_64"}
     open_form(window, site, "compare.html", **images)
-    first = window.texts("#answer > :first-child")
     (end,) = window.texts(".verdict")
-    assert first == [end]
+    assert window.texts("#answer > :first-child") == [end]
     assert end.startswith("From cu124-vllm to cu130-vllm0.33.0: ")
     assert "Another version: " in " ".join(window.texts("#answer summary"))
     properties = window.run(

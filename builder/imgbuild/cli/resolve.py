@@ -253,12 +253,12 @@ def resolve(
 ) -> None:
     """Find targets that satisfy requirements, or solve for new versions.
 
-    Prints the locked targets that satisfy the request; in a project that is based on a published
-    target, those of the project and all published ones. If no target does, prints the nearest
-    target, if there is one, and solves for new versions, as with --solve. Solving takes up to 6
-    minutes if the packages are not in the cache. The result is the requested packages and a row to
-    add to matrix.yaml; --full lists every package with the reason for its version. The result is
-    cached until the next day (UTC); --again solves again.
+    Prints the locked targets that satisfy the request: of the matrix, and in a project based on a
+    published target, all published ones. If no target does, prints the nearest target and solves
+    for new versions, as with --solve. Solving takes up to 6 minutes if the packages are not in the
+    cache. The result is the requested packages and a row to add to matrix.yaml; --full lists every
+    package with the reason for its version. The result is cached until the next day (UTC); --again
+    solves again.
 
     Reads only metadata and Python code of wheels from the index, and downloads no complete wheel,
     with one exception: a package that is published only as an sdist, such as deepspeed, is built in
@@ -284,9 +284,8 @@ def resolve(
     session = _published_session(local)
     assigned = resolve_request.parse_index_words(index or [], session.matrix)
     places = [word for word in requirements or [] if _is_place(word)]
-    words = [word for word in requirements or [] if word not in places]
+    words = [*(word for word in requirements or [] if word not in places), *(want or [])]
     places += map(str, files or [])
-    words += want or []
     requests: tuple[RequestedPackage, ...] = ()
     named: str | None = None
     if words or have or not places:
@@ -311,7 +310,6 @@ def resolve(
             resolved = answer_from_locks(request, session.matrix, locks)
             print_result(resolved, locked_lines(resolved, everything=everything))
             return
-        _report_exclusion(request, local, session)
         _report_near(request, local, session, of_files=bool(places))
     learned = published.known_constraints(local.matrix, local.project.images)
     context = open_inputs(session).context
@@ -396,7 +394,11 @@ def _report_exclusion(request: ResolveRequest, local: Session, session: Session)
 def _report_near(
     request: ResolveRequest, local: Session, session: Session, *, of_files: bool
 ) -> None:
-    """Print the nearest target, and a message about the duration of solving."""
+    """Print what satisfies the request without packages that have no wheel, and the nearest target.
+
+    Also print the duration of solving.
+    """
+    _report_exclusion(request, local, session)
     near = locked.nearest_target(request, session.project, session.matrix)
     in_project = isinstance(local.matrix, ExtendedMatrix)
     start = ""

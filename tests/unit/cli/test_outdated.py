@@ -100,7 +100,7 @@ def test_index_that_cannot_be_read_is_an_error_after_the_table(
     indexes = {**catalogue.indexes, catalogue.default_index: closed}
     unreachable = msgspec.structs.replace(catalogue, indexes=indexes)
     monkeypatch.setattr(verb, "load_matrix", lambda _: unreachable)
-    monkeypatch.setitem(HttpClient.__init__.__kwdefaults__, "attempts", 1)
+    monkeypatch.setitem(HttpClient.__init__.__kwdefaults__ or {}, "attempts", 1)
     Path("requirements.txt").write_text("torch==2.8.0\nengine\n")
     done = imgbuild("outdated", "-r", "requirements.txt")
     assert done.status == 7
