@@ -14,7 +14,6 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, NothingSelected
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.resolution import installed_wheels
-from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.report import Severity
 from imgbuild.system.amounts import format_count
@@ -143,6 +142,7 @@ def _with_findings(fit: CodeFit, every: Sequence[CodeFinding]) -> CodeFit:
 def _read_whole(fit: CodeFit, lock: Lock, session: Session, code: UserCode) -> CodeFit:
     """Complete a check by reading the packages from the indexes."""
     from imgbuild.pipeline import audit_code
+    from imgbuild.pipeline.inputs import open_inputs
 
     try:
         report = audit_code.audit_locked(lock, fit.arch or Arch.X86_64, open_inputs(session), code)
