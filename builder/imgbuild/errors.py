@@ -162,7 +162,7 @@ class SomeFailed(WorkFailed):
         codes = {error.exit_code for error in failed.values()}
         lines = "".join(f"\n  {name}: {error.message}" for name, error in failed.items())
         super().__init__(
-            f"{len(failed)} targets failed:{lines}",
+            f"{len(failed)} target{'' if len(failed) == 1 else 's'} failed:{lines}",
             hint="the other targets are complete; to see the full error of a failed target, run "
             "the command for this target only",
         )

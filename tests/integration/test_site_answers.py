@@ -559,11 +559,16 @@ def test_image_comparison_matches_the_locks(site: Path, window: Browser) -> None
 def test_image_comparison_begins_with_the_download(site: Path, window: Browser) -> None:
     images = {"left": "cu124-vllm x86_64", "right": "cu130-vllm0.33.0 x86_64"}
     open_form(window, site, "compare.html", **images)
-    first = window.texts("#answer > :first-child")
     (end,) = window.texts(".verdict")
-    assert first == [end]
-    assert end.startswith("Who has cu124-vllm downloads ")
-    assert "Another version: " in " ".join(window.texts("#answer h3"))
+    assert window.texts("#answer > :first-child") == [end]
+    assert end.startswith("From cu124-vllm to cu130-vllm0.33.0: ")
+    assert "Another version: " in " ".join(window.texts("#answer summary"))
+    properties = window.run(
+        "return [...document.querySelectorAll('#answer > table tbody tr')]"
+        ".map(row => [...row.querySelectorAll('td')].map(cell => cell.textContent))"
+    )
+    assert all(left != right for left, right in properties)
+    assert window.run("return document.documentElement.scrollHeight") < 4000
     window.run("document.querySelectorAll('details').forEach(each => each.open = true)")
     for width in (360, 800):
         window.view(width)

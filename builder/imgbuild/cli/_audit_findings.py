@@ -9,18 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.code.model import CodeReport
 from imgbuild.cache.context import Context
 from imgbuild.cli._output import format_count
 from imgbuild.cli._targets import SelectionOptions
 from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, option
 from imgbuild.errors import InputError, NothingSelected
-from imgbuild.lock import lock_file
-from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import audit_code
 from imgbuild.pipeline.audit_code import UserCode
-from imgbuild.pipeline.session import Session
 from imgbuild.report import ConflictRelation, Finding, Report, Severity, UncheckedPart
 from imgbuild.system.console import console
 
@@ -82,19 +78,6 @@ def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
             remedy = f": {finding.remedy}" if finding.remedy else ""
             yield f"{finding.where}: {finding.code}{kind} {finding.message}{remedy}"
     yield from map(unread_line, report.unread)
-
-
-def audit_targets(
-    session: Session, selected: Sequence[Selected], inputs: Inputs, code: UserCode
-) -> list[Report]:
-    """Return the reports on a user's code, one for each target and architecture."""
-    return [
-        audit_code.audit_locked(
-            lock_file.read_lock(session.project.images, item.name), arch, inputs, code
-        )
-        for item in selected
-        for arch in item.arches
-    ]
 
 
 def refuse_paths(selection: SelectionOptions) -> None:

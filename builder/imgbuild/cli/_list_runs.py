@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import itertools
 import platform
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from imgbuild.cli._output import fold_lines, format_count, print_result
+from imgbuild.cli._output import fold_lines, format_count, print_result, size_text
 from imgbuild.cli._targets import SelectionOptions
+from imgbuild.cli._verb import TARGETS_PANEL, OptionGroup, option
 from imgbuild.errors import NothingSelected
 from imgbuild.pipeline import cached_code_audit
 from imgbuild.pipeline.cached_code_audit import CodeFit
@@ -23,11 +24,40 @@ SHOWN_FINDINGS = 3  # findings of a target that are shown
 CHECKED_STATES = ("runs", "unknown", "fails")  # of targets with an image for the architecture
 
 
-def answer_runs(selection: SelectionOptions, names: Sequence[str], paths: Sequence[Path]) -> None:
-    """Print which targets can run the code at `paths`."""
-    session = open_session(selection.matrix, SessionOptions(offline=True), selection.named_targets)
+class RunsOptions(OptionGroup, frozen=True, kw_only=True):
+    """The code to compare with the targets."""
+
+    runs: Annotated[
+        list[Path] | None,
+        option(
+            "--runs",
+            "List which targets can run the code at this path, best match first, with errors and "
+            "warnings. Uses facts in the cache and bundled tables of releases. The result is "
+            "`unknown` if both lack a package. Can be repeated.",
+            metavar="PATH",
+            panel=TARGETS_PANEL,
+            often=True,
+        ),
+    ] = None
+    fetch: Annotated[
+        bool,
+        option(
+            "--fetch",
+            "With --runs, read the packages that are not in the cache from the index. Without this "
+            "option, their size is printed.",
+            panel=TARGETS_PANEL,
+        ),
+    ] = False
+
+
+def answer_runs(selection: SelectionOptions, names: Sequence[str], code: RunsOptions) -> None:
+    """Print which targets can run the code."""
+    options = SessionOptions(offline=not code.fetch)
+    session = open_session(selection.matrix, options, selection.named_targets)
     arches = selection.arches or [Arch.parse(platform.machine())]
-    results = cached_code_audit.check_code_fits(session, names, arches, paths)
+    results = cached_code_audit.check_code_fits(
+        session, names, arches, code.runs or (), fetch=code.fetch
+    )
     checked = [fit for fit in results if fit.state in CHECKED_STATES]
     if not checked:
         message = f"no selected target is locked for {', '.join(arches)}"
@@ -37,13 +67,22 @@ def answer_runs(selection: SelectionOptions, names: Sequence[str], paths: Sequen
             message, hint=pass_arch if others else "lock a target, or omit --runs"
         )
     print_result(results, fold_lines([*_runs_lines(checked), *_unchecked_lines(results)]))
-    words = shlex.join(word for path in paths for word in ("--code", str(path)))
-    if unread := [shlex.quote(fit.target) for fit in checked if fit.unread]:
-        only = f" --arch {','.join(arches)}" if selection.arches else ""
+    if partial := [fit for fit in checked if fit.fetch]:
+        _report_partial(partial)
+
+
+def _report_partial(partial: Sequence[CodeFit]) -> None:
+    """Print what was compared without the code of packages, and the option that reads it."""
+    if any(fit.compared for fit in partial):
         console.info(
-            f"to check {unread[0]} with the packages that were not read (downloads files), run:"
-            f" imgbuild audit {unread[0]}{only} {words}"
+            "by releases: imports and keyword arguments were compared with the releases that have "
+            "them; the code of the packages was not read"
         )
+    size = size_text(sum(fit.fetch for fit in partial))
+    console.info(
+        f"to read the code of these packages for {format_count(len(partial), 'target')}, add "
+        f"--fetch (parts of wheels with {size} in all); for one target, also specify its name"
+    )
 
 
 def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
@@ -60,8 +99,13 @@ def _runs_lines(results: Sequence[CodeFit]) -> Iterator[str]:
                 if number
             ]
             after = f": {', '.join(counts)}" if counts else ""
-            unread = f" (not read: {', '.join(fit.unread)})" if fit.unread else ""
-            yield f"{names[id(fit)]:<{width}}  {fit.state}{after}{unread}"
+            partial = [
+                f"{title}: {', '.join(packages)}"
+                for title, packages in (("by releases", fit.compared), ("not read", fit.unread))
+                if packages
+            ]
+            notes = f" ({'; '.join(partial)})" if partial else ""
+            yield f"{names[id(fit)]:<{width}}  {fit.state}{after}{notes}"
         if lines and len(same) > 1:
             yield f"    in each of these {len(same)} targets:"
         yield from lines

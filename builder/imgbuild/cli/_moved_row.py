@@ -63,7 +63,9 @@ def compare_moved_row(name: str, before: Session, after: Session, planned: Proje
         required=_required_packages(name, after),
         hosts=next(iter(difference.arch.values())).hosts,
         findings=_new_findings(
-            before.project, (open_inputs(before), old[0]), (open_inputs(after), lock)
+            before.project,
+            (f"{name} on {planned.old.name}", open_inputs(before), old[0]),
+            (f"{name} on {planned.new.name}, the new lock", open_inputs(after), lock),
         ),
     )
 
@@ -93,15 +95,15 @@ def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lo
 
 
 def _new_findings(
-    project: Project, old: tuple[Inputs, Lock], new: tuple[Inputs, Lock]
+    project: Project, old: tuple[str, Inputs, Lock], new: tuple[str, Inputs, Lock]
 ) -> tuple[CodeFinding, ...]:
     code = audit_code.read_code([Path(os.path.relpath(project.root))])
     if not code.texts:
         return ()
     try:
         former, present = (
-            audit_code.audit_locked(lock, next(iter(lock.arch)), inputs, code).findings
-            for inputs, lock in (old, new)
+            audit_code.audit_locked(lock, next(iter(lock.arch)), inputs, code, title=title).findings
+            for title, inputs, lock in (old, new)
         )
     except FetchFailed as error:
         console.warn(f"the project's code was not audited: {error.message}")

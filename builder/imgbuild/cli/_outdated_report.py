@@ -10,6 +10,7 @@ import msgspec
 
 from imgbuild.cli._output import GAP, align_columns, fold_lines, format_count
 from imgbuild.cves.check import Vulnerability
+from imgbuild.system import quoting
 from imgbuild.system.amounts import join_first
 from imgbuild.update.newer import NewerVersion
 from imgbuild.update.newer_targets import NewerTarget
@@ -102,9 +103,10 @@ def _unlisted_note(report: OutdatedReport) -> Iterator[str]:
 def _unaudited_note(report: OutdatedReport) -> Iterator[str]:
     if report.solved or not any(each.allowed for each in report.packages):
         return
-    audits = (
-        "imgbuild resolve" if report.base is None else f"imgbuild outdated {report.name} --solve"
-    )
+    files = " -r ".join(map(quoting.quote_word, report.name.split(", ")))
+    audits = f"imgbuild resolve -r {files}"
+    if report.base is not None:
+        audits = f"imgbuild outdated {report.name} --solve"
     yield f"{UNAUDITED_NOTE}; to solve and audit, run: {audits}"
 
 

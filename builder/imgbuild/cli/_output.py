@@ -16,11 +16,14 @@ from imgbuild import codec
 from imgbuild.errors import WorkFailed
 from imgbuild.system.amounts import format_count as format_count  # noqa: PLC0414 - verbs import it from here
 from imgbuild.system.amounts import size_text as size_text  # noqa: PLC0414
+from imgbuild.system.amounts import wrap_text
 from imgbuild.system.console import console
 from imgbuild.system.control_characters import ascii_controls, escape_control
 
 GAP = "  "  # between the columns of a table, and before what is below them
-WORD = re.compile(r"\S+")
+WORD = re.compile(r"\S+(?: \*(?!\S))?")  # with the mark of a recommended target
+MARK = re.compile(r" (?=\*(?!\S))")
+NO_BREAK = "\u00a0"
 PIECE = re.compile(r"[^\s,/@-]*[,/@-]|[^\s,/@-]+")  # of a word that is too long
 CONTINUATION_INDENT = "    "  # before what continues a line
 
@@ -162,8 +165,9 @@ def _wrap_text(text: str, width: int) -> list[str]:
     if len(text) <= width:
         return [text]
     lines = []
-    for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
-        left = line
+    joined = MARK.sub(NO_BREAK, text)
+    for line in textwrap.wrap(joined, width, break_long_words=False, break_on_hyphens=False):
+        left = line.replace(NO_BREAK, " ")
         while len(left) > width:
             end = max(left.rfind(mark, 0, width) for mark in ",/@") + 1
             end = end or left.rfind("-", 0, width) + 1 or width
@@ -174,19 +178,13 @@ def _wrap_text(text: str, width: int) -> list[str]:
 
 
 def fold_lines(lines: Iterable[str]) -> list[str]:
-    """Fold `lines` between words to the width of the terminal, so that words can be copied.
+    """Fold `lines` to the width of the terminal, but not inside words and commands.
 
     Lines are unchanged if stdout is not a terminal.
     """
     width = terminal_width()
-    wrapped: list[str] = []
-    for line in lines:
-        indent = line[: len(line) - len(line.lstrip())]
-        wrapped += [line] if len(line) <= width else textwrap.wrap(
-            line, width, subsequent_indent=indent + CONTINUATION_INDENT,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-    return wrapped
+    indent = len(CONTINUATION_INDENT)
+    return [part for line in lines for part in wrap_text(line, width, indent=indent).split("\n")]
 
 
 def fit_lines(lines: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from imgbuild.audit.packages.published import published_facts
 from imgbuild.cache.store import Store
 from imgbuild.cli import _moved_row
 from imgbuild.cli._moved_row import MovedRow
@@ -257,13 +258,14 @@ def _refuse_move(
 
 
 def _announce_downloads(after: Session, planned: ProjectMove) -> None:
-    """Print the size of the new target's files that are not in the cache."""
-    store, lock = Store.open(), planned.new.lock
+    """Print the size of the new target's files of which neither cache nor imgbuild has facts."""
+    store, lock, facts = Store.open(), planned.new.lock, published_facts()
     arches = {arch for name in planned.rows for arch in after.matrix.targets[name].arch}
     files = {
         file.sha256: file.size
         for arch in arches & lock.arch.keys()
         for file in (*lock.arch[arch].wheels, *lock.arch[arch].debs)
+        if not (facts.has_wheel(file.sha256) or facts.deb_libraries(file.sha256) is not None)
     }
     if missing := sum(size for key, size in files.items() if store.file(key) is None):
         console.info(

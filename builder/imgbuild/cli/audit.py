@@ -19,7 +19,6 @@ from imgbuild.audit.packages import requirement_files
 from imgbuild.audit.packages.environment import open_environment
 from imgbuild.audit.packages.pinned import ANY_GLIBC, PinList
 from imgbuild.audit.packages.requirement_files import NotPinned, RequirementText, read_pins
-from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.cli._audit_findings import (
     CodePaths,
@@ -27,30 +26,25 @@ from imgbuild.cli._audit_findings import (
     OutputFormat,
     Replace,
     audit_lines,
-    audit_targets,
     is_absent,
     read_code,
     refuse_paths,
 )
+from imgbuild.cli._audit_targets import TargetAudits, audit_targets
 from imgbuild.cli._help import ACTIVE_KEY, AuditCommand, create_command
 from imgbuild.cli._options import AGAIN, BASE, CUDA, KEEP, PYTHON, REQUIREMENTS, JUnit, Offline
 from imgbuild.cli._output import fold_lines, format_count, print_result, write_stdout
-from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import SelectionOptions
 from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, OptionGroup, create_verb, option
 from imgbuild.codec import write_bytes
 from imgbuild.doctor import host
-from imgbuild.errors import AuditFailed, InputError, LockStale
-from imgbuild.lock import lock_file
-from imgbuild.lock.published import load_matrix, project_row
+from imgbuild.errors import AuditFailed, InputError, SomeFailed
+from imgbuild.lock.published import load_matrix
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Matrix
-from imgbuild.matrix.select import Selected
-from imgbuild.pipeline import audit_code, audit_lock, audit_set, declared_files, open_requirements
+from imgbuild.pipeline import audit_code, audit_set, declared_files, open_requirements
 from imgbuild.pipeline.audit_code import UserCode
 from imgbuild.pipeline.audit_set import SetRequest
-from imgbuild.pipeline.inputs import open_inputs
-from imgbuild.pipeline.session import Session, SessionOptions, open_session
 from imgbuild.report import CaseResult, Report, Severity
 from imgbuild.resolve import resolve_request
 from imgbuild.resolve.resolve_request import parse_python, requested_cuda
@@ -58,7 +52,7 @@ from imgbuild.show import findings
 from imgbuild.smoke.junit_report import junit_document
 from imgbuild.solve import uv
 from imgbuild.system.console import console
-from imgbuild.values import Arch, is_number, native_arch
+from imgbuild.values import Arch, is_number
 from imgbuild.wheel.tags import WheelTags
 
 READ_PACKAGES = "packages"  # the test case that fails if a package was not read
@@ -398,7 +392,8 @@ def audit(
     your own project, the project's code is always audited.
 
     Prints findings, the parts that were not checked, and counts. Exits with status 4 if there is an
-    error, or if a package cannot be read.
+    error, or if a package cannot be read. If a target cannot be audited, the others are, and the
+    exit status is that of its error.
 
     Examples:
 
@@ -423,17 +418,18 @@ def audit(
     free = bool(pinned or packages.requirements) or packages.environment is not None
     user_code = read_code(code, replace, again=packages.again, offline=offline)
     refuse_paths(selection)
-    reports: list[Report]
     if free:
         _refuse_options(packages, pinned, selection, keep=keep, replaced=replace)
-        reports = [packages.audit_sets(pinned, selection, checks, offline=offline, code=user_code)]
+        report = packages.audit_sets(pinned, selection, checks, offline=offline, code=user_code)
+        audits = TargetAudits(reports=[report])
     else:
         for given in packages.given_options():
             message = f"{given} does not apply to locked targets"
             raise InputError(message, hint="omit this option, or specify versions or --environment")
-        reports = _audit_targets(
+        audits = audit_targets(
             selection, checks, keep=keep, offline=offline, again=packages.again, code=user_code
         )
+    reports = audits.reports
     if junit is not None:
         cases = [
             add_check_cases(report, ("code",) if isinstance(report, CodeReport) else checks)
@@ -444,7 +440,7 @@ def audit(
         write_stdout(findings.findings_text(reports, output_format, notes=notes))
     else:
         print_result(reports, fold_lines(audit_lines(reports, notes=notes)))
-    _end_audit(reports, _hint(reports, packages, free=free))
+    _end_audit(audits, _hint(reports, packages, free=free))
 
 
 def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool) -> str:
@@ -460,8 +456,14 @@ def _lacks_packages(report: Report) -> bool:
     return 2 * sum(map(is_absent, errors)) > len(errors)
 
 
-def _end_audit(reports: Sequence[Report], hint: str) -> None:
-    failed = [report for report in reports if not report.ok]
+def _end_audit(audits: TargetAudits, hint: str) -> None:
+    failed = [report for report in audits.reports if not report.ok]
+    if audits.failed:
+        audit = AuditFailed("the audit found errors")
+        every = audits.failed | {f"{report.target} {report.arch}": audit for report in failed}
+        if console.json:
+            raise typer.Exit(SomeFailed(every).exit_code)
+        raise SomeFailed(every)
     if not failed:
         return
     if console.json:  # the result has been printed
@@ -505,85 +507,6 @@ def _refuse_options(
     if keep is not None:
         message = f"{'--keep' if keep else '--drop'} applies only to wheels of targets"
         raise InputError(message, hint="omit this option")
-
-
-def _audit_targets(
-    selection: SelectionOptions,
-    checks: Sequence[str],
-    *,
-    keep: bool | None,
-    offline: bool,
-    again: bool,
-    code: UserCode | None,
-) -> list[Report]:
-    session = open_session(
-        selection.matrix, SessionOptions(offline=offline), selection.named_targets
-    )
-    chosen = select_targets(selection, session)
-    selected = _targets_with_lock(session, chosen, selection.named_targets, code=code is not None)
-    inputs = open_inputs(session)
-    drop = len(selected) > 1 if keep is None else not keep
-    if code is not None:
-        return audit_targets(session, _native_targets(selection, selected), inputs, code)
-    reports: list[Report] = [
-        audit_lock.audit_target(
-            session.project,
-            item.name,
-            each,
-            inputs,
-            checks=checks,
-            drop=drop,
-            again=again,
-        )
-        for item in selected
-        for each in item.arches
-    ]
-    rows = [item for item in selected if project_row(session.matrix, item.name) is not None]
-    if rows:
-        code = audit_code.read_code([session.project.root], again=again)
-        reports += audit_targets(session, _native_targets(selection, rows), inputs, code)
-    prune.trim_cache(inputs.store)
-    return reports
-
-
-def _native_targets(selection: SelectionOptions, selected: Sequence[Selected]) -> list[Selected]:
-    """Restrict targets to the selected architecture or, by default, to that of this machine."""
-    if selection.arches:
-        return list(selected)
-    return [msgspec.structs.replace(item, arches=native_arch(item.arches)) for item in selected]
-
-
-def _targets_with_lock(
-    session: Session, selected: Sequence[Selected], patterns: Sequence[str], *, code: bool
-) -> list[Selected]:
-    """Return the targets of `selected` that have a readable lock.
-
-    Raises LockStale if a target without a readable lock is selected by name, or if no target is
-    left.
-    """
-    locked, skipped = [], []
-    for item in selected:
-        try:
-            lock_file.read_lock(session.project.images, item.name)
-        except LockStale as error:
-            if item.name in patterns:
-                raise
-            skipped.append(item.name)
-            console.warn(f"{item.name} skipped: {error.message}")
-        else:
-            locked.append(item)
-    if not locked:
-        message = f"no selected target is locked: {', '.join(skipped)}"
-        hint = f"run imgbuild lock {skipped[0]}"
-        row = project_row(session.matrix, skipped[0])
-        if code and row is not None:
-            below = row.published.lock.target
-            hint += (
-                f"; to audit with the published packages instead, run: imgbuild audit {below} "
-                "--code PATH"
-            )
-        raise LockStale(message, hint=hint)
-    return locked
 
 
 COMMAND = create_command(audit, cls=AuditCommand)

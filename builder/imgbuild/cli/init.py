@@ -327,6 +327,11 @@ def init_project(
             path, init.target_name_for(name or "."), files, request, source, additions, context
         )
     print_result(started, _project_report.report_lines(started.choice, path))
+    if started.choice is not None and started.choice.as_of is not None:
+        console.info(
+            f"as_of is {started.choice.as_of}: files that were uploaded later are not used; to use "
+            "newer versions of packages without pins, change as_of in matrix.yaml"
+        )
     console.info(f"next: imgbuild lock && imgbuild run -- python {_script(path.parent)}")
 
 

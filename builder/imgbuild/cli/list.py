@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -12,12 +12,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from imgbuild.attest.sbom import packages
-from imgbuild.audit.binaries import gpus
+from imgbuild.audit.binaries import gpu_models, gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
 from imgbuild.cli._help import create_command
-from imgbuild.cli._list_runs import answer_runs
+from imgbuild.cli._list_runs import RunsOptions, answer_runs
 from imgbuild.cli._options import AS_OF, CUDA, DRIVER, FORMAT, GPU, PYTHON, parse_day
 from imgbuild.cli._output import align_columns, print_result, terminal_width
 from imgbuild.cli._targets import SelectionOptions
@@ -42,6 +42,7 @@ from imgbuild.system.console import console
 from imgbuild.system.syntax import is_within, marker_applies, parse_requirement, valid_requirement
 from imgbuild.values import Arch, Condition, environment_markers, normalize_package
 
+GPU_COUNT = re.compile(r"^\d+ ")  # of --tested
 OPERATORS = tuple("<>=!~")  # with which a specifier begins
 
 With = Annotated[
@@ -130,6 +131,13 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
         ]
 
     @property
+    def doctor(self) -> str:
+        """The command that describes the targets on the machine of these filters."""
+        given = (("--gpu", self.gpu), ("--driver", self.driver))
+        words = (f" {option} {quoting.quote_word(text)}" for option, text in given if text)
+        return f"imgbuild doctor{''.join(words)}"
+
+    @property
     def arches(self) -> list[Arch]:
         """Return the architecture of machines with the GPU, or nothing if there are several."""
         arch = _machine.parse_gpu(self.gpu).arch if self.gpu is not None else None
@@ -164,11 +172,12 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
             locks = (lock for each in matrix.targets for lock in _locked_versions(project, each))
             if not any(package in locked for locked in locks):
                 nearest = f"no image has {package}: {absences[package]}; {nearest}"
-        machine = [word for word in given if word.startswith(("--gpu ", "--driver "))]
-        if machine:
-            parts = (part for each in machine for part in each.split(" ", 1))
-            words = " ".join(map(quoting.quote_word, parts))
-            nearest = f"to show the reasons, run: imgbuild doctor {words}; {nearest}"
+        if self.gpu or self.driver:
+            nearest = f"to show the reasons, run: {self.doctor}; {nearest}"
+        name = GPU_COUNT.sub("", self.tested or "")
+        if name and gpu_models.find_gpu_model(name) is not None:
+            runs = f"imgbuild list --gpu {quoting.quote_word(name)}"
+            nearest += f"to list the targets that run on it, run: {runs}; or "
         message = f"no target matches {' '.join(given) or 'the selection'}"
         pythons = {base.python for base in matrix.bases.values()}
         wanted = _pythons(self.python or ())
@@ -432,28 +441,16 @@ Order = Annotated[
         panel=OUTPUT,
     ),
 ]
-Runs = Annotated[
-    list[Path] | None,
-    option(
-        "--runs",
-        "List which targets can run the code at this path, best match first, with errors and "
-        "warnings. The result is `unknown` if facts about a package are not in the cache: "
-        "`imgbuild audit TARGET --code PATH` reads the package. Can be repeated.",
-        metavar="PATH",
-        panel=TARGETS_PANEL,
-        often=True,
-    ),
-]
 
 
 @create_verb
 def list_targets(
     selection: SelectionOptions,
     filters: ListFilters,
+    code: RunsOptions,
     wide: WideOption = False,
     form: FormOption = "text",
     order: Order = "recommended",
-    runs: Runs = None,
 ) -> None:
     """List the targets in the matrix, with versions, states and test results.
 
@@ -527,8 +524,8 @@ def list_targets(
         )
     if order == "size":
         rows.sort(key=lambda row: table.pull_size(row) or sys.maxsize)
-    if runs:
-        answer_runs(selection, [row.target for row in rows], runs)
+    if code.runs:
+        answer_runs(selection, [row.target for row in rows], code)
         return
     if form == "markdown":
         lines = table.markdown_lines(rows)
@@ -542,7 +539,8 @@ def list_targets(
     print_result(rows, lines, None if form == "markdown" else _style)
     if form == "text" and not console.json:
         failed = matcher.failed((*every, *retired))
-        for note in (*_notes(rows, hidden, matcher.driver_restrictions(rows), wide=wide), *failed):
+        restricted = matcher.driver_restrictions(rows)
+        for note in (*_notes(rows, hidden, restricted, filters.doctor, wide=wide), *failed):
             console.info(note)
 
 
@@ -553,7 +551,12 @@ def _wide_table(rows: Sequence[TableRow], width: int) -> list[str]:
 
 
 def _notes(
-    rows: Sequence[TableRow], hidden: Sequence[str], restricted: Sequence[str], *, wide: bool
+    rows: Sequence[TableRow],
+    hidden: Sequence[str],
+    restricted: Sequence[str],
+    doctor: str,
+    *,
+    wide: bool,
 ) -> Iterator[str]:
     """Explanations of the marks in the table, and notes on omitted rows."""
     if not wide and any(row.recommended for row in rows):
@@ -567,7 +570,7 @@ def _notes(
     if restricted:
         every = len(restricted) == sum(bool(row.images) for row in rows)
         names = "all locked targets" if every else ", ".join(restricted)
-        yield f"run with restrictions on this driver (for details, run: imgbuild doctor): {names}"
+        yield f"run with restrictions on this driver (for details, run: {doctor}): {names}"
 
 
 def _style(line: str) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import typer
 
 from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package
@@ -40,6 +41,7 @@ from imgbuild.resolve import declared_requests, demands, resolve_request
 from imgbuild.show import table
 from imgbuild.solve import uv
 from imgbuild.system import boundary, threads
+from imgbuild.system.amounts import join_first
 from imgbuild.system.console import console
 from imgbuild.update import newer, newer_targets, other_updates, solved_version, version_sets
 from imgbuild.update.newer import NewerVersion, VersionSet
@@ -50,6 +52,7 @@ from imgbuild.update.version_sets import LockedElsewhere
 from imgbuild.values import Arch, Sha256, native_arch_first
 from imgbuild.wheel.tags import WheelTags
 
+SHOWN = 5  # packages in an error
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
 Packages = Annotated[
     bool,
@@ -86,7 +89,8 @@ def outdated(
     that it can be solved again with the same result. Pre-releases and yanked releases are ignored.
     Reads only the index and package metadata; with --solve, also checks whether the code of an
     allowed version works with the other packages. For targets, also lists updates of Debian
-    packages in the base and known vulnerabilities, if the servers respond.
+    packages in the base and known vulnerabilities, if the servers respond. Exits with status 7 if
+    the index could not be read for a package.
 
     Without targets, checks the targets of the project in the current folder.
 
@@ -121,6 +125,21 @@ def outdated(
     print_result(
         reports,
         [line for each in reports for line in _outdated_report.report_lines(each, whole=every)],
+    )
+    _refuse_unreachable(reports)
+
+
+def _refuse_unreachable(reports: Sequence[OutdatedReport]) -> None:
+    """Raise FetchFailed if the index could not be read for packages in `reports`."""
+    names = {row.package for each in reports for row in each.packages if row.unreachable}
+    if not names:
+        return
+    if console.json:  # the result has been printed
+        raise typer.Exit(FetchFailed.exit_code)
+    shown = join_first(sorted(names), SHOWN)
+    message = f"{format_count(len(names), 'package')} could not be checked: {shown}"
+    raise FetchFailed(
+        message, hint="the reasons are in the lines marked `not checked`; run the command again"
     )
 
 
@@ -354,7 +373,12 @@ def _file_report(
         names = [name for name in listed.packages.versions if name not in listed.failed]
         rows = newer.look_up_newer(listed.packages, sorted(names), indexes, context, bar.advance)
     failed = [
-        NewerVersion(package=package, version=listed.packages.versions.get(package, ""), error=why)
+        NewerVersion(
+            package=package,
+            version=listed.packages.versions.get(package, ""),
+            error=why,
+            unreachable=package in listed.unreachable,
+        )
         for package, why in listed.failed.items()
     ]
     by_address = [each.package for each in demanded if each.source]

@@ -31,7 +31,9 @@ from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import create_verb, option
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.learn import recorded
-from imgbuild.matrix import constraints
+from imgbuild.lock import published
+from imgbuild.lock.published import ExtendedMatrix
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.inputs import open_inputs
@@ -40,6 +42,7 @@ from imgbuild.resolve import declared_requests, locked, resolve_request, source_
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, answer_from_locks
 from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.first_matrix import index_lines
+from imgbuild.resolve.init import CATALOGUE_PLACE
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
 from imgbuild.system.amounts import join_first, wrap_paragraph
@@ -250,11 +253,12 @@ def resolve(
 ) -> None:
     """Find targets that satisfy requirements, or solve for new versions.
 
-    Prints the locked targets that satisfy the request. If no target does, prints the nearest
-    target, if there is one, and solves for new versions, as with --solve. Solving takes up to 6
-    minutes if the packages are not in the cache. The result is the requested packages and a row to
-    add to matrix.yaml; --full lists every package with the reason for its version. The result is
-    cached until the next day (UTC); --again solves again.
+    Prints the locked targets that satisfy the request: of the matrix, and in a project based on a
+    published target, all published ones. If no target does, prints the nearest target and solves
+    for new versions, as with --solve. Solving takes up to 6 minutes if the packages are not in the
+    cache. The result is the requested packages and a row to add to matrix.yaml; --full lists every
+    package with the reason for its version. The result is cached until the next day (UTC); --again
+    solves again.
 
     Reads only metadata and Python code of wheels from the index, and downloads no complete wheel,
     with one exception: a package that is published only as an sdist, such as deepspeed, is built in
@@ -276,12 +280,12 @@ def resolve(
 
         imgbuild resolve --requirements requirements.txt
     """
-    session = open_session(matrix, SessionOptions(offline=offline))
+    local = open_session(matrix, SessionOptions(offline=offline))
+    session = _published_session(local)
     assigned = resolve_request.parse_index_words(index or [], session.matrix)
     places = [word for word in requirements or [] if _is_place(word)]
-    words = [word for word in requirements or [] if word not in places]
+    words = [*(word for word in requirements or [] if word not in places), *(want or [])]
     places += map(str, files or [])
-    words += want or []
     requests: tuple[RequestedPackage, ...] = ()
     named: str | None = None
     if words or have or not places:
@@ -302,12 +306,12 @@ def resolve(
         session = _add_indexes(session, request.index_rows)
     resolve_request.check_request(request, session.matrix)
     if not (solve or again or name):
-        if locks := locked.satisfying_targets(request, session.project, session.matrix):
+        if locks := _satisfying_targets(request, local, session):
             resolved = answer_from_locks(request, session.matrix, locks)
             print_result(resolved, locked_lines(resolved, everything=everything))
             return
-        _report_near(request, session, of_files=bool(places))
-    learned = constraints.read_constraints(session.project.images)
+        _report_near(request, local, session, of_files=bool(places))
+    learned = published.known_constraints(local.matrix, local.project.images)
     context = open_inputs(session).context
     with _suggest_similar_names(locked.similar_packages(request, session.project, session.matrix)):
         resolved = stored.cached_answer(
@@ -319,59 +323,109 @@ def resolve(
         raise typer.Exit(NoSolution.exit_code)
 
 
+def _published_session(local: Session) -> Session:
+    """Return the session of the catalogue, with the indexes of a project that is based on it.
+
+    The matrix of such a project has only the targets, bases and indexes that its rows use.
+    """
+    if not isinstance(local.matrix, ExtendedMatrix):
+        return local
+    project = project_paths.catalogue_project()
+    matrix = published.load_matrix(project.matrix)
+    matrix = msgspec.structs.replace(matrix, indexes={**local.matrix.indexes, **matrix.indexes})
+    return msgspec.structs.replace(local, project=project, matrix=matrix)
+
+
+def _satisfying_targets(
+    request: ResolveRequest, local: Session, session: Session
+) -> tuple[LockedTarget, ...]:
+    """Return the targets of the project that satisfy the request, and then those published."""
+    if not isinstance(local.matrix, ExtendedMatrix):
+        return locked.satisfying_targets(request, session.project, session.matrix)
+    rows = locked.satisfying_targets(request, local.project, local.matrix, ("imgbuild run {}",))
+    based = {each.published.name: name for name, each in local.matrix.overlays.items()}
+    names = {row.target for row in rows}
+    targets = locked.satisfying_targets(
+        request, session.project, session.matrix, (_move_command(local),)
+    )
+    unlocked = [
+        msgspec.structs.replace(each, commands=(f"imgbuild lock {based[each.target]}",))
+        for each in targets
+        if each.target in based and based[each.target] not in names
+    ]
+    return (*rows, *unlocked, *(each for each in targets if each.target not in based))
+
+
+def _move_command(local: Session) -> str:
+    """Return the command that moves a project to the published target `{}`."""
+    places = {each.origin for each in published.published_sources(local.project.matrix).values()}
+    command = "imgbuild update --to {}"
+    return command if places == {CATALOGUE_PLACE} else f"{command} --lock {CATALOGUE_PLACE}"
+
+
 def _report_notes(request: ResolveRequest, session: Session) -> None:
-    """Print the notes of the matrix on the request, and a remedy for packages without wheels."""
+    """Print the notes of the matrix on the request."""
     specs = {item.package: SpecifierSet(item.spec) for item in request.requests}
     for note in recorded.notes_on_requests(recorded.target_notes(session.matrix), specs):
         if request.cuda not in (None, session.matrix.targets[note.target].cuda):
             continue
         console.info(f"note of {note.target}: {note.text}")
-    _report_exclusion(request, session)
 
 
-def _report_exclusion(request: ResolveRequest, session: Session) -> None:
+def _report_exclusion(request: ResolveRequest, local: Session, session: Session) -> None:
     """Print which targets satisfy the request without packages that have no wheel, and a remedy."""
     names = [name for name in request.packages if source_only.is_source_project(name)]
     rest = tuple(each for each in request.requests if each.package not in names)
     if not names or not rest:
         return
     without = msgspec.structs.replace(request, requests=rest)
-    targets = locked.satisfying_targets(without, session.project, session.matrix)[:TARGETS]
-    if targets:
-        fitting = ", ".join(each.target for each in targets)
-        console.info(f"without {' and '.join(names)}, the request is satisfied by {fitting}")
+    if targets := _satisfying_targets(without, local, session):
+        fitting = ", ".join(each.target for each in targets[:TARGETS])
+        console.info(
+            f"without {' and '.join(names)}, the request is satisfied by {fitting}; to use "
+            f"{targets[0].target}, run {targets[0].commands[-1]}"
+        )
     console.info(
         f"to exclude {' and '.join(names)} and compare the other requirements with every target, "
         "run imgbuild init in the folder of the project (exclude: in its matrix.yaml)"
     )
 
 
-def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -> None:
-    """Print the nearest target, and a message about the duration of solving."""
+def _report_near(
+    request: ResolveRequest, local: Session, session: Session, *, of_files: bool
+) -> None:
+    """Print what satisfies the request without packages that have no wheel, and the nearest target.
+
+    Also print the duration of solving.
+    """
+    _report_exclusion(request, local, session)
     near = locked.nearest_target(request, session.project, session.matrix)
+    in_project = isinstance(local.matrix, ExtendedMatrix)
+    start = ""
+    if near is not None:
+        start = _move_command(local) if in_project else "imgbuild init --extends {}"
+        start = start.format(near.target)
     if near is not None and near.missing:
         lacks = ", ".join(near.missing)
         addable = [name for name in near.missing if not source_only.is_source_project(name)]
         then = f", then imgbuild add {' '.join(addable)}" if addable else ""
         console.info(
             f"nearest locked target: {near.target} has everything except {lacks}; to extend this "
-            f"target, run imgbuild init --extends {near.target}{then}"
+            f"target, run {start}{then}"
         )
     elif near is not None and near.others:
         has = ", ".join(
             f"{name} {has}, not {name}{spec}" for name, (has, spec) in near.others.items()
         )
-        words = (
-            [f"--relax {name}" for name in near.others] if of_files else ["--extends", near.target]
-        )
-        start = f"imgbuild init {' '.join(words)}"
+        if of_files and not in_project:
+            start = f"imgbuild init {' '.join(f'--relax {name}' for name in near.others)}"
         console.info(
             f"nearest locked target: {near.target} has {has}; to extend this target, run {start}"
         )
-    elif of_files:
+    if of_files and not in_project:
         console.info(
-            "to list the targets that are nearest to the requirements, with the differences, run "
-            "imgbuild init in the folder of the project"
+            "to compare the requirements with every target, also those to which packages must be "
+            "added, run imgbuild init in the folder of the project"
         )
     for item in request.requests:
         if text := source_only.absence_text(item.package):

@@ -15,12 +15,12 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.audit.code import check
+from imgbuild.audit.code import check, release_names
 from imgbuild.audit.code.code_files import find_files, fork_texts
 from imgbuild.audit.code.code_set import possible_roots
 from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
-from imgbuild.audit.code.reading import texts_key
+from imgbuild.audit.code.reading import CodeFacts, texts_key
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
@@ -107,11 +107,13 @@ def read_fork(text: str, context: Context) -> Fork:
     return Fork(package=package, texts=tuple(shown))
 
 
-def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> CodeReport:
+def audit_locked(
+    lock: Lock, arch: Arch, inputs: Inputs, code: UserCode, *, title: str = ""
+) -> CodeReport:
     """Audit `code` against the packages of `lock` on `arch`.
 
-    Raises LockStale if the lock does not include `arch`, and FetchFailed if the code of a package
-    is not available.
+    `title` names the packages in messages; by default, the target. Raises LockStale if the lock
+    does not include `arch`, and FetchFailed if the code of a package is not available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
@@ -143,7 +145,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: UserCode) -> Code
             others_key=_others_key(),
             unread=tuple(unread),
         )
-        return audit_code(packages, code, store, target=lock.target)
+        return audit_code(packages, code, store, target=lock.target, title=title)
 
 
 def _forks(lock: Lock, wheels: Iterable[Wheel], code: UserCode) -> tuple[Fork, ...]:
@@ -191,7 +193,9 @@ def open_code_packages(package_set: PackageSet) -> CodePackages:
     )
 
 
-def audit_code(packages: CodePackages, code: UserCode, store: Store, *, target: str) -> CodeReport:
+def audit_code(
+    packages: CodePackages, code: UserCode, store: Store, *, target: str, title: str = ""
+) -> CodeReport:
     """Audit `code` against `packages`, or return the cached report."""
     key_parts = [
         *(code_digest(JUDGING_MODULE, alone=__name__), packages.machine, packages.installed),
@@ -203,8 +207,8 @@ def audit_code(packages: CodePackages, code: UserCode, store: Store, *, target: 
     report = read_fact(store, REPORT_FACT, key, CodeReport) if not code.again else None
     if report is None:
         number = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
-        title = f"auditing {format_count(number, 'file')} of code for {target}"
-        with pause_collector(freeze=True), console.step(title):
+        step = f"auditing {format_count(number, 'file')} of code for {title or target}"
+        with pause_collector(freeze=True), console.step(step):
             checked = check.check_code(
                 packages.open(),
                 code.texts,
@@ -346,6 +350,17 @@ def cached_findings(
             unread.add(str(error))
     imported = check.imported_modules(code.texts, library.store)
     return every, sorted(lacking | {name for name in unread if possible_roots(name) & imported})
+
+
+def compare_releases(
+    lock: Lock, arch: Arch, store: Store, code: UserCode, unread: Sequence[str]
+) -> release_names.ReleaseCheck:
+    """Compare the uses of the packages `unread` with the bundled tables of releases."""
+    versions = lock.arch[arch].versions
+    named = [name for name in unread if name in versions]
+    return release_names.check_release_names(
+        code.texts, CodeFacts(code.texts, store), named, versions
+    )
 
 
 def find_run_errors(

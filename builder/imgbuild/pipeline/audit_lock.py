@@ -119,7 +119,8 @@ def audit_lock(
     key = sha256(codec.encode_compact(key_parts))
     report = read_fact(inputs.store, REPORT_FACT, key, Report) if not again else None
     if report is None:
-        with console.step(f"auditing {lock.target} for {arch}"):
+        part = "" if set(checks) == set(CHECKS) else f"{', '.join(checks)} of "
+        with console.step(f"auditing {part}{lock.target} for {arch}"):
             report = _LockAudit(lock, arch, inputs, drop=drop).run(terms, checks)
         write_fact(inputs.store, REPORT_FACT, key, report)
     return report

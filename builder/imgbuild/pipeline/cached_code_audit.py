@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from imgbuild.cache.store import Store
-from imgbuild.errors import NothingSelected
+from imgbuild.errors import FetchFailed, NothingSelected
 from imgbuild.lock import lock_file, published
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.pipeline.session import Session
 from imgbuild.report import Severity
 from imgbuild.system.amounts import format_count
@@ -21,6 +22,8 @@ from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.audit.code.model import CodeFinding
+    from imgbuild.lock.lock_file import Lock
+    from imgbuild.pipeline.audit_code import UserCode
 
 SHOWN_FINDINGS = 3  # errors that are printed as warnings
 RUN_SECONDS = 0.8  # time limit for `imgbuild run`, and the least for `imgbuild lock`
@@ -33,8 +36,10 @@ INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 class CodeFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a user's code is compatible with a target, according to cached facts.
 
-    `unread` are packages that the check needs but whose facts are not cached. `command` is the
-    command that completes the check, or "". `arch` is None if the target is not locked.
+    The facts of the packages `compared` and `unread` are not cached. The uses of the former were
+    compared with the bundled tables of releases, which do not cover those of the latter. `fetch`
+    is the size of the wheels of both in bytes. `command` is the command that completes the check,
+    or "". `arch` is None if the target is not locked.
     """
 
     target: str
@@ -43,17 +48,25 @@ class CodeFit(msgspec.Struct, frozen=True, kw_only=True):
     errors: int = 0
     warnings: int = 0
     findings: tuple[CodeFinding, ...] = ()
+    compared: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    fetch: int = 0
     command: str = ""
 
 
 def check_code_fits(
-    session: Session, names: Sequence[str], arches: Sequence[Arch], paths: Sequence[Path]
+    session: Session,
+    names: Sequence[str],
+    arches: Sequence[Arch],
+    paths: Sequence[Path],
+    *,
+    fetch: bool = False,
 ) -> list[CodeFit]:
     """Check the code at `paths` against the targets `names`, and sort the best first.
 
-    Targets that are not locked, or only for other architectures, are last. Nothing is fetched.
-    Raises NothingSelected if there is no code at `paths`.
+    Targets that are not locked, or only for other architectures, are last. Only with `fetch`, facts
+    that are not cached are read from the indexes; if that fails, a warning is printed. Raises
+    NothingSelected if there is no code at `paths`.
     """
     from imgbuild.pipeline import audit_code
 
@@ -76,9 +89,9 @@ def check_code_fits(
         lock = lock_file.read_lock(session.project.images, name)
         compared = [arch for arch in lock.arch if arch in arches]
         for arch in compared:
-            every, unread = audit_code.cached_findings(lock, arch, store, code)
             command = f"imgbuild audit {shlex.quote(name)} --arch {arch} {code_options}"
-            results.append(_check_target_fit(name, arch, every, unread, command))
+            fit = _check_target_fit(lock, arch, store, code, command)
+            results.append(_read_whole(fit, lock, session, code) if fetch and fit.fetch else fit)
         for arch in [] if compared else lock.arch:
             command = f"imgbuild audit {shlex.quote(name)} --arch {arch} {code_options}"
             fit = CodeFit(target=name, arch=arch, state="other architecture", command=command)
@@ -86,26 +99,59 @@ def check_code_fits(
     order = ("runs", "unknown", "fails", "other architecture", "not locked")
     return sorted(
         results,
-        key=lambda fit: (order.index(fit.state), bool(fit.unread), fit.errors, fit.warnings),
+        key=lambda fit: (order.index(fit.state), bool(fit.fetch), fit.errors, fit.warnings),
     )
 
 
 def _check_target_fit(
-    target: str, arch: Arch, every: Sequence[CodeFinding], unread: Sequence[str], command: str
+    lock: Lock, arch: Arch, store: Store, code: UserCode, command: str
 ) -> CodeFit:
+    from imgbuild.pipeline import audit_code
+
+    every, lacking = audit_code.cached_findings(lock, arch, store, code)
+    by_release = audit_code.compare_releases(lock, arch, store, code, lacking)
+    places = {(each.file, each.line, each.code) for each in every}
+    every += [
+        each for each in by_release.findings if (each.file, each.line, each.code) not in places
+    ]
+    sizes = {wheel.package: wheel.size for wheel in installed_wheels(lock.arch[arch])}
+    fit = CodeFit(
+        target=lock.target,
+        arch=arch,
+        state="runs",
+        compared=tuple(name for name in lacking if name in by_release.compared),
+        unread=tuple(name for name in lacking if name not in by_release.compared),
+        fetch=sum(sizes.get(name, 0) for name in lacking),
+        command=command if lacking else "",
+    )
+    return _with_findings(fit, every)
+
+
+def _with_findings(fit: CodeFit, every: Sequence[CodeFinding]) -> CodeFit:
     findings = tuple(each for each in every if each.severity is not Severity.NOTE)
     errors = sum(each.severity is Severity.ERROR for each in findings)
-    state: Literal["runs", "unknown"] = "unknown" if unread else "runs"
-    return CodeFit(
-        target=target,
-        arch=arch,
-        state="fails" if errors else state,
+    return msgspec.structs.replace(
+        fit,
+        state="fails" if errors else "unknown" if fit.unread else "runs",
         errors=errors,
         warnings=len(findings) - errors,
         findings=findings,
-        unread=tuple(unread),
-        command=command if unread else "",
     )
+
+
+def _read_whole(fit: CodeFit, lock: Lock, session: Session, code: UserCode) -> CodeFit:
+    """Complete a check by reading the packages from the indexes."""
+    from imgbuild.pipeline import audit_code
+    from imgbuild.pipeline.inputs import open_inputs
+
+    try:
+        report = audit_code.audit_locked(lock, fit.arch or Arch.X86_64, open_inputs(session), code)
+    except FetchFailed as error:
+        console.warn(f"{fit.target}: {error.message}")
+        return fit
+    left = tuple(each.what for each in report.unread if each.what in fit.unread)
+    whole = msgspec.structs.replace(fit, compared=(), unread=left, fetch=0, command="")
+    return _with_findings(whole, report.findings)
 
 
 def warn_of_command_errors(

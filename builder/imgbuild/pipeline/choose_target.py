@@ -28,6 +28,7 @@ from imgbuild.pipeline.target_facts import (
 from imgbuild.project.model import Declarations
 from imgbuild.resolve import (
     choose,
+    cutoff,
     engine_torch,
     locked,
     project_indexes,
@@ -475,17 +476,24 @@ class TargetChooser:
         tags: WheelTags,
         decided: Collection[str],
     ) -> datetime.date | None:
-        """Return the cut-off date of the row, or None to keep the date of the extended target."""
-        if chosen.form == "like":
-            return self.as_of
-        days = [
-            day
+        """Return the cut-off date of the row, or None to keep the date of the extended target.
+
+        If all versions are solved again, this is the date in the project's files, or half a year
+        after the first upload of the newest pinned version, as in `imgbuild resolve`.
+        """
+        solved = chosen.form == "like"
+        days = {
+            demand.package: self.pages.first_day(demand, tags)
             for demand in asked
-            if demand.package in chosen.added and demand.installed and not demand.source
-            if demand.package not in decided
-            if (day := self.pages.first_day(demand, tags)) is not None
-        ]
-        latest = max(days, default=datetime.date.min)
+            if (solved or demand.package in chosen.added)
+            if demand.installed and not demand.source and demand.package not in decided
+        }
+        latest = max((day for day in days.values() if day is not None), default=datetime.date.min)
+        if solved:
+            pinned = [demand.package for demand in asked if demand.pin and demand.package in days]
+            if self._declared.cut_off is not None or not pinned or not all(map(days.get, pinned)):
+                return self.as_of
+            return min(self.as_of, latest + cutoff.MARGIN)
         return latest if latest > datetime.date.fromisoformat(facts.as_of) else None
 
     def _wheel_counts(self) -> tuple[WheelCount, ...]:

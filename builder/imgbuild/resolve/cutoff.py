@@ -4,7 +4,6 @@ Packages that work together are released at about the same time. A solver that c
 much later finds package sets that nobody has tried.
 """
 
-# A separate module: one rule.
 from __future__ import annotations
 
 import datetime

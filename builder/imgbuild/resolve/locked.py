@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from packaging.specifiers import SpecifierSet
@@ -73,13 +73,16 @@ def locked_packages(project: Project) -> set[str]:
 
 
 def satisfying_targets(
-    request: ResolveRequest, project: Project, matrix: Matrix
+    request: ResolveRequest,
+    project: Project,
+    matrix: Matrix,
+    commands: Sequence[str] = ("imgbuild run {}", "imgbuild init --extends {}"),
 ) -> tuple[LockedTarget, ...]:
     """Return the targets with a current lock that satisfies the request on each architecture.
 
     Tested targets come first, then newer ones. Retired targets come last. The result is empty if
-    the request has extras, because a lock does not contain their requirements. Raises InputError if
-    a lock cannot be read.
+    the request has extras, because a lock does not contain their requirements. `commands` use a
+    target; `{}` stands for its name. Raises InputError if a lock cannot be read.
     """
     targets: list[LockedTarget] = []
     if any(requested.extras for requested in request.requests):
@@ -99,7 +102,7 @@ def satisfying_targets(
                 arch=tuple(lock.arch),
                 versions=versions,
                 tested=recording.highest_passed_tier(project, lock, request.arches) or "",
-                commands=(f"imgbuild run {name}", f"imgbuild init --extends {name}"),
+                commands=tuple(command.format(name) for command in commands),
             )
         )
     rank = (*TIERS[::-1], "")

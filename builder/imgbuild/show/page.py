@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -45,6 +44,7 @@ ALSO_SHOWN = (
 )
 # The prefix of a line in a log: process, level, time.
 SITE_PACKAGES = re.compile(r"/\S+/site-packages/")
+SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")
 ORIGIN = re.compile(
     r"(\((\w+ )?pid=\d+\) *)?((DEBUG|INFO|WARNING|ERROR|[DIWE])\b[: ]*)?"
     r"((\d{4}-)?\d\d-\d\d[ T])?(\d\d:\d\d:\d\d([.,]\d+)?:? *)?(\d+ \d+\] *)?"
@@ -220,12 +220,18 @@ def page_lines(page: TargetPage) -> Iterator[str]:
 
 
 def _command(command: str) -> list[str]:
-    """Return a command as lines. A long command is continued with a backslash."""
-    folded = textwrap.wrap(
-        command, WIDTH - INDENT - 2, initial_indent="  ", subsequent_indent="    ",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-    return [*(f"{line} \\" for line in folded[:-1]), folded[-1]]
+    """Return a command as lines, after its comment. A long command is continued with a backslash.
+
+    Words in quotes are not broken.
+    """
+    plain, mark, comment = command.partition("  # ")
+    lines = ["  "]
+    for word in SHELL_WORD.findall(plain):
+        if len(lines[-1]) + len(word) > WIDTH - len(" \\") and lines[-1].strip():
+            lines[-1] += "\\"
+            lines.append("    ")
+        lines[-1] += f"{word} "
+    return [*([f"  # {comment}"] if mark else []), *map(str.rstrip, lines)]
 
 
 def _fields(row: TableRow, security: str, also: Mapping[str, str]) -> Iterator[str]:

@@ -9,54 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from imgbuild.system.amounts import size_text
+from imgbuild.system.amounts import size_text, wrap_text
 from imgbuild.system.control_characters import escape_control
 
 if TYPE_CHECKING:
     from rich.console import Console as Rich
     from rich.progress import Progress, Task, TaskID
-
-
-# Units that are not broken: a word, a backquoted span, a command of imgbuild, which ends
-# with the line or with a word that ends in punctuation.
-_UNIT = re.compile(
-    r"( *)(`[^`]+`\S*|(?<!\S)imgbuild(?: \S*[^\s;,:.](?!\S))*(?: \S+[;,:.](?!\S))?|\S+)"
-)
-
-
-def wrap_text(text: str, width: int, *, taken: int = 0) -> str:
-    """Wrap `text` at `width` columns. The first line is `taken` columns shorter.
-
-    Words, backquoted spans and commands are not broken, even if they are too wide. Lines that fit
-    are not changed. Continuation lines are indented.
-    """
-    lines = text.split("\n")
-    return "\n".join(
-        line if len(line) + (0 if number else taken) <= width
-        else _break_line(line, width, 0 if number else taken)
-        for number, line in enumerate(lines)
-    )  # fmt: skip
-
-
-def _break_line(line: str, width: int, taken: int) -> str:
-    below = " " * (len(line) - len(line.lstrip()) + 2)
-    parts: list[str] = []
-    column = taken
-    for space, unit in _UNIT.findall(line):
-        if parts and column + len(space) + len(unit) > width:
-            parts += ["\n", below, unit]
-            column = len(below) + len(unit)
-        else:
-            parts += [space, unit]
-            column += len(space) + len(unit)
-    return "".join(parts)
 
 
 def escape_markup(text: str) -> str:

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from imgbuild.attest.sbom import needs
 from imgbuild.cache.context import Context
-from imgbuild.errors import ImgbuildError
+from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.index.candidates import best_wheel, final_releases, is_sdist, public_version
 from imgbuild.index.cuda_releases import METAPACKAGE, active_requirements, is_cpu_build
 from imgbuild.index.pages import IndexFile, IndexLookup
@@ -69,9 +69,10 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed":
     `newest` is the current version if the index has no newer version. `allowed` is "" if no newer
     version is allowed. `moves` are packages that must change together with the package. `reasons`
     are reasons against `newest`. If all locked targets with version `allowed` have another engine
-    than the set, `elsewhere` lists these engines. `error` is set if the index could not be read.
-    `required` is false if only other packages require the package. `pinned` is set if the row of
-    the target pins the package. `notes` are sentences about the package in the notes of the target.
+    than the set, `elsewhere` lists these engines. `error` is set if the package could not be
+    checked, and `unreachable` if the index could not be read. `required` is false if only other
+    packages require the package. `pinned` is set if the row of the target pins the package. `notes`
+    are sentences about the package in the notes of the target.
     """
 
     package: str
@@ -85,6 +86,7 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed":
     pinned: bool = False
     notes: tuple[str, ...] = ()
     error: str = ""
+    unreachable: bool = False
 
     @property
     def is_outdated(self) -> bool:
@@ -109,7 +111,8 @@ def look_up_newer(
         try:
             return lookup.find_newer(name)
         except ImgbuildError as error:
-            return lookup.row(name, error=error.message)
+            unreachable = isinstance(error, FetchFailed)
+            return lookup.row(name, error=error.message, unreachable=unreachable)
         finally:
             advance(1)
 

@@ -8,7 +8,7 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.cache.context import Context
-from imgbuild.errors import ImgbuildError
+from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.index.candidates import best_wheel
 from imgbuild.index.cuda_releases import parse_requirements
 from imgbuild.index.pages import GIT, PROJECT, URL, IndexAddress, IndexLookup, index_addresses
@@ -139,10 +139,14 @@ def _required_versions(item: TargetOverlay) -> dict[str, RequiredVersion]:
 
 
 class RequirementSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The package set of a requirements file, and the reasons why packages were omitted."""
+    """The package set of a requirements file, and the reasons why packages were omitted.
+
+    `unreachable` are the packages whose index could not be read.
+    """
 
     packages: VersionSet
     failed: Mapping[str, str] = {}
+    unreachable: frozenset[str] = frozenset()
 
 
 def version_set_of_demands(
@@ -159,10 +163,14 @@ def version_set_of_demands(
     """
     installed = [each for each in demands if each.installed and not each.source]
 
+    unreachable = set()
+
     def _answer(demand: PackageDemand, _: threads.StopFlag) -> tuple[str, tuple[str, ...], str]:
         try:
             return _version(demand, tags, indexes, context)
         except ImgbuildError as error:
+            if isinstance(error, FetchFailed):
+                unreachable.add(demand.package)
             return demand.pin or "", (), error.message
         finally:
             advance(1)
@@ -188,6 +196,7 @@ def version_set_of_demands(
             requires={each.package: lines for each, (_, lines, _) in answers.items()},
         ),
         failed={each.package: error for each, (_, _, error) in answers.items() if error},
+        unreachable=frozenset(unreachable),
     )
 
 

@@ -14,6 +14,7 @@ from imgbuild.audit.packages.pinned import ANY_GLIBC
 from imgbuild.cache.store import Store
 from imgbuild.cli.audit import Check, project_glibc
 from imgbuild.errors import InputError
+from imgbuild.solve import uv
 from tests.support.audited_project import TARGET, Project
 from tests.support.inprocess_project import SECOND, UNLOCKED, Command
 
@@ -192,3 +193,24 @@ def test_target_without_lock_is_skipped_unless_named(folder: Path, imgbuild: Com
     named = imgbuild("audit", TARGET, UNLOCKED, *CODE, status=5)
     assert f"no lock for target {UNLOCKED}" in " ".join(named.stderr.split())
     assert imgbuild("audit", "cu13*", *CODE).status == 5
+
+
+def test_audit_of_other_targets_continues_after_a_missing_file(
+    folder: Path, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uv, "default_index", lambda: "https://index.example/simple")
+    Project(folder, HEALTHY)
+    matrix = folder / "matrix.yaml"
+    row = matrix.read_text(encoding="utf-8").partition(f"  {TARGET}:\n")[2]
+    matrix.write_text(matrix.read_text(encoding="utf-8") + f"  absent:\n{row}", encoding="utf-8")
+    text = (folder / "images" / TARGET / "lock.json").read_text(encoding="utf-8")
+    lock = json.loads(text.replace(TARGET, "absent"))
+    for wheel in lock["arch"]["x86_64"]["wheels"]:
+        wheel["sha256"] = wheel["sha256"][::-1]
+    (folder / "images/absent").mkdir()
+    (folder / "images/absent/lock.json").write_text(json.dumps(lock), encoding="utf-8")
+    done = imgbuild("audit", "absent", TARGET, *CODE, "--offline")
+    assert (done.status, done.stdout) == (7, f"{TARGET} x86_64: 0 errors, 0 warnings, 0 notes\n")
+    assert "1 target failed:\n  absent x86_64: " in done.stderr
+    done = imgbuild("audit", "--all", *CODE, "--offline", "--json")
+    assert (done.status, [each["target"] for each in json.loads(done.stdout)]) == (7, [TARGET])

@@ -280,11 +280,16 @@ def test_code_is_audited_against_an_environment(imgbuild: Command, tmp_path: Pat
 
 
 def test_list_command_shows_which_targets_run_the_code(imgbuild: Command, tmp_path: Path) -> None:
-    unknown = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
+    by_releases = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
     place = "train.py:4:5: IMG101"
     warning = f"    {place} warning: imports wandb, which no package in this package set provides"
-    assert unknown.stdout.splitlines() == [f"{TARGET}  unknown: 1 warning (not read: trl)", warning]
-    imgbuild("audit", TARGET, "--code", "train.py")
+    assert by_releases.stdout.splitlines() == [
+        f"{TARGET}  fails: 1 error, 1 warning (by releases: trl)",
+        f"    {PASSES}".replace(":2:17:", ":2:1:"),
+        warning,
+    ]
+    assert "add --fetch (parts of wheels with 1.2 kB in all)" in by_releases.stderr
+    imgbuild("list", "--runs", "train.py", "--arch", "x86_64", "--fetch")
     assert imgbuild("list", "--runs", "train.py", "--arch", "x86_64").stdout.splitlines() == [
         f"{TARGET}  fails: 1 error, 1 warning",
         f"    {PASSES}",
@@ -314,7 +319,7 @@ def test_list_command_names_the_targets_that_it_cannot_check(
     (tmp_path / "images/grace/lock.json").write_text(json.dumps(lock))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     words = ("list", "--runs", "train.py")
-    assert imgbuild(*words).stdout.splitlines()[2:] == [
+    assert imgbuild(*words).stdout.splitlines()[3:] == [
         "not checked, only for arm64: grace; to check them, add --arch arm64",
         "not checked, not locked: planned; to lock one, run: imgbuild lock TARGET",
     ]
@@ -339,12 +344,11 @@ def test_result_for_code_that_imports_an_unread_module_is_unknown(
     imgbuild("audit", TARGET, "--code", "other.py")
     unknown = imgbuild(*words)
     assert unknown.stdout == f"{TARGET}  unknown (not read: trl)\n"
-    hint = f"run: imgbuild audit {TARGET} --arch x86_64 --code grpo.py"
-    assert hint in " ".join(unknown.stderr.split())
+    assert "add --fetch" in unknown.stderr
     [fit] = json.loads(imgbuild(*words, "--json").stdout)
     assert (fit["state"], fit["unread"]) == ("unknown", ["trl"])
     assert fit["command"] == f"imgbuild audit {TARGET} --arch x86_64 --code grpo.py"
-    imgbuild("audit", TARGET, "--code", "grpo.py")
+    imgbuild(*words, "--fetch")
     assert imgbuild(*words).stdout.startswith(f"{TARGET}  fails: 1 error\n")
 
 

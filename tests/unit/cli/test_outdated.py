@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,10 @@ import pytest
 from imgbuild.cli import _outdated_report, _output
 from imgbuild.cli import outdated as verb
 from imgbuild.cli._outdated_report import OutdatedReport
+from imgbuild.http.client import HttpClient
+from imgbuild.lock.published import load_matrix
+from imgbuild.matrix import project_paths
+from imgbuild.matrix.model import PackageIndex
 from imgbuild.update.newer import NewerVersion
 from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulnerabilities
@@ -85,6 +90,24 @@ def test_outdated_reports_a_file_without_newer_versions(imgbuild: Command) -> No
     assert done.status == 0
     assert "0 of 1 package have newer versions" in done.stdout
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_index_that_cannot_be_read_is_an_error_after_the_table(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue = load_matrix(project_paths.catalogue_project().matrix)
+    closed = PackageIndex(url="http://127.0.0.1:9/simple", upload_times="none")
+    indexes = {**catalogue.indexes, catalogue.default_index: closed}
+    unreachable = msgspec.structs.replace(catalogue, indexes=indexes)
+    monkeypatch.setattr(verb, "load_matrix", lambda _: unreachable)
+    monkeypatch.setitem(HttpClient.__init__.__kwdefaults__ or {}, "attempts", 1)
+    Path("requirements.txt").write_text("torch==2.8.0\nengine\n")
+    done = imgbuild("outdated", "-r", "requirements.txt")
+    assert done.status == 7
+    assert done.stdout.count("not checked: http://127.0.0.1:9/simple/") == 2
+    assert "2 packages could not be checked: engine, torch" in done.stderr
+    done = imgbuild("outdated", "-r", "requirements.txt", "--json")
+    assert (done.status, len(json.loads(done.stdout)[0]["packages"])) == (7, 2)
 
 
 @pytest.mark.parametrize(

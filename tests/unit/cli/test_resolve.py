@@ -11,6 +11,7 @@ from imgbuild.cli import resolve
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, NoAnswer, ResolveAnswer
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.values import Arch
+from tests.support import extended
 from tests.support.inprocess_project import Command
 from tests.support.matrix_text import VALID_MATRIX
 
@@ -44,6 +45,20 @@ def test_resolve_refuses_invalid_arguments(command: Command, line: list[str], me
     done = command("resolve", *line, "--json")
     assert (done.status, message in done.stderr) == (2, True), done.stderr
     assert message in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])
+
+
+@pytest.mark.parametrize("origin", ["catalogue", "../project"])
+def test_resolve_in_a_project_finds_published_targets(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: str
+) -> None:
+    extended.create_repository(tmp_path / "mine", extended.ROW.replace("../project", origin))
+    monkeypatch.chdir(tmp_path / "mine")
+    done = command("resolve", "verl==0.9.1", "vllm==0.26.0", "--arch", "x86_64")
+    more = "" if origin == "catalogue" else " --lock catalogue"
+    assert done.stdout.splitlines()[:2] == [
+        "cu130-verl0.9 has verl 0.9.1, vllm 0.26.0 (CUDA 13.0, tested: multi-gpu)",
+        f"  imgbuild update --to cu130-verl0.9{more}",
+    ]
 
 
 REFUSED = NoAnswer(

@@ -8,7 +8,8 @@ import pytest
 from rich.progress import Progress
 
 from imgbuild.cli import _output
-from imgbuild.system.console import Console, amount_text, time_text, wrap_text
+from imgbuild.system.amounts import wrap_paragraph, wrap_text
+from imgbuild.system.console import Console, amount_text, time_text
 from imgbuild.system.control_characters import escape_control
 from tests.support import terminal
 from tests.support.rows import each_row
@@ -62,6 +63,14 @@ def test_wrapping_counts_the_label_width_and_keeps_spaces_of_short_lines() -> No
     assert wrap_text("a  b   c", 6) == "a  b\n  c"
     assert wrap_text("one two", 10, taken=4) == "one\n  two"
     assert wrap_text("longerthanthat", 10, taken=7) == "longerthanthat"
+    assert wrap_text("a word and mark *", 15) == "a word and\n  mark *"
+
+
+def test_paragraphs_do_not_break_commands_that_are_too_wide() -> None:
+    assert wrap_paragraph("to do it, run: imgbuild audit a b c", 20, "# ", "#   ") == [
+        "# to do it, run:",
+        "#   imgbuild audit a b c",
+    ]
 
 
 @each_row("way", ["info", "detail", "warn", "error"])

@@ -1,6 +1,5 @@
 """Compares imports and calls in a user's Python code with a package set."""
 
-# A separate module: one check.
 from __future__ import annotations
 
 import re

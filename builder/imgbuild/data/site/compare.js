@@ -2,8 +2,9 @@
 (function () {
   "use strict";
 
-  const { details, element, link, members, paragraph, results, show, table, whenChanged } = window.imgbuildElements;
-  const COLUMNS = ["", "Package", "From", "To"];
+  const { commands, count, details, element, link, members, paragraph, results, show, table, whenChanged } = window.imgbuildElements;
+  const COLUMNS = ["Package", "From", "To"];
+  const FEW = 12; // rows of a list that is shown at once
   const size = number => [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].filter(([unit]) => number >= unit)
     .map(([unit, name]) => `${(number / unit).toFixed(1)} ${name}`)[0] || `${number} bytes`;
 
@@ -30,14 +31,16 @@
     const { changed, removed, added, equal } = difference(left, right);
     const number = changed.length + removed.length + added.length;
     const rows = every => every.map(name => [name, left.get(name) || "–", right.get(name) || "–"]);
-    const part = (label, every) => every.length
-      ? [element("h3", { text: `${label}: ${every.length}` }),
-        table(COLUMNS.slice(1), rows(every))] : [];
+    const part = (label, every) => {
+      const list = details(`${label}: ${every.length}`, [table(COLUMNS, rows(every))]);
+      list.open = every.length <= FEW;
+      return list;
+    };
     return [
       element("h2", { text: `${title}: ${number} differ, ${equal} are equal` }),
       element("div", { class: "columns compared" }, [
         ["Another version", changed], [`Only in ${names[0]}`, removed], [`Only in ${names[1]}`, added],
-      ].filter(([, every]) => every.length).map(([label, every]) => element("div", {}, part(label, every)))),
+      ].filter(([, every]) => every.length).map(([label, every]) => element("div", {}, [part(label, every)]))),
     ];
   }
 
@@ -48,8 +51,8 @@
     const fresh = compared.stacks[right].filter(number => !there.has(content(number)));
     const same = compared.stacks[right].filter(number => there.has(content(number)));
     return [
-      paragraph(`Who has ${names[0]} downloads ${size(sum(fresh))} in ${fresh.length} layers for` +
-        ` ${names[1]}; ${same.length} layers, ${size(sum(same))}, are equal.`, "verdict"),
+      paragraph(`From ${names[0]} to ${names[1]}: ${count(fresh.length, "layer")} to download,` +
+        ` ${size(sum(fresh))}; equal: ${count(same.length, "layer")}, ${size(sum(same))}`, "verdict"),
       same.length || pythons[0] === pythons[1] ? null
         : paragraph(`Layers of packages have the folder of their Python, which is ${pythons.join(" and ")}.`),
       details("The layers to download", fresh.length ? [table(["Layer", "Size"], fresh.map(number => [
@@ -101,12 +104,28 @@
       show([
         ...layerSection(compared, ...numbers, names, targets.map(target => target.python)),
         table(["Property", ...images.map((image, side) =>
-          element("span", {}, [link(targets[side]), ` ${image.arch}`]))], facts),
+          element("span", {}, [link(targets[side]), ` ${image.arch}`]))],
+        facts.filter(([, left, right]) => left !== right)),
+        paragraph(`Equal: ${facts.filter(([, left, right]) => left === right)
+          .map(([name, text]) => `${name} ${text}`).join(", ") || "none of these"}`, "muted"),
+        ...moveCommands(targets),
         ...packageSection("Python packages", ...python, names),
         ...lists[0] === lists[1] ? [element("h2", { text: "Debian packages: all are equal" })]
           : packageSection("Debian packages", ...lists.map(list => versionsOf(debian, list)), names),
       ]);
     });
+  }
+
+  /** How to see the same in a terminal, and how to move a project. */
+  function moveCommands([left, right]) {
+    if (left === right) return [];
+    return [
+      paragraph(`To compare them in a terminal, and to see what moving a project to ${right.name} changes` +
+        " (without --dry-run, it is moved):"),
+      commands("the commands that move a project", [
+        `imgbuild diff ${left.name} ${right.name}`, `imgbuild update --to ${right.name} --dry-run`,
+      ]),
+    ];
   }
 
   /** The versions of transformers and of the packages that one of the two images pins. */
