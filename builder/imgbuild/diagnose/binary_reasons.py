@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import pairs
+from imgbuild.diagnose import machines, pairs
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
@@ -79,7 +79,7 @@ def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None
     return (
         _symbol(text, facts)
         or _library(text, facts, caller)
-        or _version(text)
+        or _version(text, facts)
         or _cuda(text, facts)
     )
 
@@ -484,7 +484,7 @@ def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Rea
     return Reason(code="IMG906", cause=cause, cure=", or ".join(cures), confidence="high")
 
 
-def _version(text: str) -> Reason | None:
+def _version(text: str, facts: LogFacts) -> Reason | None:
     match = SYMBOL_VERSION.search(text)
     if match is None:
         return None
@@ -492,11 +492,13 @@ def _version(text: str) -> Reason | None:
     package = site_package(file)
     by = f" that {package or file} needs" if file else ""
     if kind == "GLIBC":
+        have = f" ({facts.glibc})" if facts.glibc else ""
         return Reason(
             code="IMG916",
-            cause=f"the system's glibc is older than the {name.replace('_', ' ')}{by}",
-            cure="use an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35), or a"
-            " version whose wheels are for an older one",
+            cause=f"the system's glibc{have} is older than the {name.replace('_', ' ')}{by}",
+            cure=f"use {machines.NEWER_GLIBC}, or a version whose wheels are for an older one"
+            + machines.VLLM_GLIBC * ("vllm" in text)
+            + "; do not put another glibc into LD_LIBRARY_PATH",
             confidence="high",
         )
     return _old_standard_library(f"is older than the {name}{by}")

@@ -50,7 +50,8 @@ ABSENT = re.compile(
     rf"only (?:the following versions of )?(?P<only>{REQUIREMENT})"
     rf"(?: (?:is|are) available(?:: (?P<list>[^,]{{3,200}}))?)|"
     rf"{NO_WHEEL.pattern}|"
-    rf"(?P<lost>{REQUIREMENT}) was not found in (?:the package registry|the provided)"
+    rf"(?P<lost>{REQUIREMENT}) (?:was not found in (?:the package registry|the provided)|"
+    r"which doesn't match any versions)"
 )
 PYTHON = re.compile(
     r"(?P<by>[A-Za-z][\w.<>=!~,+-]{1,80}) depends on Python ?"
@@ -281,16 +282,15 @@ def _listed_reason(listed: _Listed) -> tuple[str, str] | None:
                 f"{SYSTEM}: pip finds {name} up to {below}{gap} only, so this is {system}",
                 f"use {newer}, or require {span}",
             )
-        if listed.by and (known is None or below > known) and not system:
+        if not system and (known is not None or listed.by):
+            user = re.split(r"[<>=!~ ]", listed.by)[0]
+            older = f"an older {user}, which takes {name}<={below}" if user else f"require {span}"
             return (
-                (
-                    f": pip finds {name} up to {below} only, and {listed.by} needs a newer one: the"
-                    " index or mirror is behind"
-                ),
-                (
-                    f"use an index that has {required} (pip config list shows the one in use), or"
-                    f" an older {re.split(r'[<>=!~ ]', listed.by)[0]}, which takes {name}<={below}"
-                ),
+                f": pip finds {name} up to {below} only"
+                + (f", and {listed.by} needs a newer one" if user else "")
+                + ": the index or mirror is behind",
+                f"use an index that has {required} (pip config list shows the one in use), or"
+                f" {older}",
             )
         return (
             (

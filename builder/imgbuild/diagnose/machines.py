@@ -1,0 +1,204 @@
+"""Adapts the causes and cures of rules to the machine that a log shows: GPU, driver and glibc."""
+
+# A separate module: facts about machines.
+from __future__ import annotations
+
+import re
+
+from imgbuild.audit.binaries import gpus
+from imgbuild.diagnose import pairs
+from imgbuild.diagnose.facts import LogFacts
+
+INDEX = "--index-url https://download.pytorch.org/whl/"
+NEWER_GLIBC = "an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35)"
+VLLM_GLIBC = "; vllm 0.12.0 to 0.19.1 needs 2.31, 0.20 2.35, 0.22.0 and newer 2.28"
+REQUIRED_CUDA = re.compile(r"cuda ?>= ?(\d{2}\.\d)")
+FOUND = re.compile(r"found version (\d{2})0(\d)0\b")
+WHEEL = re.compile(
+    r"(?P<name>[A-Za-z]\w*)-(?P<version>[\w.+!]+)(?:-\d\w*)?"
+    r"-(?P<python>(?:cp|py)[\w.]+)-(?P<abi>\w+)-(?P<platform>[\w.]+)\.whl"
+)
+MANYLINUX = re.compile(r"manylinux_2_(\d{1,2})_")
+LEGACY = {"manylinux1_": 5, "manylinux2010_": 12, "manylinux2014_": 17}
+TOOLKITS = re.compile(
+    r"(?:detected CUDA version \(|Installed CUDA version )(?P<have>\d{2}\.\d).{0,80}?"
+    r"(?:PyTorch \(|compiled with )(?P<want>\d{2}\.\d)"
+)
+LISTED = re.compile(
+    r"requirement (?P<name>(?!vllm\b)[\w.-]+)(?P<spec>==(?P<version>\d[\w.]*)|\S*)"
+    r" \(from versions: (?P<have>\d[^)]{0,4000})\)"
+)
+AFTER = "; the driver must be new enough for that CUDA (imgbuild doctor)"
+
+
+def machine_reason(code: str, text: str, facts: LogFacts) -> tuple[str, str]:
+    """Return cause and cure of the rule `code` for this machine, each "" if the rule's own fits."""
+    if code == "IMG504":
+        return _no_kernel(facts)
+    if code in ("IMG501", "IMG502"):
+        return "", _driver(text)
+    if code == "IMG503" and facts.driver_cuda:
+        return "", _older_cuda(facts.driver_cuda)
+    if code == "IMG602" and (listed := LISTED.search(text)):
+        return _arm64(listed)
+    if code == "IMG606" and (wheel := WHEEL.search(text)):
+        return _wheel(wheel, facts)
+    if code == "IMG625" and (toolkits := TOOLKITS.search(text)):
+        return "", _toolkit(toolkits["have"], toolkits["want"])
+    return "", ""
+
+
+def _no_kernel(facts: LogFacts) -> tuple[str, str]:
+    """Return the reason for wheels without code for the GPU."""
+    capability, torch = facts.gpu_capability, facts.version("torch")
+    if not capability:
+        return "", ""
+    gpu = f"{facts.gpu or 'this GPU'} (sm_{capability.replace('.', '')})"
+    build = pairs.load_pairs().torch_wheel(torch) if torch is not None else None
+    local = re.fullmatch(r"cu(\d\d)(\d)", torch.local or "") if torch is not None else None
+    cuda = f"{local[1]}.{local[2]}" if local else build.cuda if build is not None else ""
+    cause = f"an installed package (torch, vllm or an extension) has no code for {gpu}"
+    if torch is not None and cuda and _lacks(cuda, capability):
+        cause = f"torch {torch} is a build for CUDA {cuda}, which has no code for {gpu}"
+    return cause, _gpu_cure(capability)
+
+
+def _lacks(cuda: str, capability: str) -> bool:
+    """Whether torch's builds for a CUDA release have no code for a GPU."""
+    release, gpu = gpus.version_numbers(cuda), gpus.version_numbers(capability)
+    oldest = (7, 5) if release >= (13, 0) else (7, 0) if release >= (12, 8) else (5, 0)
+    newest = (12, 1) if release >= (12, 8) else (9, 0)
+    return not oldest <= gpu <= newest
+
+
+def _gpu_cure(capability: str) -> str:
+    gpu = gpus.version_numbers(capability)
+    quantized = (
+        "quantized kernels (Marlin, FP8, GPTQ 8 bits) and flash-attn do not exist for it: use"
+        " unquantized weights, dtype=half and attn_implementation=sdpa"
+    )
+    if gpu < (7, 0):
+        return (
+            f"install a torch for CUDA 12.6 or older (torch<=2.7.1 of PyPI, or {INDEX}cu126), the"
+            " last one with code for this GPU; vllm needs compute capability 7.0, sglang 7.5"
+        )
+    if gpu < (7, 5):
+        return (
+            "install torch<=2.10.0 of PyPI (CUDA 12) with vllm<=0.19.1, because builds for CUDA 13"
+            f" (torch 2.11.0 and newer) start at sm_75; or a newer torch with {INDEX}cu126;"
+            f" {quantized}"
+        )
+    if gpu < (8, 0):
+        return f"all builds of torch have code for this GPU, but {quantized}"
+    if gpu < (10, 0):
+        arch = f"{capability}a" if gpu >= (9, 0) else capability
+        return (
+            "all builds of torch and vllm on PyPI have code for this GPU: compile the extension for"
+            f" it (TORCH_CUDA_ARCH_LIST={arch}, pip install --no-build-isolation --no-cache-dir"
+            " --force-reinstall --no-deps PACKAGE), or use a release or backend for this GPU"
+            " (FlashAttention 3 and FP8 kernels of Hopper do not run on Ampere and Ada)"
+        )
+    if capability in ("10.3", "11.0", "12.1"):
+        return (
+            "install a torch for CUDA 13 (torch>=2.11.0 of PyPI, or"
+            f" {INDEX}cu130) with vllm>=0.20.0{AFTER}; compile extensions again for it"
+            f" (TORCH_CUDA_ARCH_LIST={capability})"
+        )
+    return (
+        f"install a torch for CUDA 12.8 or newer (torch>=2.8.0 of PyPI, or torch>=2.7.0 with"
+        f" {INDEX}cu128) with vllm>=0.10.2 and driver>=570; compile extensions (flash-attn,"
+        f" xformers<0.0.31) again for it (TORCH_CUDA_ARCH_LIST={capability})"
+    )
+
+
+def _arm64(listed: re.Match[str]) -> tuple[str, str]:
+    """Return the reason for a version without a wheel for arm64, from those that pip lists."""
+    name, wanted = listed["name"], listed["version"] or "0"
+    versions = listed["have"].replace(" ", "").split(",")
+    newer = [each for each in versions if gpus.is_older(wanted, each)]
+    build = f"build {name}{listed['spec']} from source, or omit it (a marker: {name};"
+    build += " platform_machine == 'x86_64')"
+    cure = f"on arm64 require {name}>={newer[0]}, or {build}" if newer else build
+    return f"{name}{listed['spec']} has no wheel for Linux on arm64", cure
+
+
+def _driver(text: str) -> str:
+    """Return the cure for a driver that is older than the message requires."""
+    drivers = gpus.load_drivers()
+    if required := REQUIRED_CUDA.search(text):
+        driver = drivers.release_driver(required[1]) or drivers.oldest_driver(required[1])
+        return (
+            f"install driver {driver} or newer on the host (for CUDA {required[1]}), or use an image"
+            " for the CUDA Version that nvidia-smi shows there, or an older one (imgbuild doctor"
+            " names the target that fits); NVIDIA_DISABLE_REQUIRE=1 skips this check, which"
+            " suffices if the driver supports that major version"
+            " (CUDA 12 >=525.60.13, CUDA 13 >=580.65.06)"
+        )
+    if (found := FOUND.search(text)) and found[1] == "11":
+        return (
+            "install driver 525.60.13 or newer (CUDA 12; CUDA 13 needs 580.65.06), or a torch for"
+            f" CUDA 11.8: torch<=2.7.1 with {INDEX}cu118"
+        )
+    return ""
+
+
+def _older_cuda(cuda: str) -> str:
+    return (
+        f"the driver supports PTX of CUDA {cuda} and older: install a newer driver, or use torch,"
+        f" vllm, flash-attn and flashinfer for CUDA {cuda} or older and compile extensions with its"
+        " nvcc (CUDA_HOME; imgbuild doctor), and delete ~/.triton/cache and ~/.cache/flashinfer"
+    )
+
+
+def _toolkit(have: str, want: str) -> str:
+    return (
+        f"use the CUDA toolkit {want} (an image nvidia/cuda:{want}.…-devel, CUDA_HOME set to it;"
+        f" nvcc --version shows the one in use), or a torch for CUDA {have}"
+        f" ({INDEX}cu{have.replace('.', '')}); deepspeed: DS_SKIP_CUDA_CHECK=1 if only the minor"
+        " version differs"
+    )
+
+
+def _wheel(wheel: re.Match[str], facts: LogFacts) -> tuple[str, str]:
+    """Return the reason for a wheel that cannot be installed, from the tags in its name."""
+    name, platform = wheel["name"].replace("_", "-"), wheel["platform"]
+    what = f"the wheel of {name} {wheel['version']}"
+    needed = glibc_of_platform(platform)
+    if needed and facts.glibc and gpus.is_older(facts.glibc, needed):
+        cure = f"use {NEWER_GLIBC}, or a version of {name} with wheels for glibc {facts.glibc}"
+        cause = f"{what} needs glibc {needed} ({platform}), and this system has {facts.glibc}"
+        return cause, cure + VLLM_GLIBC * (name == "vllm")
+    if platform.startswith(("win", "macosx")):
+        return f"{what} is for {platform}", f"install the wheel of {name} for Linux, from the index"
+    machine = platform.removeprefix("linux_").partition(".")[0]
+    if facts.arm and machine.endswith("x86_64"):
+        cure = f"install a wheel of {name} for aarch64, or build it on this machine"
+        return f"{what} is for x86_64, and this machine is arm64", cure
+    python = wheel["python"].removeprefix("cp")
+    tagged = wheel["abi"].startswith("cp")
+    if tagged:
+        python = f"{python[0]}.{python[1:]}"
+        return (
+            f"{what} is for Python {python} on {platform} only, and this environment has another"
+            " Python, or an older glibc or another architecture",
+            f"install the wheel whose name has this Python (python --version; cp312 is 3.12), or"
+            f" use Python {python} (uv venv --python {python}); pip debug --verbose lists the tags"
+            " that fit",
+        )
+    if not needed:
+        return "", ""
+    return (
+        f"{what} needs glibc {needed} ({platform}), or another architecture than this machine's;"
+        " it is for all newer versions of Python",
+        f"check ldd --version and uname -m: use {NEWER_GLIBC}, or a version of {name} with older"
+        f" wheels{VLLM_GLIBC * (name == 'vllm')}",
+    )
+
+
+def glibc_of_platform(platform: str) -> str:
+    """Return the glibc ("2.28") that the tag of a wheel's platform requires, or ""."""
+    minors = [int(minor) for minor in MANYLINUX.findall(platform)]
+    minors += [minor for tag, minor in LEGACY.items() if tag in platform]
+    return f"2.{min(minors)}" if minors else ""
+
+
