@@ -65,7 +65,8 @@ BARE = re.compile(
     r"\S{1,200}: error while loading shared libraries|"
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
     r"(?:[Ee]rror|[Ff]ailed to [\w ]{2,40}): \S{1,120} got an unexpected keyword argument|"
-    r"(?:\w+Error: |Failed to import from [\w.]+ with \w+\(.)/\S{1,300}\.so[\w.]*: (?:undefined|version)|"
+    r"(?:\w+Error: |Failed to import from [\w.]+ with \w+\(.)/\S{1,300}\.so[\w.]*: "
+    r"(?:undefined|version)|"
     r"\S+\.so[\w.]*: (?:undefined|cannot open|version [`'])|.{0,300}CUDA initialization: |"
     r"[A-Za-z_][\w.]{0,120}\(\) got an unexpected keyword argument) ?\S"
 )

@@ -73,13 +73,14 @@ CAPABILITY = re.compile(
 GLIBC = re.compile(
     r"(?:glibc[ -]?|GNU libc\) |GLIBC [\w.+~-]{3,40}\) |with-glibc)(2\.\d{1,2})\b", re.IGNORECASE
 )
+ENTERPRISE = r"(?:CentOS|Rocky|Alma|Oracle|RHEL|Red Hat)[A-Za-z ]{0,24}"
 RELEASES = {
-    "2.17": r"CentOS Linux (?:release )?7|CentOS ?7|Red Hat Enterprise Linux (?:Server )?(?:release )?7",
+    "2.17": rf"{ENTERPRISE}7(?![\w-])",
     "2.26": r"Amazon Linux 2(?!\d)",
     "2.27": r"Ubuntu:? ?18\.04",
-    "2.28": r"(?:Rocky|Alma|CentOS|Oracle|Red Hat Enterprise)\w* Linux (?:release |Server )?8|rhel ?8",
+    "2.28": rf"{ENTERPRISE}8(?![\w-])",
     "2.31": r"Ubuntu:? ?20\.04|Debian (?:GNU/Linux )?11|bullseye",
-    "2.34": r"(?:Rocky|Alma|CentOS|Oracle|Red Hat Enterprise)\w* Linux (?:release |Server )?9|rhel ?9",
+    "2.34": rf"{ENTERPRISE}9(?![\w-])",
     "2.35": r"Ubuntu:? ?22\.04",
     "2.36": r"Debian (?:GNU/Linux )?12|bookworm",
 }

@@ -128,8 +128,8 @@ def _driver(text: str) -> str:
     if required := REQUIRED_CUDA.search(text):
         driver = drivers.release_driver(required[1]) or drivers.oldest_driver(required[1])
         return (
-            f"install driver {driver} or newer on the host (for CUDA {required[1]}), or use an image"
-            " for the CUDA Version that nvidia-smi shows there, or an older one (imgbuild doctor"
+            f"install driver {driver} or newer on the host (for CUDA {required[1]}), or use an"
+            " image for the CUDA Version that nvidia-smi shows there, or an older one (imgbuild doctor"
             " names the target that fits); NVIDIA_DISABLE_REQUIRE=1 skips this check, which"
             " suffices if the driver supports that major version"
             " (CUDA 12 >=525.60.13, CUDA 13 >=580.65.06)"
@@ -178,21 +178,16 @@ def _wheel(wheel: re.Match[str], facts: LogFacts) -> tuple[str, str]:
     tagged = wheel["abi"].startswith("cp")
     if tagged:
         python = f"{python[0]}.{python[1:]}"
-        return (
-            f"{what} is for Python {python} on {platform} only, and this environment has another"
-            " Python, or an older glibc or another architecture",
-            f"install the wheel whose name has this Python (python --version; cp312 is 3.12), or"
-            f" use Python {python} (uv venv --python {python}); pip debug --verbose lists the tags"
-            " that fit",
-        )
+        cause = f"{what} is for Python {python} on {platform} only, and this environment has"
+        cure = "install the wheel whose name has this Python (python --version; cp312 is 3.12), or"
+        cure += f" use Python {python} (uv venv --python {python}); pip debug --verbose lists the"
+        return f"{cause} another Python, an older glibc or another architecture", f"{cure} tags"
     if not needed:
         return "", ""
-    return (
-        f"{what} needs glibc {needed} ({platform}), or another architecture than this machine's;"
-        " it is for all newer versions of Python",
-        f"check ldd --version and uname -m: use {NEWER_GLIBC}, or a version of {name} with older"
-        f" wheels{VLLM_GLIBC * (name == 'vllm')}",
-    )
+    cause = f"{what} needs glibc {needed} ({platform}), or another architecture than this machine's"
+    cure = f"check ldd --version and uname -m: use {NEWER_GLIBC}, or a version of {name} with"
+    cure += f" older wheels{VLLM_GLIBC * (name == 'vllm')}"
+    return f"{cause}; it is for all newer versions of Python", cure
 
 
 def glibc_of_platform(platform: str) -> str:
@@ -200,5 +195,3 @@ def glibc_of_platform(platform: str) -> str:
     minors = [int(minor) for minor in MANYLINUX.findall(platform)]
     minors += [minor for tag, minor in LEGACY.items() if tag in platform]
     return f"2.{min(minors)}" if minors else ""
-
-

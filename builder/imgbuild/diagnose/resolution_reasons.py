@@ -285,12 +285,11 @@ def _listed_reason(listed: _Listed) -> tuple[str, str] | None:
         if not system and (known is not None or listed.by):
             user = re.split(r"[<>=!~ ]", listed.by)[0]
             older = f"an older {user}, which takes {name}<={below}" if user else f"require {span}"
+            needs = f", and {listed.by} needs a newer one" if user else ""
+            cure = f"use an index that has {required} (pip config list shows the one in use), or"
             return (
-                f": pip finds {name} up to {below} only"
-                + (f", and {listed.by} needs a newer one" if user else "")
-                + ": the index or mirror is behind",
-                f"use an index that has {required} (pip config list shows the one in use), or"
-                f" {older}",
+                f": pip finds {name} up to {below} only{needs}: the index or mirror is behind",
+                f"{cure} {older}",
             )
         return (
             (
