@@ -64,7 +64,9 @@ PYTHON = re.compile(
     r"3\d{1,2}(?=-))(?:\.\d+)?"
 )
 DRIVER = re.compile(r"Driver Version: ?(\d{3}\.\d{2,3}(?:\.\d{2})?)")
-DRIVER_CUDA = re.compile(r"(?:CUDA Version: ?(\d{2}\.\d)\b|found version (\d{2})0(\d)0\b)")
+DRIVER_CUDA = re.compile(
+    r"(?:CUDA Version: ?(\d{2}\.\d)\b|nvidia-smi\b.{0,20}CUDA (?:Version )?(?P<smi>\d{2}\.\d)\b|found version (\d{2})0(\d)0\b)"
+)
 CAPABILITY = re.compile(
     r"(?:(?<!target )sm_|[Cc]ompute capability:? |(?i:CUDA) capability"
     r" (?:sm_)?)(\d{1,2})\.?(\d)\b"
@@ -159,7 +161,7 @@ class LogFacts(msgspec.Struct):
         if not self.driver and (driver := DRIVER.search(text)):
             self.driver = driver[1]
         if not self.driver_cuda and (cuda := DRIVER_CUDA.search(text)):
-            self.driver_cuda = cuda[1] or f"{cuda[2]}.{cuda[3]}"
+            self.driver_cuda = cuda[1] or cuda["smi"] or f"{cuda[3]}.{cuda[4]}"
         if not self.capability and (model := CAPABILITY.search(text)):
             self.capability = f"{model[1]}.{model[2]}"
         if not self.gpu and (name := gpu_name_pattern().search(text)):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.diagnose import pairs
@@ -31,36 +32,57 @@ LISTED = re.compile(
 AFTER = "; the driver must be new enough for that CUDA (imgbuild doctor)"
 
 
-def machine_reason(code: str, text: str, facts: LogFacts) -> tuple[str, str]:
-    """Return cause and cure of the rule `code` for this machine, each "" if the rule's own fits."""
-    if code == "IMG504":
-        return _no_kernel(facts)
-    if code in ("IMG501", "IMG502"):
-        return "", _driver(text)
-    if code == "IMG503" and facts.driver_cuda:
-        return "", _older_cuda(facts.driver_cuda)
-    if code == "IMG602" and (listed := LISTED.search(text)):
-        return _arm64(listed)
-    if code == "IMG606" and (wheel := WHEEL.search(text)):
-        return _wheel(wheel, facts)
-    if code == "IMG625" and (toolkits := TOOLKITS.search(text)):
-        return "", _toolkit(toolkits["have"], toolkits["want"])
-    return "", ""
+Adapted = tuple[str, str]  # cause and cure, each "" if the rule's own fits
 
 
-def _no_kernel(facts: LogFacts) -> tuple[str, str]:
+def machine_reason(code: str, text: str, facts: LogFacts) -> Adapted:
+    """Return cause and cure of the rule `code` for this machine."""
+    adapt = ADAPTED.get(code)
+    return adapt(text, facts) if adapt is not None else ("", "")
+
+
+def _no_kernel(_: str, facts: LogFacts) -> Adapted:
     """Return the reason for wheels without code for the GPU."""
     capability, torch = facts.gpu_capability, facts.version("torch")
     if not capability:
         return "", ""
     gpu = f"{facts.gpu or 'this GPU'} (sm_{capability.replace('.', '')})"
-    build = pairs.load_pairs().torch_wheel(torch) if torch is not None else None
-    local = re.fullmatch(r"cu(\d\d)(\d)", torch.local or "") if torch is not None else None
-    cuda = f"{local[1]}.{local[2]}" if local else build.cuda if build is not None else ""
+    cuda = _torch_cuda(facts)
     cause = f"an installed package (torch, vllm or an extension) has no code for {gpu}"
     if torch is not None and cuda and _lacks(cuda, capability):
         cause = f"torch {torch} is a build for CUDA {cuda}, which has no code for {gpu}"
     return cause, _gpu_cure(capability)
+
+
+def _torch_cuda(facts: LogFacts) -> str:
+    """Return the CUDA release ("12.8") for which the torch in the log was built, or ""."""
+    torch = facts.version("torch")
+    if torch is None:
+        return ""
+    if local := re.fullmatch(r"cu(\d\d)(\d)", torch.local or ""):
+        return f"{local[1]}.{local[2]}"
+    build = pairs.load_pairs().torch_wheel(torch)
+    return build.cuda if build is not None else ""
+
+
+def _newer_torch(_: str, facts: LogFacts) -> Adapted:
+    """Return the reason if torch sees no GPU because it is for a newer major version of CUDA."""
+    cuda, driver = _torch_cuda(facts), facts.driver_cuda
+    if not gpus.is_older(driver.partition(".")[0], cuda):
+        return "", ""
+    cause = f"torch {facts.version('torch')} is a build for CUDA {cuda}, and the driver is for CUDA"
+    cause += f" {driver}: torch sees no GPU"
+    return cause, _for_driver(driver)
+
+
+def _for_driver(driver: str) -> str:
+    """Return the cure for a driver that supports CUDA up to the release `driver`."""
+    new = "install driver 580.65.06 or newer (CUDA 13)"
+    old = "torch<=2.10.0 of PyPI (CUDA 12) with vllm<=0.19.1"
+    if gpus.is_older(driver, "12"):
+        new = "install driver 525.60.13 or newer (CUDA 12; CUDA 13 needs 580.65.06)"
+        old = f"a torch for CUDA 11.8: torch<=2.7.1 with {INDEX}cu118"
+    return f"{new} on the host, or {old} (imgbuild doctor names the target that fits)"
 
 
 def _lacks(cuda: str, capability: str) -> bool:
@@ -111,8 +133,11 @@ def _gpu_cure(capability: str) -> str:
     )
 
 
-def _arm64(listed: re.Match[str]) -> tuple[str, str]:
+def _arm64(text: str, _: LogFacts) -> Adapted:
     """Return the reason for a version without a wheel for arm64, from those that pip lists."""
+    listed = LISTED.search(text)
+    if listed is None:
+        return "", ""
     name, wanted = listed["name"], listed["version"] or "0"
     versions = listed["have"].replace(" ", "").split(",")
     newer = [each for each in versions if gpus.is_older(wanted, each)]
@@ -122,36 +147,39 @@ def _arm64(listed: re.Match[str]) -> tuple[str, str]:
     return f"{name}{listed['spec']} has no wheel for Linux on arm64", cure
 
 
-def _driver(text: str) -> str:
+def _driver(text: str, facts: LogFacts) -> Adapted:
     """Return the cure for a driver that is older than the message requires."""
     drivers = gpus.load_drivers()
     if required := REQUIRED_CUDA.search(text):
         driver = drivers.release_driver(required[1]) or drivers.oldest_driver(required[1])
-        return (
+        return "", (
             f"install driver {driver} or newer on the host (for CUDA {required[1]}), or use an"
-            " image for the CUDA Version that nvidia-smi shows there, or an older one (imgbuild doctor"
+            " image for the CUDA Version that nvidia-smi shows there, or older (imgbuild doctor"
             " names the target that fits); NVIDIA_DISABLE_REQUIRE=1 skips this check, which"
             " suffices if the driver supports that major version"
             " (CUDA 12 >=525.60.13, CUDA 13 >=580.65.06)"
         )
-    if (found := FOUND.search(text)) and found[1] == "11":
-        return (
-            "install driver 525.60.13 or newer (CUDA 12; CUDA 13 needs 580.65.06), or a torch for"
-            f" CUDA 11.8: torch<=2.7.1 with {INDEX}cu118"
-        )
-    return ""
+    driver_cuda = f"{found[1]}.{found[2]}" if (found := FOUND.search(text)) else facts.driver_cuda
+    return "", _for_driver(driver_cuda) if driver_cuda else ""
 
 
-def _older_cuda(cuda: str) -> str:
-    return (
+def _older_cuda(_: str, facts: LogFacts) -> Adapted:
+    cuda = facts.driver_cuda
+    if not cuda:
+        return "", ""
+    return "", (
         f"the driver supports PTX of CUDA {cuda} and older: install a newer driver, or use torch,"
         f" vllm, flash-attn and flashinfer for CUDA {cuda} or older and compile extensions with its"
         " nvcc (CUDA_HOME; imgbuild doctor), and delete ~/.triton/cache and ~/.cache/flashinfer"
     )
 
 
-def _toolkit(have: str, want: str) -> str:
-    return (
+def _toolkit(text: str, _: LogFacts) -> Adapted:
+    toolkits = TOOLKITS.search(text)
+    if toolkits is None:
+        return "", ""
+    have, want = toolkits["have"], toolkits["want"]
+    return "", (
         f"use the CUDA toolkit {want} (an image nvidia/cuda:{want}.…-devel, CUDA_HOME set to it;"
         f" nvcc --version shows the one in use), or a torch for CUDA {have}"
         f" ({INDEX}cu{have.replace('.', '')}); deepspeed: DS_SKIP_CUDA_CHECK=1 if only the minor"
@@ -159,8 +187,18 @@ def _toolkit(have: str, want: str) -> str:
     )
 
 
-def _wheel(wheel: re.Match[str], facts: LogFacts) -> tuple[str, str]:
+def _cublas(text: str, facts: LogFacts) -> Adapted:
+    if "16BF" not in text or not gpus.is_older(facts.gpu_capability, "8.0"):
+        return "", ""
+    cause = "the GPU has no bfloat16, which needs compute capability 8.0 (Ampere) or higher"
+    return cause, "use fp16: dtype=half (vllm), fp16=True and bf16=False"
+
+
+def _wheel(text: str, facts: LogFacts) -> Adapted:
     """Return the reason for a wheel that cannot be installed, from the tags in its name."""
+    wheel = WHEEL.search(text)
+    if wheel is None:
+        return "", ""
     name, platform = wheel["name"].replace("_", "-"), wheel["platform"]
     what = f"the wheel of {name} {wheel['version']}"
     needed = glibc_of_platform(platform)
@@ -195,3 +233,18 @@ def glibc_of_platform(platform: str) -> str:
     minors = [int(minor) for minor in MANYLINUX.findall(platform)]
     minors += [minor for tag, minor in LEGACY.items() if tag in platform]
     return f"2.{min(minors)}" if minors else ""
+
+
+ADAPTED: Mapping[str, Callable[[str, LogFacts], Adapted]] = {
+    "IMG501": _driver,
+    "IMG502": _driver,
+    "IMG503": _older_cuda,
+    "IMG504": _no_kernel,
+    "IMG507": _newer_torch,
+    "IMG516": _cublas,
+    "IMG602": _arm64,
+    "IMG606": _wheel,
+    "IMG625": _toolkit,
+    "IMG761": _newer_torch,
+    "IMG792": _newer_torch,
+}
