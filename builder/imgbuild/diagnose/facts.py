@@ -65,7 +65,8 @@ PYTHON = re.compile(
 )
 DRIVER = re.compile(r"Driver Version: ?(\d{3}\.\d{2,3}(?:\.\d{2})?)")
 DRIVER_CUDA = re.compile(
-    r"(?:CUDA Version: ?(\d{2}\.\d)\b|nvidia-smi\b.{0,20}CUDA (?:Version )?(?P<smi>\d{2}\.\d)\b|found version (\d{2})0(\d)0\b)"
+    r"(?:CUDA Version: ?(\d{2}\.\d)\b|nvidia-smi\b.{0,20}CUDA (?:Version )?"
+    r"(?P<smi>\d{2}\.\d)\b|found version (\d{2})0(\d)0\b)"
 )
 CAPABILITY = re.compile(
     r"(?:(?<!target )sm_|[Cc]ompute capability:? |(?i:CUDA) capability"

@@ -194,6 +194,19 @@ def _cublas(text: str, facts: LogFacts) -> Adapted:
     return cause, "use fp16: dtype=half (vllm), fp16=True and bf16=False"
 
 
+def _numpy(text: str, facts: LogFacts) -> Adapted:
+    """Return the reason for a package that was compiled for another numpy, by the direction."""
+    pyarrow, numpy = facts.versions.get("pyarrow", ""), facts.versions.get("numpy", "")
+    if gpus.is_older("25.99", pyarrow) and gpus.is_older(numpy, "2"):
+        cause = f"pyarrow {pyarrow} needs numpy 2, and numpy {numpy} is installed"
+        return cause, "install pyarrow<26, or numpy>=2 if vllm and the other packages allow it"
+    if "Expected 88 from C header, got 96" in text:
+        cure = "pip install -U 'numpy>=2' if the other packages allow it (pip check), or an older"
+        cure += " release of the package, compiled for numpy 1"
+        return "a package was compiled for numpy 2, and numpy 1 is installed", cure
+    return "", ""
+
+
 def _wheel(text: str, facts: LogFacts) -> Adapted:
     """Return the reason for a wheel that cannot be installed, from the tags in its name."""
     wheel = WHEEL.search(text)
@@ -245,6 +258,7 @@ ADAPTED: Mapping[str, Callable[[str, LogFacts], Adapted]] = {
     "IMG602": _arm64,
     "IMG606": _wheel,
     "IMG625": _toolkit,
+    "IMG717": _numpy,
     "IMG761": _newer_torch,
     "IMG792": _newer_torch,
 }

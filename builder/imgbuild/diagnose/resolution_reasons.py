@@ -61,11 +61,11 @@ PYTHON = re.compile(
 )
 
 UNMET = re.compile(
-    r"(?:ERROR: )?(?P<by>[\w.-]{1,80}) (?P<version>\d[\w.+]{0,40})"
+    r"(?:ERROR: |pip check\W{1,3})?(?P<by>[\w.-]{1,80}) (?P<version>\d[\w.+]{0,40})"
     r" (?:requires|has requirement) (?P<need>[\w.-]{1,80}(?:\[[\w,-]{1,60}\])?"
     r"(?:[<>=!~][^,;\s]{1,40}(?:,[<>=!~][^,;\s]{1,40}){0,6})?)"
-    r"(?:; [^,]{1,80})?, (?:but you(?:'ll)? have (?P<have>[\w.-]{1,80} [\w.+]{1,60})"
-    r" which is incompatible|which is not installed)"
+    r"(?:; [^,]{1,80})?, (?:but you(?:'ll)? have (?P<have>[\w.-]{1,80} [\w.+]{0,59}\w)"
+    r"(?: which is incompatible|\.?$)|which is not installed)"
 )
 VLLM_WHEELS = (
     "; on x86_64 vllm 0.12.0 to 0.19.1 needs glibc 2.31 (manylinux_2_31), 0.20 2.35, 0.22.0 and"
