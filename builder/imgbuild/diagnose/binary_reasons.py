@@ -41,6 +41,8 @@ CACHED = re.compile(r"/\.cache/(?P<name>flashinfer|vllm|tvm|deep_gemm)/")
 GLOBAL = re.compile(r"_Z(?P<length>\d{1,3})(?P<rest>\w+)")
 NAMESPACE = re.compile(r"_ZT?[A-Z]{0,3}N?(?:K?)(?P<length>\d{1,2})(?P<rest>[a-zA-Z_]\w+)")
 OLD_STRING = re.compile(r"(?:S[sS]|RKSs|KSs)(?:[a-zA-Z0-9_]|$)")
+# Packages whose wheels are compiled for one torch and CUDA, also at installation.
+FROM_SOURCE = ("apex", "causal-conv1d", "flash-attn", "grouped-gemm", "mamba-ssm")
 OF_CUDA = re.compile(r"lib(?:cudart|cublas\w*|nvrtc|nvJitLink)\.so\.(1[123])")
 CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)
 # The number of an error of CUDA's runtime or driver.
@@ -462,10 +464,13 @@ def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Rea
         " torch; print(torch.version.cuda)')"
     )
     if user not in ("", "vllm"):
-        own = (
-            f"install the {user} for the CUDA of torch (often under a name with -cu12 or -cu13),"
-            f" or remove it if it is optional: pip uninstall {user}"
-        )
+        own = f"install the {user} for the CUDA of torch (often under a name with -cu12 or -cu13)"
+        if user in FROM_SOURCE:
+            own = "build it again for the CUDA of torch: pip install --no-build-isolation"
+            own += (
+                f" --no-cache-dir --force-reinstall --no-deps {user} (or its wheel for that CUDA)"
+            )
+        own += f", or remove it if it is optional: pip uninstall {user}"
     cures = [own]
     version = facts.version(user) if user == "vllm" else None
     compiled = pairs.load_pairs().torch_of_vllm(version) if version is not None else None

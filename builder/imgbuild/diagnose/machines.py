@@ -29,6 +29,8 @@ LISTED = re.compile(
     r"requirement (?P<name>(?!vllm\b)[\w.-]+)(?P<spec>==(?P<version>\d[\w.]*)|\S*)"
     r" \(from versions: (?P<have>\d[^)]{0,4000})\)"
 )
+PROCESS = re.compile(r"Process (\d+) has (\d[\d.]* [KMG]iB) memory in use")
+TAG = re.compile(r"matching platform tag \(e\.g\., `(?P<tag>(?:manylinux|linux)\w*_aarch64)`\)")
 AFTER = "; the driver must be new enough for that CUDA (imgbuild doctor)"
 
 
@@ -187,6 +189,33 @@ def _toolkit(text: str, _: LogFacts) -> Adapted:
     )
 
 
+def _shared_gpu(text: str, _: LogFacts) -> Adapted:
+    """Return the cause if torch names several processes on the GPU: a trainer and an engine."""
+    processes = PROCESS.findall(text)
+    if len(processes) <= 1:
+        return "", ""
+    shown = ", ".join(f"process {number} has {size}" for number, size in processes)
+    return (
+        f"the GPU's memory is full, because several processes share it ({shown}): the trainer and"
+        " the rollout engine, or an earlier run"
+    ), ""
+
+
+def _no_wheel(text: str, _: LogFacts) -> Adapted:
+    """Return the reason for a platform tag of arm64."""
+    tag = TAG.search(text)
+    if tag is None:
+        return "", ""
+    name = text[: tag.start()].rpartition("Because ")[2].partition(" has no wheels")[0]
+    package = re.split(r"[=<>!~\[]", name)[0]
+    cure = f"use a version of {package} with wheels for aarch64 (uv finds one without the exact"
+    cure += f" version), build {package} from source on that machine, or omit it (a marker:"
+    return (
+        f"{name} has no wheel for Linux on arm64 ({tag['tag']})",
+        f"{cure} {package}; platform_machine == 'x86_64')",
+    )
+
+
 def _cublas(text: str, facts: LogFacts) -> Adapted:
     if "16BF" not in text or not gpus.is_older(facts.gpu_capability, "8.0"):
         return "", ""
@@ -255,7 +284,9 @@ ADAPTED: Mapping[str, Callable[[str, LogFacts], Adapted]] = {
     "IMG504": _no_kernel,
     "IMG507": _newer_torch,
     "IMG516": _cublas,
+    "IMG520": _shared_gpu,
     "IMG602": _arm64,
+    "IMG605": _no_wheel,
     "IMG606": _wheel,
     "IMG625": _toolkit,
     "IMG717": _numpy,
