@@ -259,7 +259,7 @@ def sources_folder_reason(text: str) -> Reason | None:
     folder, mark, _ = match["file"].partition(f"/{top}/")
     if not mark or not releases.name_owner(top):
         return None
-    if top not in folder.rpartition("/")[2].lower().replace("-", "_"):  # not of a checkout
+    if match["file"].rpartition("/")[0].lower().replace("-", "_").count(top) == 1:  # no checkout
         return Reason(
             code="IMG902",
             cause=f"the folder {folder}/{top} of the project has the name of a package and is"
