@@ -1,6 +1,5 @@
 """Adapts the causes and cures of rules to the machine that a log shows: GPU, driver and glibc."""
 
-# A separate module: facts about machines.
 from __future__ import annotations
 
 import re

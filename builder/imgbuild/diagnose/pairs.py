@@ -1,6 +1,5 @@
 """Reads compatible versions from `data/diagnose/facts/pairs.yaml`."""
 
-# A separate module: a table.
 from __future__ import annotations
 
 from functools import lru_cache
