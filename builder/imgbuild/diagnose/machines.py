@@ -29,7 +29,10 @@ LISTED = re.compile(
     r" \(from versions: (?P<have>\d[^)]{0,4000})\)"
 )
 PROCESS = re.compile(r"Process (\d+) has (\d[\d.]* [KMG]iB) memory in use")
-TAG = re.compile(r"matching platform tag \(e\.g\., `(?P<tag>(?:manylinux|linux)\w*_aarch64)`\)")
+TAG = re.compile(
+    r"(?P<package>[A-Za-z][\w.-]*)(?P<spec>\S*) has no wheels with a matching platform tag"
+    r" \(e\.g\., `(?P<tag>(?:manylinux|linux)\w*_aarch64)`\)"
+)
 AFTER = "; the driver must be new enough for that CUDA (imgbuild doctor)"
 
 
@@ -205,12 +208,11 @@ def _no_wheel(text: str, _: LogFacts) -> Adapted:
     tag = TAG.search(text)
     if tag is None:
         return "", ""
-    name = text[: tag.start()].rpartition("Because ")[2].partition(" has no wheels")[0]
-    package = re.split(r"[=<>!~\[]", name)[0]
+    package = tag["package"]
     cure = f"use a version of {package} with wheels for aarch64 (uv finds one without the exact"
     cure += f" version), build {package} from source on that machine, or omit it (a marker:"
     return (
-        f"{name} has no wheel for Linux on arm64 ({tag['tag']})",
+        f"{package}{tag['spec']} has no wheel for Linux on arm64 ({tag['tag']})",
         f"{cure} {package}; platform_machine == 'x86_64')",
     )
 
