@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import pairs
+from imgbuild.diagnose import machines, pairs
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
@@ -41,6 +41,8 @@ CACHED = re.compile(r"/\.cache/(?P<name>flashinfer|vllm|tvm|deep_gemm)/")
 GLOBAL = re.compile(r"_Z(?P<length>\d{1,3})(?P<rest>\w+)")
 NAMESPACE = re.compile(r"_ZT?[A-Z]{0,3}N?(?:K?)(?P<length>\d{1,2})(?P<rest>[a-zA-Z_]\w+)")
 OLD_STRING = re.compile(r"(?:S[sS]|RKSs|KSs)(?:[a-zA-Z0-9_]|$)")
+# Packages whose wheels are compiled for one torch and CUDA, also at installation.
+FROM_SOURCE = ("apex", "causal-conv1d", "flash-attn", "grouped-gemm", "mamba-ssm")
 OF_CUDA = re.compile(r"lib(?:cudart|cublas\w*|nvrtc|nvJitLink)\.so\.(1[123])")
 CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)
 # The number of an error of CUDA's runtime or driver.
@@ -79,7 +81,7 @@ def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None
     return (
         _symbol(text, facts)
         or _library(text, facts, caller)
-        or _version(text)
+        or _version(text, facts)
         or _cuda(text, facts)
     )
 
@@ -462,10 +464,13 @@ def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Rea
         " torch; print(torch.version.cuda)')"
     )
     if user not in ("", "vllm"):
-        own = (
-            f"install the {user} for the CUDA of torch (often under a name with -cu12 or -cu13),"
-            f" or remove it if it is optional: pip uninstall {user}"
-        )
+        own = f"install the {user} for the CUDA of torch (often under a name with -cu12 or -cu13)"
+        if user in FROM_SOURCE:
+            own = "build it again for the CUDA of torch: pip install --no-build-isolation"
+            own += (
+                f" --no-cache-dir --force-reinstall --no-deps {user} (or its wheel for that CUDA)"
+            )
+        own += f", or remove it if it is optional: pip uninstall {user}"
     cures = [own]
     version = facts.version(user) if user == "vllm" else None
     compiled = pairs.load_pairs().torch_of_vllm(version) if version is not None else None
@@ -484,7 +489,7 @@ def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Rea
     return Reason(code="IMG906", cause=cause, cure=", or ".join(cures), confidence="high")
 
 
-def _version(text: str) -> Reason | None:
+def _version(text: str, facts: LogFacts) -> Reason | None:
     match = SYMBOL_VERSION.search(text)
     if match is None:
         return None
@@ -492,11 +497,13 @@ def _version(text: str) -> Reason | None:
     package = site_package(file)
     by = f" that {package or file} needs" if file else ""
     if kind == "GLIBC":
+        have = f" ({facts.glibc})" if facts.glibc else ""
         return Reason(
             code="IMG916",
-            cause=f"the system's glibc is older than the {name.replace('_', ' ')}{by}",
-            cure="use an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35), or a"
-            " version whose wheels are for an older one",
+            cause=f"the system's glibc{have} is older than the {name.replace('_', ' ')}{by}",
+            cure=f"use {machines.NEWER_GLIBC}, or a version whose wheels are for an older one"
+            + machines.VLLM_GLIBC * ("vllm" in text)
+            + "; do not put another glibc into LD_LIBRARY_PATH",
             confidence="high",
         )
     return _old_standard_library(f"is older than the {name}{by}")

@@ -259,6 +259,14 @@ def sources_folder_reason(text: str) -> Reason | None:
     folder, mark, _ = match["file"].partition(f"/{top}/")
     if not mark or not releases.name_owner(top):
         return None
+    if match["file"].rpartition("/")[0].lower().replace("-", "_").count(top) == 1:  # no checkout
+        return Reason(
+            code="IMG902",
+            cause=f"the folder {folder}/{top} of the project has the name of a package and is"
+            f" imported instead of {releases.package_name(top)}: it has no {match['name']}",
+            cure="rename the folder, or run the program from another folder (cd /; PYTHONPATH must"
+            f" not contain {folder}); python -c 'import {top}; print({top}.__file__)' shows it",
+        )
     return Reason(
         code="IMG902",
         cause=f"{top} is imported from the sources in {folder}, whose {match['module']} has no"

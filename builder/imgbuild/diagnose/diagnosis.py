@@ -20,6 +20,7 @@ from imgbuild.diagnose import (
     flight,
     lines,
     log,
+    machines,
     memory_reasons,
     message_reasons,
     model_code,
@@ -64,7 +65,9 @@ BARE = re.compile(
     r"\S{1,200}: error while loading shared libraries|"
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
     r"(?:[Ee]rror|[Ff]ailed to [\w ]{2,40}): \S{1,120} got an unexpected keyword argument|"
-    r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: |"
+    r"(?:\w+Error: |Failed to import from [\w.]+ with \w+\(.)/\S{1,300}\.so[\w.]*: "
+    r"(?:undefined|version)|"
+    r"\S+\.so[\w.]*: (?:undefined|cannot open|version [`'])|.{0,300}CUDA initialization: |"
     r"[A-Za-z_][\w.]{0,120}\(\) got an unexpected keyword argument) ?\S"
 )
 MODULE_FILE = re.compile(r"from ['\"](?P<top>\w+)[\w.]*['\"] \((?P<file>/[^()]{1,400})\)")
@@ -338,10 +341,11 @@ def _rule_reason(
     weak = event.level in ("I", "W") and not rule.warns
     texts = {**groups, "user": releases.package_name(user) or "a package"}
     pin = requirements.pin_cure(rule.requires, user, facts) if rule.requires else ""
-    cure = rules.fill_placeholders(rule.cure, texts)
+    cause, cure = machines.machine_reason(rule.code, event.text, facts)
+    cure = cure or rules.fill_placeholders(rule.cure, texts)
     return Reason(
         code=rule.code,
-        cause=rules.fill_placeholders(rule.cause, texts),
+        cause=cause or rules.fill_placeholders(rule.cause, texts),
         role=rule.role,
         cure=f"{pin}; else {cure}" if pin else cure,
         confidence=rule.confidence,

@@ -8,6 +8,7 @@ from functools import lru_cache
 import msgspec
 from packaging.version import Version
 
+from imgbuild.audit.binaries import gpu_models
 from imgbuild.audit.names.releases import load_name_table
 from imgbuild.diagnose.prefixes import LogLine
 from imgbuild.system.syntax import parse_version
@@ -34,6 +35,25 @@ def stated_version_pattern() -> re.Pattern[str]:
     )
 
 
+@lru_cache(maxsize=1)
+def gpu_name_pattern() -> re.Pattern[str]:
+    """Return a pattern for the name of a GPU.
+
+    Names without a model number of three digits are also words, so a brand must precede them.
+    """
+    names = sorted(
+        {name for model in gpu_models.load_gpu_models() for name in model.names}, key=len
+    )[::-1]
+    rows = [(name, re.escape(name).replace(r"\ ", " ?").replace(r"\#", r"\d")) for name in names]
+    own = "|".join(row for name, row in rows if re.search(r"[\d#]{3}|^(?:T4|L40|GB10)", name))
+    every = "|".join(row for _, row in rows)
+    brand = r"(?:NVIDIA|Tesla|GeForce|Quadro|DGX|Jetson|GPU)"
+    card = r"(?<![\w.])(?=[1-5]0[5-9]0 ?(?:Ti\b|显卡|卡|上))(?P<card>\d{4})"
+    return re.compile(
+        rf"(?<![\w.-])(?:{brand}[ -]){{1,3}}({every})(?![\w.])|(?<![\w.-])({own})(?![\w.])|{card}"
+    )
+
+
 VLLM_BANNER = re.compile(rf"(?:vLLM (?:API server )?version |LLM engine \(v)(?P<version>{VERSION})")
 TORCH_BANNER = re.compile(
     rf"(?:PyTorch(?: version)?: |torch\.__version__:? |you have torch"
@@ -44,10 +64,32 @@ PYTHON = re.compile(
     r"3\d{1,2}(?=-))(?:\.\d+)?"
 )
 DRIVER = re.compile(r"Driver Version: ?(\d{3}\.\d{2,3}(?:\.\d{2})?)")
-DRIVER_CUDA = re.compile(r"(?:CUDA Version: ?(\d{2}\.\d)\b|found version (\d{2})0(\d)0\b)")
+DRIVER_CUDA = re.compile(
+    r"(?:CUDA Version: ?(\d{2}\.\d)\b|nvidia-smi\b.{0,20}CUDA (?:Version )?"
+    r"(?P<smi>\d{2}\.\d)\b|found version (\d{2})0(\d)0\b)"
+)
 CAPABILITY = re.compile(
-    r"(?:sm_|[Cc]ompute capability:? |CUDA capability"
+    r"(?:(?<!target )sm_|[Cc]ompute capability:? |(?i:CUDA) capability"
     r" (?:sm_)?)(\d{1,2})\.?(\d)\b"
+)
+# The C library of the machine, and the releases of distributions that have it.
+GLIBC = re.compile(
+    r"(?:glibc[ -]?|GNU libc\) |GLIBC [\w.+~-]{3,40}\) |with-glibc)(2\.\d{1,2})\b", re.IGNORECASE
+)
+ENTERPRISE = r"(?:CentOS|Rocky|Alma|Oracle|RHEL|Red Hat)[A-Za-z ]{0,24}"
+RELEASES = {
+    "2.17": rf"{ENTERPRISE}7(?![\w-])",
+    "2.26": r"Amazon Linux 2(?!\d)",
+    "2.27": r"Ubuntu:? ?18\.04",
+    "2.28": rf"{ENTERPRISE}8(?![\w-])",
+    "2.31": r"Ubuntu:? ?20\.04|Debian (?:GNU/Linux )?11|bullseye",
+    "2.34": rf"{ENTERPRISE}9(?![\w-])",
+    "2.35": r"Ubuntu:? ?22\.04",
+    "2.36": r"Debian (?:GNU/Linux )?12|bookworm",
+}
+RELEASE = re.compile(
+    "|".join(f"(?P<v{glibc.replace('.', '_')}>{names})" for glibc, names in RELEASES.items()),
+    re.IGNORECASE,
 )
 PLATFORM = re.compile(r"--(?:python-)?platform[= ]['\"]?([\w.-]{3,60})(?![\w./-])")  # not Docker's
 ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
@@ -96,6 +138,8 @@ class LogFacts(msgspec.Struct):
     driver: str = ""
     driver_cuda: str = ""
     capability: str = ""
+    gpu: str = ""  # name
+    glibc: str = ""
     platform: str = ""  # for which pip or uv selects wheels
     arm: bool = False
 
@@ -118,12 +162,27 @@ class LogFacts(msgspec.Struct):
         if not self.driver and (driver := DRIVER.search(text)):
             self.driver = driver[1]
         if not self.driver_cuda and (cuda := DRIVER_CUDA.search(text)):
-            self.driver_cuda = cuda[1] or f"{cuda[2]}.{cuda[3]}"
+            self.driver_cuda = cuda[1] or cuda["smi"] or f"{cuda[3]}.{cuda[4]}"
         if not self.capability and (model := CAPABILITY.search(text)):
             self.capability = f"{model[1]}.{model[2]}"
+        if not self.gpu and (name := gpu_name_pattern().search(text)):
+            self.gpu = next(filter(None, name.groups()))
+        self._read_glibc(text)
         if not self.platform and (platform := PLATFORM.search(text)):
             self.platform = platform[1]
         self.arm = self.arm or bool(ARM.search(text))
+
+    def _read_glibc(self, text: str) -> None:
+        if stated := GLIBC.search(text):
+            self.glibc = stated[1]
+        elif not self.glibc and (release := RELEASE.search(text)):
+            self.glibc = (release.lastgroup or "").removeprefix("v").replace("_", ".")
+
+    @property
+    def gpu_capability(self) -> str:
+        """The compute capability that the log states, or that of the GPU that it names, or ""."""
+        model = gpu_models.find_gpu_model(self.gpu) if self.gpu and not self.capability else None
+        return model.capability if model is not None else self.capability
 
     def _read_packages(self, text: str) -> None:
         for match in USERS.finditer(text):

@@ -1,6 +1,5 @@
 """Reads compatible versions from `data/diagnose/facts/pairs.yaml`."""
 
-# A separate module: a table.
 from __future__ import annotations
 
 from functools import lru_cache
@@ -45,7 +44,8 @@ class VersionPairs(msgspec.Struct, frozen=True, kw_only=True):
     def torch_wheel(self, torch: Version) -> TorchWheel | None:
         """Return the wheel of a version of torch, or None if the table does not contain it."""
         return next(
-            (each for each in self.torch if Version(each.version).release == torch.release), None
+            (each for each in self.torch if Version(each.version) == Version(torch.base_version)),
+            None,
         )
 
     def vllm_for(self, torch: Version) -> str:

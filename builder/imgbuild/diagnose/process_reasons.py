@@ -28,6 +28,18 @@ PYTHON = re.compile(r"\s*Python (3\.\d{1,2})(?:\.\d+)?\s*$")
 OF_PIP = re.compile(r"pip \S+ from (?P<file>/\S+) \(python (?P<version>3\.\d{1,2})\)")
 
 
+MISSING = re.compile(r"No module named ['\"]?(?P<module>\w+)['\"]?(?![\w.'\"])")
+INSTALLED = (
+    r"^(?:Location: /\S+/(?:site|dist)-packages|/\S+/(?:site|dist)-packages/{}/__init__\.py$)"
+)
+SHEBANG = re.compile(r"^#!\s*(?P<python>/\S*/python[\d.]*)\s*$")
+# A program that does not use the environment's PATH, or a module that another Python imports.
+OTHER = re.compile(
+    r"(?i)\bsudo (?P<sudo>\w+)|python3? -c\b.{0,80}(?:\bOK\b|正常|没问题|成功|works).{0,60}?"
+    r"(?P<name>torchrun|accelerate|deepspeed|ray|vllm|trl)\b"
+)
+
+
 def launcher_reason(log: ParsedLog) -> tuple[Reason, LogLine] | None:
     """Return the reason if a short log shows a program of another Python than its python.
 
@@ -47,7 +59,36 @@ def launcher_reason(log: ParsedLog) -> tuple[Reason, LogLine] | None:
         pip = OF_PIP.match(line.text.strip())
         if pip is not None and version and pip["version"] != version:
             return _other_python_reason("pip", pip["file"], f"Python {version}"), line
-    return None
+    return _missing_module_reason(log)
+
+
+def _missing_module_reason(log: ParsedLog) -> tuple[Reason, LogLine] | None:
+    """Return the reason if a module is absent that the log shows in another Python."""
+    shown = ((line, match) for line in log.last if (match := MISSING.search(line.text)))
+    line, missing = next(shown, (None, None))
+    if line is None or missing is None:
+        return None
+    module = missing["module"]
+    texts = [each.text.strip() for each in log.last]
+    installed = re.compile(INSTALLED.format(re.escape(module)))
+    other = OTHER.search(line.text)
+    if other is None and not any(installed.match(t) or SHEBANG.match(t) for t in texts):
+        return None
+    cure = f"start it with the Python that has {module}: python -m torch.distributed.run, python -m"
+    cure += " accelerate.commands.launch or python -m deepspeed.launcher.runner, or activate its"
+    cure += " environment and reinstall the program in it; which -a torchrun shows all"
+    if other is not None and other["sudo"]:
+        cure = "start it without sudo, or with the environment's own program: sudo env"
+        cure += f" PATH=$PATH {other['sudo']} …, or sudo $(which python) -m MODULE"
+    return Reason(
+        code="IMG634",
+        cause=f"{module} is installed in one Python, and the program that ran belongs to another"
+        + (": sudo uses another PATH" if other and other["sudo"] else ", which is first on PATH"),
+        cure=cure,
+        confidence="high",
+        source="rule",
+        priority=80,
+    ), line
 
 
 def _other_python_reason(program: str, folder: str, python: str) -> Reason:

@@ -16,6 +16,7 @@ from functools import lru_cache
 import msgspec
 from packaging.version import Version
 
+from imgbuild.audit.binaries import gpus
 from imgbuild.diagnose import requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
@@ -50,7 +51,8 @@ ABSENT = re.compile(
     rf"only (?:the following versions of )?(?P<only>{REQUIREMENT})"
     rf"(?: (?:is|are) available(?:: (?P<list>[^,]{{3,200}}))?)|"
     rf"{NO_WHEEL.pattern}|"
-    rf"(?P<lost>{REQUIREMENT}) was not found in (?:the package registry|the provided)"
+    rf"(?P<lost>{REQUIREMENT}) (?:was not found in (?:the package registry|the provided)|"
+    r"which doesn't match any versions)"
 )
 PYTHON = re.compile(
     r"(?P<by>[A-Za-z][\w.<>=!~,+-]{1,80}) depends on Python ?"
@@ -59,16 +61,17 @@ PYTHON = re.compile(
 )
 
 UNMET = re.compile(
-    r"(?:ERROR: )?(?P<by>[\w.-]{1,80}) (?P<version>\d[\w.+]{0,40})"
+    r"(?:ERROR: |pip check\W{1,3})?(?P<by>[\w.-]{1,80}) (?P<version>\d[\w.+]{0,40})"
     r" (?:requires|has requirement) (?P<need>[\w.-]{1,80}(?:\[[\w,-]{1,60}\])?"
     r"(?:[<>=!~][^,;\s]{1,40}(?:,[<>=!~][^,;\s]{1,40}){0,6})?)"
-    r"(?:; [^,]{1,80})?, (?:but you(?:'ll)? have (?P<have>[\w.-]{1,80} [\w.+]{1,60})"
-    r" which is incompatible|which is not installed)"
+    r"(?:; [^,]{1,80})?, (?:but you(?:'ll)? have (?P<have>[\w.-]{1,80} [\w.+]{0,59}\w)"
+    r"(?: which is incompatible|\.?$)|which is not installed)"
 )
 VLLM_WHEELS = (
     "; on x86_64 vllm 0.12.0 to 0.19.1 needs glibc 2.31 (manylinux_2_31), 0.20 2.35, 0.22.0 and"
     " newer 2.28; on arm64 it has wheels from 0.10.2 on"
 )
+OF_WHEELS = "2.28"  # glibc
 MOST_UNMET = 8
 SYSTEM = " for this Python, glibc and architecture"
 # Builds on PyTorch's index, by the local part of the version.
@@ -112,13 +115,17 @@ class _ListedVersions(msgspec.Struct, frozen=True):
 
 
 class _Listed(msgspec.Struct, frozen=True):
-    """The versions that pip lists next to a required one. `by` is the package that requires it."""
+    """The versions that pip lists next to a required one.
+
+    `by` is the package that requires it, and `glibc` that of the system.
+    """
 
     name: str
     required: str
     by: str
     below: Version | None
     above: Version | None
+    glibc: str
 
 
 class _PackageConstraint(msgspec.Struct, frozen=True):
@@ -135,7 +142,7 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     """
     if facts.ignored and (match := UNAVAILABLE.search(text)):
         return _other_python(match["package"], match["version"], facts)
-    if (missing := unlisted_reason(text)) is not None:
+    if (missing := unlisted_reason(text, facts.glibc)) is not None:
         return missing
     if not EXPLAINS.search(text):
         return None
@@ -232,8 +239,11 @@ def _pip_requirement(match: re.Match[str]) -> str:
     return match["name"] + (f"=={spec}" if spec[0].isdigit() else spec)
 
 
-def unlisted_reason(text: str) -> Reason | None:
-    """Return the cause if pip finds no matching version, based on the versions that it lists."""
+def unlisted_reason(text: str, glibc: str = "") -> Reason | None:
+    """Return the cause if pip finds no matching version, based on the versions that it lists.
+
+    `glibc` is that of the system, or "".
+    """
     match = next((match for form in NOT_LISTED if (match := form.search(text))), None)
     if match is None:
         return None
@@ -256,7 +266,7 @@ def unlisted_reason(text: str) -> Reason | None:
         below = next((each for each in reversed(listed) if each < number), None)
         above = next((each for each in listed if each > number), None)
         by = (match.groupdict().get("by") or "").partition("->")[0]
-        explained = _listed_reason(_Listed(name, required, by, below, above))
+        explained = _listed_reason(_Listed(name, required, by, below, above, glibc))
         system, cure = explained or (system, cure)
     cause += system
     return Reason(code="IMG617", cause=cause, cure=cure, source="rule", priority=41)
@@ -268,6 +278,8 @@ def _listed_reason(listed: _Listed) -> tuple[str, str] | None:
     systems = _systems().get(name, _ListedVersions({}, {}))
     if below is not None:
         system = systems.newest.get(str(below), "")
+        if not systems.newest and gpus.is_older(listed.glibc, OF_WHEELS):
+            system = f"a glibc ({listed.glibc}) older than that of most wheels"
         known = max(map(Version, systems.newest), default=None)
         newer = (
             f"an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35) for {required}"
@@ -281,16 +293,14 @@ def _listed_reason(listed: _Listed) -> tuple[str, str] | None:
                 f"{SYSTEM}: pip finds {name} up to {below}{gap} only, so this is {system}",
                 f"use {newer}, or require {span}",
             )
-        if listed.by and (known is None or below > known) and not system:
+        if not system and (known is not None or listed.by):
+            user = re.split(r"[<>=!~ ]", listed.by)[0]
+            older = f"an older {user}, which takes {name}<={below}" if user else f"require {span}"
+            needs = f", and {listed.by} needs a newer one" if user else ""
+            cure = f"use an index that has {required} (pip config list shows the one in use), or"
             return (
-                (
-                    f": pip finds {name} up to {below} only, and {listed.by} needs a newer one: the"
-                    " index or mirror is behind"
-                ),
-                (
-                    f"use an index that has {required} (pip config list shows the one in use), or"
-                    f" an older {re.split(r'[<>=!~ ]', listed.by)[0]}, which takes {name}<={below}"
-                ),
+                f": pip finds {name} up to {below} only{needs}: the index or mirror is behind",
+                f"{cure} {older}",
             )
         return (
             (
