@@ -93,7 +93,8 @@ def _lines(result: LogFindings) -> Iterator[str]:
 def _finding(finding: LogFinding) -> Iterator[str]:
     yield f"{finding.code} {finding.cause} ({finding.confidence} confidence)"
     for line in finding.lines:
-        yield f"  {line.number}: {line.text}"
+        place = f"{line.file}:{line.number}" if line.file else str(line.number)
+        yield f"  {place}: {line.text}"
     yield f"  cure: {finding.cure}"
 
 

@@ -6,7 +6,7 @@ import re
 
 from imgbuild.audit.names import parameters, releases
 from imgbuild.diagnose import calls, requirements
-from imgbuild.diagnose.existence import existence_reason, is_in_log_version
+from imgbuild.diagnose.existence import existence_reason, is_in_log_version, moved_import
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
@@ -48,7 +48,8 @@ def _module_reason(module: str, name: str, facts: LogFacts, caller: str) -> Reas
         f"{module}.{name}"
     )
     if existence is not None:
-        return existence_reason(existence, f"{module}.{name}", f"do not use {name}", CODE, facts)
+        remove = moved_import(module, name, f"do not use {name}")
+        return existence_reason(existence, f"{module}.{name}", remove, CODE, facts)
     package = releases.distribution_of_module(module)
     cause = f"the installed {package} has no {name} in {module}: the code was written for a"
     cure = requirements.update_cure(package, caller, facts)

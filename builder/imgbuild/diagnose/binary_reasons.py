@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import machines, pairs
+from imgbuild.diagnose import machines, pairs, requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
@@ -67,6 +67,9 @@ def site_package(file: str) -> str:
         "torchvision": "torchvision",
     }
     return next((package for mark, package in prefixes.items() if base.startswith(mark)), "")
+
+
+NO_OPERATORS = "IMG715"
 
 
 def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None:
@@ -290,7 +293,10 @@ def _companion(package: str, torch: Version | None, file: str) -> str:
         release = f"'torch-xla=={torch.major}.{torch.minor}.*'" if torch else "the torch-xla"
         return f"pip install {release}, which has the version of torch"
     build = pairs.load_pairs().torch_wheel(torch) if package == "torchvision" and torch else None
-    return f"install torchvision=={build.torchvision}, compiled for torch {torch}" if build else ""
+    if build is not None:
+        return f"install torchvision=={build.torchvision}, compiled for torch {torch}"
+    span = requirements.accepting_versions(package, "torch", torch.base_version) if torch else ""
+    return f"pip install '{package}{span}', which is for torch {torch}" if span else ""
 
 
 def _flash_attn(cause: str, facts: LogFacts) -> Reason:
@@ -415,17 +421,18 @@ def _extension(text: str) -> Reason | None:
     )
 
 
-def allocation_reason(facts: LogFacts) -> Reason | None:
-    """Return the reason for a failed allocation that a vllm for another torch causes.
+def other_torch_reason(facts: LogFacts, effect: str) -> Reason | None:
+    """Return the reason for an effect of a vllm that was compiled for another torch.
 
-    Code for another C++ ABI reads a length at a wrong place, so that it requests too much memory.
+    Return None unless the log shows the versions. An effect is a failed allocation: code for
+    another C++ ABI reads a length at a wrong place, so that it requests too much memory.
     """
     vllm, torch = facts.version("vllm"), facts.version("torch")
     build = pairs.load_pairs().torch_of_vllm(vllm) if vllm is not None else None
     if build is None or torch is None or Version(build.version).release == torch.release:
         return None
     reason = _torch_symbol("vllm", "", "", facts)
-    return msgspec.structs.replace(reason, cause=f"{reason.cause}; its libraries abort at import")
+    return msgspec.structs.replace(reason, cause=f"{reason.cause}; {effect}")
 
 
 def _cuda_library(library: str, major: str, facts: LogFacts, caller: str) -> Reason:

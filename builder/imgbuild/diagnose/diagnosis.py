@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,6 +44,7 @@ from imgbuild.diagnose.exceptions import (
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason
 from imgbuild.diagnose.log import LogEvent, ParsedLog
+from imgbuild.diagnose.ranking import RankedReason
 from imgbuild.diagnose.rules import FailureRule, FindingRole
 from imgbuild.errors import InputError
 
@@ -81,8 +82,13 @@ LOOKUPS = (
 
 def diagnose_log(stream: BinaryIO, name: str) -> LogFindings:
     """Return the findings in a log. Raises InputError if the log is not text."""
+    return ranking.rank_reasons(_log_reasons(stream, name))
+
+
+def _log_reasons(stream: BinaryIO, name: str, file: str = "") -> list[RankedReason]:
+    """Return the reasons in a log. `file` is the name to show, if there are several logs."""
     parsed = log.parse_log(lines.read_lines(stream, name))
-    return ranking.rank_reasons(parsed, _reasons(parsed))
+    return [RankedReason(parsed, reason, event, file) for reason, event in _reasons(parsed)]
 
 
 def first_finding_sentence(text: str) -> str:
@@ -106,14 +112,15 @@ def finding_sentence(finding: LogFinding) -> str:
 
 
 def diagnose_paths(paths: Sequence[Path]) -> LogFindings:
-    """Return the findings in a log, or in flight-recorder dumps of several ranks.
+    """Return the findings in logs, or in flight-recorder dumps of several ranks.
 
-    The dumps are files or in a folder. `STDIN` is read from stdin. Raises InputError for a file
+    The files may be in a folder. `STDIN` is read from stdin. Raises InputError for a file
     that cannot be read.
     """
     dumps: list[flight.RankDump] = []
-    answers: list[LogFindings] = []
-    for file in _files(dict.fromkeys(paths)):
+    reasons: list[RankedReason] = []
+    files = list(_files(dict.fromkeys(paths)))
+    for file in files:
         name = "stdin" if file == STDIN else str(file)
         try:
             with _open(file) as stream:
@@ -127,16 +134,13 @@ def diagnose_paths(paths: Sequence[Path]) -> LogFindings:
                         )
                     dumps.append(flight.read_dump(data, name))
                 else:
-                    answers.append(diagnose_log(stream, name))
+                    reasons += _log_reasons(stream, name, name if len(files) > 1 else "")
         except OSError as error:
             message = f"{name}: {error.strerror or error}"
             raise InputError(message, hint="pass a log, or - for stdin") from error
-    causes = [*flight.flight_findings(dumps), *(each for one in answers for each in one.findings)]
-    consequences = [each for one in answers for each in one.consequences]
-    return LogFindings(
-        findings=tuple(causes[: ranking.MOST_FINDINGS]),
-        consequences=tuple(consequences[: ranking.MOST_CONSEQUENCES]),
-    )
+    ranked = ranking.rank_reasons(reasons)
+    causes = (*flight.flight_findings(dumps), *ranked.findings)
+    return msgspec.structs.replace(ranked, findings=causes[: ranking.MOST_FINDINGS])
 
 
 def _open(file: Path) -> contextlib.AbstractContextManager[Any]:
@@ -165,6 +169,7 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
         value.is_single_message and not any(event.level in ("I", "W") for event in value.events)
     )
     explained: set[int | None] = set()
+    given: set[int] = set()  # lines
     allowed: dict[str, bool] = {}
     first = _first_exception(value)
     replaced = _replaced_exceptions(value)
@@ -180,6 +185,7 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
             reason = msgspec.structs.replace(reason, confidence="low", weak=True)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
+            given.add(event.number)
             if reason.follows and _is_preceded(value, event):
                 reason = _mark_as_consequence(reason)
             yield reason, event
@@ -196,7 +202,7 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
         reason, line = launcher
         yield reason, LogEvent(number=line.number, source=line.source, text=line.text)
     if first is None:
-        yield from _unfinished_log_reasons(value)
+        yield from _unfinished_log_reasons(value, given)
     elif first[1].exception not in explained:
         yield first
 
@@ -210,10 +216,13 @@ def _replaced_exceptions(value: ParsedLog) -> set[int | None]:
     }
 
 
-def _unfinished_log_reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
+def _unfinished_log_reasons(
+    value: ParsedLog, given: Container[int]
+) -> Iterator[tuple[Reason, LogEvent]]:
     """Yield reasons for a log without an exception.
 
-    They come from a line with an error, or from the end of a truncated traceback.
+    The lines `given` have a reason. The others come from a line with an error, or from the end of a
+    truncated traceback.
     """
     if any(each.traced for each in value.exceptions):
         return
@@ -225,6 +234,8 @@ def _unfinished_log_reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent
             if not event.level and single:
                 reports = FAILURE.search(event.text) is not None and event.text[:1] != "{"
             if reports and not (cut is not None and event.number > cut.number):
+                if event.number in given:
+                    return
                 yield message_reasons.reported_reason(event.text), event
                 return
     if cut is not None and value.number - cut.number < NEAR:
@@ -328,7 +339,13 @@ def _measured_reason(code: str, text: str, facts: LogFacts) -> Reason | None:
     """Return a reason from the sizes or versions in a log, which say more than the rule `code`."""
     if code == memory_reasons.GENERAL:
         return memory_reasons.memory_reason(text)
-    return binary_reasons.allocation_reason(facts) if "std::bad_alloc" in text else None
+    if code == existence.UNUSED:
+        return existence.unused_arguments_reason(text, facts)
+    if code == binary_reasons.NO_OPERATORS:
+        return binary_reasons.other_torch_reason(facts, "its compiled operators were not loaded")
+    if "std::bad_alloc" in text:
+        return binary_reasons.other_torch_reason(facts, "its libraries abort at import")
+    return None
 
 
 def _rule_reason(
@@ -366,6 +383,7 @@ def _stated_reason(text: str, facts: LogFacts) -> Reason | None:
     """Return the reason for a line in which a known program states its failure."""
     return (
         resolution_reasons.resolution_reason(text, facts)
+        or existence.command_reason(text, facts)
         or value_reasons.value_reason(text)
         or program_reasons.program_reason(text)
     )
@@ -376,6 +394,7 @@ def _line_reason(value: ParsedLog, event: LogEvent, *, failed: bool) -> Reason |
     text = event.text
     if not failed and (not value.is_excerpt or event.level in ("I", "W")):
         explained = value.is_single_message and event.level != "I"
+        explained = explained or (value.is_excerpt and "undefined symbol" in text)
         return binary_reasons.binary_reason(text, value.facts) if explained else None
     stated = _stated_reason(text, value.facts)
     if stated is not None:

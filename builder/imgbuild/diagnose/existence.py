@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+import msgspec
 
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
@@ -11,15 +14,22 @@ from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
 # Sentences of a note, in English or Chinese.
-OWNER = r"(?P<callee>[A-Z]\w{2,40}(?:Config|Trainer|Args|Params))"
-MISSES = r"(?:还?没有|不支持|不接受|has no\b|lacks\b|does(?: not|n't) (?:have|accept|support)\b)"
-LACKS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        rf"(?<!\w){OWNER}\((?P<name>[a-z]\w{{1,60}})=[^()]{{0,60}}\).{{0,60}}?{MISSES}",
-        rf"(?<!\w){OWNER} ?(?:里|中|类)?{MISSES}[ `'\"]{{0,3}}(?P<name>[a-z]\w{{1,60}})(?!\w)",
-        rf"\b(?P<name>[a-z]\w{{1,60}}).{{0,60}}?(?<!\w){OWNER} ?(?:里|中|类)?{MISSES}",
-    )
+OWNER = re.compile(r"(?<!\w)[A-Z]\w{2,40}(?:Config|Trainer|Args|Params)(?!\w)")
+LACKS = re.compile(
+    r"没有|不支持|不接受|不存在|(?:移除|删除|去掉|取消)了?|has no\b|lacks\b|"
+    r"(?:does(?: not|n't)|did(?: not|n't)) (?:have|accept|support|exist|know)\b|"
+    r"\b(?:is|was|were) (?:not (?:supported|available|accepted)|gone|removed|dropped)\b"
+)
+ARGUMENT = re.compile(r"(?<![\w./-])[a-z]\w*_\w+(?!\w*[./(])|(?<![\w./-])[a-z]\w+(?= ?=[^=])")
+TRL_COMMAND = re.compile(
+    r"\btrl: error: argument [\w ]{1,40}: invalid choice: '(?P<name>[\w-]{2,40})'"
+)
+UNUSED = "IMG847"
+UNUSED_NAME = re.compile(r"['\"](?P<dashes>--)?(?P<name>[A-Za-z]\w{2,60})(?:=[^'\"]*)?['\"]")
+# The classes whose fields are options of training scripts.
+OF_TRAINERS = (
+    *("TrainingArguments", "SFTConfig", "GRPOConfig", "DPOConfig", "RewardConfig", "KTOConfig"),
+    *("RLOOConfig", "PPOConfig", "ModelConfig", "ScriptArguments"),
 )
 
 
@@ -29,13 +39,63 @@ def is_in_log_version(existence: Existence, facts: LogFacts) -> bool:
     return bool(version) and existence.allows_version(version)
 
 
+def moved_import(module: str, name: str, remove: str) -> str:
+    """Return the import of a name that was moved to a package's experimental part, or `remove`."""
+    moved = releases.experimental_module(module.partition(".")[0], name)
+    return f"from {moved[0]} import {name} ({moved[1].requirement()})" if moved else remove
+
+
+def option_reason(
+    shown: str, name: str, owners: Iterable[str], code: str, facts: LogFacts
+) -> Reason | None:
+    """Return the cause if releases differ in whether a class of `owners` has the option `name`."""
+    for owner in owners:
+        existence = releases.argument_existence(owner, name)
+        if existence is not None and existence.spec and not is_in_log_version(existence, facts):
+            new = existence.instead
+            if new and not new.startswith("enable_") and shown.startswith("--"):
+                new = f"--{new}" if "_" in shown else f"--{new.replace('_', '-')}"
+            existence = msgspec.structs.replace(existence, instead=new)
+            return existence_reason(
+                existence, f"the option {shown}", f"remove {shown}", code, facts
+            )
+    return None
+
+
+def command_reason(text: str, facts: LogFacts) -> Reason | None:
+    """Return the cause if releases of trl differ in whether they have a command."""
+    match = TRL_COMMAND.search(text)
+    name = match["name"] if match else ""
+    existence = releases.exact_module_existence(f"trl.scripts.{name.replace('-', '_')}")
+    if existence is None or not existence.spec or is_in_log_version(existence, facts):
+        return None
+    shown = f"trl {name}"
+    return existence_reason(existence, f"the command {shown}", f"omit {shown}", "IMG912", facts)
+
+
+def unused_arguments_reason(text: str, facts: LogFacts) -> Reason | None:
+    """Return the cause for arguments or keys that the dataclasses of a script lack."""
+    for match in UNUSED_NAME.finditer(text):
+        shown, name = f"{match['dashes'] or ''}{match['name']}", match["name"]
+        if (reason := option_reason(shown, name, OF_TRAINERS, UNUSED, facts)) is not None:
+            return reason
+    return None
+
+
 def noted_argument_reason(text: str, facts: LogFacts) -> Reason | None:
     """Return the cause for a line that says in words that a class lacks an argument."""
-    for match in filter(None, (pattern.search(text) for pattern in LACKS)):
-        existence = releases.argument_existence(match["callee"], match["name"])
-        if existence is not None and existence.spec:
-            what = f"the argument {match['name']} of {match['callee']}"
-            return existence_reason(existence, what, f"remove {match['name']}", "IMG904", facts)
+    if LACKS.search(text) is None:
+        return None
+    owners = [*OWNER.findall(text)]
+    if not owners:
+        packages = (("trl", OF_TRAINERS), ("vllm", ("EngineArgs", "SamplingParams")))
+        owners = [each for name, names in packages if name in text.lower() for each in names]
+    for match in ARGUMENT.finditer(text):
+        for owner in owners:
+            existence = releases.argument_existence(owner, match[0])
+            if existence is not None and existence.spec and not is_in_log_version(existence, facts):
+                what = f"the argument {match[0]} of {owner}"
+                return existence_reason(existence, what, f"remove {match[0]}", "IMG904", facts)
     return None
 
 

@@ -54,7 +54,10 @@ def gpu_name_pattern() -> re.Pattern[str]:
     )
 
 
-VLLM_BANNER = re.compile(rf"(?:vLLM (?:API server )?version |LLM engine \(v)(?P<version>{VERSION})")
+VLLM_BANNER = re.compile(
+    r"(?:vLLM (?:API server )?version |LLM engine \(v|vllm-openai(?:-\w+)?:v)"
+    rf"(?P<version>{VERSION})"
+)
 TORCH_BANNER = re.compile(
     rf"(?:PyTorch(?: version)?: |torch\.__version__:? |you have torch"
     rf" )(?P<version>{VERSION})"

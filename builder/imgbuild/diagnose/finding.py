@@ -9,14 +9,15 @@ import msgspec
 from imgbuild.diagnose.rules import FindingConfidence, FindingRole
 
 
-class ShownLine(msgspec.Struct, frozen=True):
+class ShownLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line in a log, with its number from 1.
 
-    For flight-recorder dumps, it is a rank and its state.
+    For flight-recorder dumps, it is a rank and its state. `file` is the log, if there are several.
     """
 
     number: int
     text: str
+    file: str = ""
 
 
 class LogFinding(msgspec.Struct, frozen=True, kw_only=True):

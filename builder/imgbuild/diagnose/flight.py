@@ -13,10 +13,10 @@ import pickle
 import re
 import reprlib
 import resource
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import msgspec
 
@@ -55,8 +55,54 @@ class RankDump(msgspec.Struct, frozen=True):
     groups: Mapping[str, tuple[int, ...]]
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Reads dictionaries, lists, texts and numbers. Anything that would run code is rejected."""
+def _load_item(unpickler: Any) -> None:
+    value, key = unpickler.stack.pop(), unpickler.stack.pop()
+    _add_items(unpickler.stack[-1], (key, value))
+
+
+def _load_items(unpickler: Any) -> None:
+    items = unpickler.pop_mark()
+    _add_items(unpickler.stack[-1], items)
+
+
+def _load_dictionary(unpickler: Any) -> None:
+    items = unpickler.pop_mark()
+    built: dict[Any, Any] = {}
+    _add_items(built, items)
+    unpickler.append(built)
+
+
+def _add_items(target: Any, items: Sequence[Any]) -> None:
+    """Add keys and values to a dictionary. A key is a text or number.
+
+    The hash of a tuple that contains itself many times, through shared references, has no end.
+    """
+    if not isinstance(target, dict):
+        message = "items are added to a value that is not a dictionary"
+        raise pickle.UnpicklingError(message)
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if not isinstance(key, (str, int, bytes)):
+            message = f"a key is a {type(key).__name__}"
+            raise pickle.UnpicklingError(message)
+        target[key] = value
+
+
+class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001 (Python's own, whose opcodes can be replaced)
+    """Reads dictionaries, lists, texts and numbers.
+
+    Anything that would run code is rejected, and sets, whose members are hashed.
+    """
+
+    dispatch: ClassVar = {
+        **{
+            opcode: load
+            for opcode, load in pickle._Unpickler.dispatch.items()  # noqa: SLF001
+            if opcode not in (*pickle.EMPTY_SET, *pickle.ADDITEMS, *pickle.FROZENSET)
+        },
+        pickle.SETITEM[0]: _load_item,
+        pickle.SETITEMS[0]: _load_items,
+        pickle.DICT[0]: _load_dictionary,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         """Reject all classes."""

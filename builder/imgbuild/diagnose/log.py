@@ -29,6 +29,12 @@ LINES_AFTERWARDS = 150  # lines after an exception without another failure: it w
 LONG_TEXT = 600  # characters; of longer lines, `MOST_LONG` are examined whole
 MOST_LONG = 200
 LONGEST_MESSAGE = 2  # lines
+# A line of a script, a Dockerfile or a YAML file.
+SETTING = re.compile(
+    r"(?:export|ENV|FROM|RUN|docker run|vllm serve) |#|- [\w'\"-]|os\.environ\[|"
+    r"VLLM_[A-Z0-9_]+[=:]|"
+    r"(?!\w*(?:error|exception|warning|cause|hint))[a-z_][\w-]{0,40}:(?: |$)"
+)
 SHORT_LOG = 30  # lines
 SHAPE = re.compile(r"\d+")
 # A source line below a frame with an unformatted message; the exception has the formatted one.
@@ -76,9 +82,9 @@ class ParsedLog(msgspec.Struct, kw_only=True):
 
     @property
     def script(self) -> bool:
-        """Whether the text is a script, in which most lines set variables or are comments."""
+        """Whether the text is a script or configuration, according to most of its lines."""
         lines = [line.text.lstrip() for line in self.last if line.text.strip()]
-        return 2 * sum(line.startswith(("export ", "#", "ENV ")) for line in lines) >= len(lines)
+        return 2 * sum(SETTING.match(line) is not None for line in lines) >= len(lines)
 
     @property
     def is_excerpt(self) -> bool:

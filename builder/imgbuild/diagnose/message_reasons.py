@@ -11,7 +11,7 @@ import itertools
 import re
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import owners, parts, remedies, requirements, value_reasons
+from imgbuild.diagnose import absent_files, owners, parts, remedies, requirements, value_reasons
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
@@ -22,13 +22,6 @@ MOST_MESSAGE = 300  # characters
 MOST_SHOWN = 100  # characters of a line of code
 SENTENCE = 20  # characters of a message that explains more than its type
 VALIDATION = re.compile(r"(?:Value|Assertion) error, (?P<text>.{3,600}?)(?: ?\[type=|$)", re.DOTALL)
-NO_FILE = re.compile(
-    r"(?:\[Errno \d+\] )?(?:No such file or directory|Not a directory|file not found)"
-    r"[^\n'\"]{0,30}?:? ?['\"](?P<path>[^'\"\n]{1,300})['\"]",
-    re.IGNORECASE,
-)
-NO_PROGRAM = re.compile(r"(?:\[WinError 2\]|\[Errno 2\])")
-STARTS = re.compile(r"\b(?:subprocess|Popen|check_call|check_output|os\.exec|run\()")
 NONE_USED = re.compile(
     r"(?:'NoneType' object (?:has no attribute '(?P<name>\w+)'|(?P<how>is not \w+))|"
     r"None (?P<other>is not an? callable))"
@@ -380,23 +373,8 @@ def _failed_lookup_reason(
     if raised and caller and raised != caller:
         at += f", called from {owners.shorten_path(caller.file)}:{caller.line}"
     text, cause, cure = exception.message, "", ""
-    if match := NO_FILE.search(exception.text):
-        cause = f"{match['path']} does not exist{at}"
-        cure = "check the path: it must exist where the program runs; mount it if that is a"
-        cure += " container, and pass an absolute path to a job or a Ray worker"
-        package = raised.package if raised else ""
-        if package and f"-packages/{package}/" in match["path"]:
-            name = releases.package_name(package)
-            path = owners.shorten_path(match["path"])
-            cause = f"the installed {name} lacks a file of its own, {path}{at}: the release or"
-            cause += " commit was packaged without it, or was not installed completely"
-            cure = f"install a newer release or commit of {name} (pip install -U --force-reinstall"
-            cure += f" --no-deps {name}), or install it from a clone: pip install -e ."
-    elif exception.name == "FileNotFoundError" and NO_PROGRAM.search(text) and raised:
-        starts = STARTS.search(raised.code)
-        what = "a program that is not installed or not on PATH is started" if starts else ""
-        cause = f"{what or 'a file does not exist'}: {raised.code or exception.text}{at}"
-        cure = "install the program that this line names, or correct the path"
+    if absent_files.is_absence(exception):
+        cause, cure = absent_files.absence_cause(exception, raised, at)
     elif exception.name == "KeyError" and text in ("None", "''"):
         cause = f"a setting has no value (None), by which a table is read{at}"
         cure = "set the option that this line reads (in the launcher's configuration or arguments);"

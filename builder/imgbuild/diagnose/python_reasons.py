@@ -7,7 +7,13 @@ import re
 from imgbuild.audit.names import parameters, releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.diagnose import attributes, calls, requirements, standard_reasons
-from imgbuild.diagnose.existence import existence_reason, is_in_log_version
+from imgbuild.diagnose.existence import (
+    OF_TRAINERS,
+    existence_reason,
+    is_in_log_version,
+    moved_import,
+    option_reason,
+)
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import FindingConfidence
@@ -58,8 +64,8 @@ ARCHITECTURE = re.compile(
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(
-    r"(?:^|\s|;)(?:export\s+|"
-    r"ENV\s+|-e\s+|set\s+)(?P<name>VLLM_[A-Z0-9_]+)=(?P<value>\S*)|"
+    r"(?:(?:^|\s|;)(?:export|ENV|-e|--env|set|env)\s+|^\s*(?:-\s+(?:name:\s*)?)?['\"]?|"
+    r"\benviron\[['\"])(?P<name>VLLM_[A-Z0-9_]+)(?:['\"]?\]?\s*[=:]|['\"]?$)|"
     r"Unknown vLLM environment variable detected: (?P<unknown>VLLM_[A-Z0-9_]+)"
 )
 
@@ -262,9 +268,7 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if existence is not None and (
         not existence.removing_version or releases.name_existence(module, name)
     ):
-        what, remove = f"{module}.{name}", f"do not import {name}"
-        if moved := releases.experimental_module(module.partition(".")[0], name):
-            remove = f"from {moved[0]} import {name} ({moved[1].requirement()})"
+        what, remove = f"{module}.{name}", moved_import(module, name, f"do not import {name}")
         return existence_reason(existence, what, remove, "IMG902", facts, caller)
     if module.startswith("transformers") and (model := _model(name)) is not None:
         return existence_reason(
@@ -449,13 +453,9 @@ def _flag(text: str, facts: LogFacts, _caller: str) -> Reason | None:
             cure=f"write -{flag}; if the program does not accept it either, --help lists the"
             " options of the installed version",
         )
-    for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
-        existence = releases.argument_existence(callee, name)
-        if existence is not None and existence.spec:
-            return existence_reason(
-                existence, f"the option {flag}", f"remove {flag}", "IMG917", facts
-            )
-    return _unknown_flag_reason(flag, "the program")
+    owners = ("EngineArgs", "AsyncEngineArgs", *OF_TRAINERS)
+    known = option_reason(flag, name, owners, "IMG917", facts)
+    return known or _unknown_flag_reason(flag, "the program")
 
 
 def _sglang_flag(flag: str, facts: LogFacts) -> Reason:

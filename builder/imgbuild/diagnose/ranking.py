@@ -1,9 +1,10 @@
 """Ranks the reasons in a log: the first failure is before its consequences."""
 
-# A separate module: compares the reasons of a whole log.
+# A separate module: compares the reasons of whole logs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from imgbuild.diagnose import process_reasons
 from imgbuild.diagnose.exceptions import direct_causes
@@ -19,32 +20,43 @@ CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
 
 
-def rank_reasons(log: ParsedLog, reasons: Iterable[tuple[Reason, LogEvent]]) -> LogFindings:
-    """Return the causes in a log, best first, and the failures that they explain."""
-    causes: list[tuple[Reason, LogEvent]] = []
-    consequences: list[tuple[Reason, LogEvent]] = []
+class RankedReason(NamedTuple):
+    """A reason, with its event and log. `file` is the name of the log, if there are several."""
+
+    log: ParsedLog
+    reason: Reason
+    event: LogEvent
+    file: str = ""
+
+
+def rank_reasons(reasons: Iterable[RankedReason]) -> LogFindings:
+    """Return the causes in logs, best first, and the failures that they explain."""
+    causes: list[RankedReason] = []
+    consequences: list[RankedReason] = []
     seen: set[str] = set()
-    for reason, event in sorted(reasons, key=lambda pair: _order(*pair)):
-        if reason.cause in seen or (reason.source == "first" and causes):
+    for each in sorted(reasons, key=_order):
+        cause = each.reason.cause
+        if cause in seen or (each.reason.source == "first" and causes):
             continue
-        seen.add(reason.cause)
-        if any(_is_same_text(event.text, other.text) for _, other in (*causes, *consequences)):
+        seen.add(cause)
+        others = (*causes, *consequences)
+        if any(_is_same_text(each.event.text, other.event.text) for other in others):
             continue
-        explained = _is_consequence(log, reason, event, causes)
+        explained = _is_consequence(each, causes)
         group, most = (consequences, MOST_CONSEQUENCES) if explained else (causes, MOST_FINDINGS)
         if len(group) < most:
-            group.append((reason, event))
+            group.append(each)
     return LogFindings(
-        findings=tuple(_finding(log, *pair) for pair in causes),
-        consequences=tuple(_finding(log, *pair) for pair in consequences),
+        findings=tuple(map(_finding, causes)), consequences=tuple(map(_finding, consequences))
     )
 
 
-def _finding(log: ParsedLog, reason: Reason, event: LogEvent) -> LogFinding:
+def _finding(ranked: RankedReason) -> LogFinding:
+    reason = ranked.reason
     return LogFinding(
         code=reason.code,
         cause=reason.cause,
-        lines=_lines(log, event),
+        lines=_lines(ranked),
         cure=reason.cure,
         confidence=reason.confidence,
     )
@@ -56,52 +68,63 @@ def _is_same_text(text: str, other: str) -> bool:
     return short == long or (len(short) >= LEAST_QUOTED and short in long)
 
 
-def _is_consequence(
-    log: ParsedLog,
-    reason: Reason,
-    event: LogEvent,
-    causes: Sequence[tuple[Reason, LogEvent]],
-) -> bool:
-    """Whether one of the better `causes` in the log explains an event.
+def _is_consequence(ranked: RankedReason, causes: Sequence[RankedReason]) -> bool:
+    """Whether one of the better `causes` explains an event.
 
     A timeout of a collective and a warning that the program survived explain only reports of low
-    confidence, such as an exit code: what ended a process may have caused the timeout.
+    confidence, such as an exit code: what ended a process may have caused the timeout. A timeout is
+    explained by a failure in the log of another process.
     """
+    log, reason, event = ranked.log, ranked.reason, ranked.event
     explaining = [
-        (each, its_event)
-        for each, its_event in causes
-        if each.role == "cause" and not each.weak and each.code != process_reasons.TIMEOUT
+        each
+        for each in causes
+        if each.reason.role == "cause"
+        and not each.reason.weak
+        and each.reason.code != process_reasons.TIMEOUT
     ]
     index = event.exception
     if reason.role == "consequence":
-        stopped = any(each.confidence != "low" and not each.weak for each, _ in causes)
+        stopped = any(each.reason.confidence != "low" and not each.reason.weak for each in causes)
         return bool(explaining) or (reason.confidence == "low" and stopped)
-    raised = {its_event.exception for _, its_event in explaining}
+    raised = {each.event.exception for each in explaining if each.log is log}
     if index is not None and any(each in raised for each in direct_causes(log.exceptions, index)):
         return True
-    return reason.follows and any(its_event.number < event.number for _, its_event in explaining)
+    if _may_follow(ranked) and any(each.log is not log for each in explaining):
+        return True
+    earlier = (each.event.number < event.number for each in explaining if each.log is log)
+    return reason.follows and any(earlier)
 
 
-def _order(reason: Reason, event: LogEvent) -> tuple[int, ...]:
+def _may_follow(ranked: RankedReason) -> bool:
+    """Whether a failure in the log of another process may have caused the event."""
+    return ranked.reason.follows or ranked.reason.code == process_reasons.TIMEOUT
+
+
+def _order(ranked: RankedReason) -> tuple[int, ...]:
+    reason = ranked.reason
     return (
         ROLES[reason.role],
         reason.weak,
+        bool(ranked.file) and _may_follow(ranked),
         CONFIDENCE[reason.confidence],
         SOURCES[reason.source],
         -(reason.priority // 25),
-        event.number,
+        ranked.event.number,
     )
 
 
-def _lines(log: ParsedLog, event: LogEvent) -> tuple[ShownLine, ...]:
+def _lines(ranked: RankedReason) -> tuple[ShownLine, ...]:
     """Return the line of an event, preceded by the innermost frame outside site-packages."""
+    log, event = ranked.log, ranked.event
     shown = []
     if event.exception is not None:
         frames = reversed(log.exceptions[event.exception].frames)
         frame = next((f for f in frames if not f.package and not f.is_standard), None)
         if frame is not None:
             text = f'File "{frame.file}", line {frame.line}, in {frame.name}'
-            shown.append(ShownLine(frame.number, text))
+            shown.append(ShownLine(frame.number, text, ranked.file))
     text = event.text.split("\n", 1)[0]
-    shown.append(ShownLine(event.number, text if len(text) <= SHOWN else f"{text[:SHOWN]}…"))
+    text = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    shown.append(ShownLine(event.number, text, ranked.file))
     return tuple(shown)

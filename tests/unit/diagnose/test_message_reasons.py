@@ -54,6 +54,17 @@ def test_exception_raised_by_the_program_is_attributed_to_the_program() -> None:
     assert "start (/workspace/job/rewards.py:70)" in finding.cause
 
 
+def test_program_that_python_cannot_start_is_not_a_missing_input_file() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/v/site-packages/acme/run.py", line 3, in go\n'
+        '    out = check_output(["/sbin/pumpd"])\n  File "/usr/lib/python3/subprocess.py", line 9,'
+        " in _execute_child\n    raise child_exception_type(errno_num, err_msg, err_filename)\n"
+        "FileNotFoundError: [Errno 2] No such file or directory: '/sbin/pumpd'"
+    )
+    finding = first(text)
+    assert "not installed or not on PATH is started: /sbin/pumpd" in finding.cause
+
+
 def test_an_assertion_without_a_message_shows_its_condition() -> None:
     finding = traced("AssertionError", code="assert labels.shape == (rows,)")
     assert "labels.shape == (rows is false" not in finding.cause

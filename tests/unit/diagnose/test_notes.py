@@ -68,6 +68,71 @@ def first_finding(text: str) -> LogFinding:
             "build xformers==0.0.27 from source",
         ),
         (
+            "trl 0.19.0 does not accept importance_sampling_level",
+            "trl 0.20.0 added the argument importance_sampling_level of GRPOConfig",
+            "trl>=0.20.0",
+        ),
+        (
+            (
+                "ValueError: Some specified arguments are not used by the HfArgumentParser:"
+                " ['--max_seq_length', '512']\n# trl 0.21.0"
+            ),
+            "trl 0.20.0 removed the option --max_seq_length",
+            "use --max_length",
+        ),
+        (
+            "trl: error: argument command: invalid choice: 'vllm-serve' (choose from dpo, sft)",
+            "trl 0.16.0 added the command trl vllm-serve",
+            "trl>=0.16.0",
+        ),
+        (
+            (
+                "WARNING [_custom_ops.py:20] Failed to import from vllm._C with ImportError("
+                "'/v/site-packages/vllm/_C.abi3.so: undefined symbol: _ZN3c104cuda9SetDeviceEa')\n"
+                "# vllm 0.9.2 torch 2.8.0"
+            ),
+            "vllm 0.9.2 was compiled for torch 2.7.0",
+            "torch==2.7.0",
+        ),
+        (
+            (
+                "AttributeError: '_OpNamespace' '_C' object has no attribute 'pump'\n"
+                "# vllm 0.9.2 torch 2.8.0"
+            ),
+            "its compiled operators were not loaded",
+            "torch==2.7.0",
+        ),
+        (
+            "environment:\n  - VLLM_USE_V1=0\nimage: vllm/vllm-openai:v0.13.0",
+            "VLLM_USE_V1 has no effect",
+            "remove it",
+        ),
+        (
+            "After 90 steps the entropy collapses, no error is shown",
+            "training runs without an error",
+            "reward",
+        ),
+        (
+            "[TP0] Load weight end. elapsed=1908.73 s, avail mem=19.31 GB",
+            "weights are read slowly",
+            "local disk",
+        ),
+        (
+            "OSError: 资源暂时不可用",
+            "too few threads",
+            "ulimit -u",
+        ),
+        (
+            "/usr/bin/ld: -lcuda kann nicht gefunden werden",
+            "the linker finds no libcuda.so",
+            "TRITON_LIBCUDA_PATH",
+        ),
+        (
+            "/tmp/x/main.c:4:10: erreur fatale: Python.h : Aucun fichier ou dossier de ce type",
+            "the header Python.h",
+            "python3-dev",
+        ),
+        (
             'GRPOConfig(loss_type="dr_grpo") trl 0.15.2 里没有 loss_type',
             "trl 0.17.0 added the argument loss_type of GRPOConfig",
             "trl>=0.17.0",

@@ -123,9 +123,36 @@ def test_hostile_texts_in_a_dump_are_bounded_and_escaped(tmp_path: Path) -> None
 
 def test_dump_that_needs_more_memory_than_its_size_allows_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "nccl_trace_rank_0"
-    file.write_bytes(b"\x80\x02Nr\xff\xff\xff\x7f.")  # stores an object at place 2**31
+    file.write_bytes(b"\x80\x05\x96" + (1 << 46).to_bytes(8, "little") + b".")  # BYTEARRAY8
     with pytest.raises(InputError, match="MemoryError"):
         diagnose_paths([file])
+
+
+def test_dump_with_a_nested_key_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "nccl_trace_rank_0"
+    key = b")" + b"2\x86" * 60  # a tuple that contains the empty tuple 2**60 times
+    file.write_bytes(b"\x80\x02}(" + key + b"Nu.")
+    with pytest.raises(InputError, match="a key is a tuple"):
+        diagnose_paths([file])
+
+
+def test_failure_of_a_rank_explains_a_timeout_in_the_log_of_another(tmp_path: Path) -> None:
+    logs = {
+        "rank0.log": "[rank0]:[E515 11:24:07.118 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught"
+        " collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1,"
+        " Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n",
+        "rank1.log": "step 1\nstep 2\nTraceback (most recent call last):\n"
+        '  File "/w/train.py", line 3, in <module>\n    out = model(x)\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+    }
+    files = [tmp_path / name for name in logs]
+    for file in files:
+        file.write_text(logs[file.name], encoding="utf-8")
+    found = diagnose_paths(files)
+    assert "memory" in found.findings[0].cause
+    assert found.findings[0].lines[-1].file == str(files[1])
+    assert len(found.findings) == 1
+    assert "timeout" in found.consequences[0].lines[-1].text
 
 
 def test_message_for_a_reference_in_a_dump_is_short(tmp_path: Path) -> None:

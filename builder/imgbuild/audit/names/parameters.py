@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from imgbuild.audit.names.releases import Existence
+from imgbuild.audit.names.releases import Existence, renamed_parameter
 from imgbuild.system import files
 
 HEAD = re.compile(
@@ -43,7 +43,10 @@ def accepting_releases(function: str, name: str) -> dict[str, Existence]:
             if row is None:
                 break
             if function in row["functions"].split():
-                found[head["package"]] = Existence(**head.groupdict(), spec=row["spec"])
+                package, spec = head["package"], row["spec"]
+                new = renamed_parameter(package, function.removesuffix(".__init__"), name)
+                instead = new if "<" in spec else ""
+                found[package] = Existence(**head.groupdict(), spec=spec, instead=instead)
     return found
 
 
