@@ -21,8 +21,8 @@ import pytest
 from imgbuild.lock import lock_file
 from imgbuild.oci import layout
 from imgbuild.oci.reader import TarReader, open_inflated
-from imgbuild.oci.tree import remove_root
 from imgbuild.plan import image_digests
+from imgbuild.system.files import remove_tree
 from imgbuild.values import Arch, digest_of
 from tests.support import damaged, docker_registry, images, needs, prepared_program, squashed
 from tests.support.docker_registry import OwnRegistry
@@ -197,7 +197,7 @@ def unpacked(tmp_path_factory):
     """The variable of a cache for the unpacked image, which is too large for the user's cache."""
     cache = tmp_path_factory.mktemp("unpacked")
     yield {"IMGBUILD_CACHE": str(cache)}
-    remove_root(cache)
+    remove_tree(cache)
 
 
 def test_unpacked_image_passes_static_tests_for_any_user(built, unpacked):
