@@ -15,7 +15,7 @@ import msgspec
 
 from imgbuild.container.sandbox import BindMount
 from imgbuild.errors import WorkFailed
-from imgbuild.system import process
+from imgbuild.system import process, programs
 
 DEVICES = Path("/dev")
 NODES = ("nvidia*", "dri", "gdrdrv", "dxg")  # devices that CUDA opens; dxg is that of WSL
@@ -26,6 +26,7 @@ LIBRARY = "libcuda.so.1"
 OWN_LIBRARIES = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")
 PLACES = ("/usr/local/nvidia/lib64", "/run/opengl-driver/lib", "/usr/lib/wsl/lib")
 CONTAINER_FOLDER = "/run/imgbuild"
+PROGRAM = "nvidia-smi"  # engines mount it too, and sglang.check_env and vllm collect-env start it
 REMEDY = "install the driver, or choose another tier"
 
 
@@ -78,11 +79,13 @@ def driver_files(scratch: Path) -> DriverFiles:
         (links / "libcuda.so").symlink_to(LIBRARY)  # Triton links with -lcuda
     place = f"{CONTAINER_FOLDER}/driver"
     nodes = sorted(path for pattern in NODES for path in DEVICES.glob(pattern))
+    program = programs.find_on_path(PROGRAM)
     return DriverFiles(
         binds=(
             BindMount(source=folder, target=f"{CONTAINER_FOLDER}/host"),
             BindMount(source=links, target=place),
             *(BindMount(source=path, target=str(path)) for path in nodes),
+            *([BindMount(source=Path(program), target=f"/usr/bin/{PROGRAM}")] if program else []),
         ),
         # For the loader, Triton, and gcc when FlashInfer links a compiled kernel with -lcuda.
         env={"LD_LIBRARY_PATH": place, "TRITON_LIBCUDA_PATH": place, "LIBRARY_PATH": place},

@@ -47,8 +47,8 @@ OF_CUDA = re.compile(r"lib(?:cudart|cublas\w*|nvrtc|nvJitLink)\.so\.(1[123])")
 CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)
 # The number of an error of CUDA's runtime or driver.
 CUDA_CODE = re.compile(
-    r"(?i)(?:cuda|cuInit|driver API)[^\n]{0,160}?(?:error|code|returned|status)(?: code)?"
-    r"[ :=(]{1,3}(?P<code>\d{1,3})\b"
+    r"(?i)(?:cuda|cuInit|driver API)[^\n]{0,160}?(?<!de)(?<!en)(?:error|code|returned|status)"
+    r"(?: code)?[ :=(]{1,3}(?P<code>\d{1,3})\b(?!\.\d)"
 )
 
 
