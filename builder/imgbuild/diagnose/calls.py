@@ -95,10 +95,10 @@ def overridden_method_reason(text: str, caller: str, code: str) -> Reason | None
             cause=f"{owner}.{method} of the installed {package} or of its extension does not accept"
             f" the argument {name}, which the program or package that calls it through {package}"
             " passes: the caller was written for a different version",
-            cure=f"if your own code passes {name}, remove it, or pass it as the documentation of the"
-            f" installed {package} shows; otherwise install the {package} that the calling package"
-            f" (the trainer) requires, or its release for the installed {package} (imgbuild resolve"
-            " names both)",
+            cure=f"if your own code passes {name}, remove it, or pass it as the documentation of"
+            f" the installed {package} shows; otherwise install the {package} that the calling"
+            f" package (the trainer) requires, or its release for the installed {package} (imgbuild"
+            " resolve names both)",
         )
     defined = f"self.{method}(" in code and not owner.endswith(("Trainer", "Model"))
     before = releases.load_name_table().passed.get(f"{method}.{name}", "")

@@ -406,8 +406,10 @@ def _positional_reason(text: str, facts: LogFacts, caller: str) -> Reason | None
     if match is None:
         return None
     callee, names = match["callee"], match["names"].strip()
-    of_model = caller and (FORWARD.search(callee) or callee.endswith("RotaryEmbedding.forward"))
-    package = releases.name_owner(callee.partition(".")[0]) or ("transformers" if of_model else "")
+    owner = callee.partition(".")[0]
+    of_model = FORWARD.search(callee) or callee.endswith("RotaryEmbedding.forward")
+    of_model = of_model and (caller or parameters.is_listed("transformers", owner))
+    package = releases.name_owner(owner) or ("transformers" if of_model else "")
     added = releases.argument_existence(callee, re.findall(r"\w+", names)[0])
     if added is not None and added.adding_version and not is_in_log_version(added, facts):
         old = f"{added.package}<{added.adding_version}"

@@ -73,7 +73,12 @@ def test_smoke_tiers_depend_on_the_number_of_gpus(gpus, through, tiers):
     assert runner.fitting_tiers(gpus, through) == tiers
 
 
-def test_only_files_of_the_gpu_driver_are_linked(folder, tmp_path):
+def test_only_files_of_the_gpu_driver_are_linked(folder, tmp_path, monkeypatch):
+    """nvidia-smi is mounted from PATH, because programs that report a machine start it."""
+    program = tmp_path / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     shown = driver.driver_files(scratch)
@@ -87,6 +92,7 @@ def test_only_files_of_the_gpu_driver_are_linked(folder, tmp_path):
     assert [(bind.source, bind.target, bind.writable) for bind in shown.binds] == [
         (folder, "/run/imgbuild/host", False),
         (scratch / "driver", "/run/imgbuild/driver", False),
+        (program, "/usr/bin/nvidia-smi", False),
     ]
 
 

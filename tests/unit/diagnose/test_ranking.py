@@ -133,3 +133,22 @@ def test_consequences_are_separate_from_causes(name: str) -> None:
 def test_two_readings_of_one_line_are_one_finding() -> None:
     (finding,) = diagnosed(timeout(0).partition("terminate")[0]).findings
     assert finding.code == "IMG908"
+
+
+def test_warnings_and_timings_of_a_healthy_start_are_no_cause() -> None:
+    text = (
+        "[W1130 10:14:56.562480867 socket.cpp:207] [c10d] The hostname of the client socket cannot"
+        " be retrieved. err=-3\n"
+        "[2026-11-30 10:15:31] Engine startup timings (s): load_weight=0.16,"
+        " cuda_graph={prefill=98.59, decode=1.73, draft_decode=0.00}, tokenizer_e2e=118.26\n"
+        "[2026-11-30 10:15:40,805] [INFO] [launch.py:335:sigkill_handler] Killing subprocess 106\n"
+        "[2026-11-30 10:15:40,806] [ERROR] [launch.py:341:sigkill_handler] ['python', '-u',"
+        " 'train.py', '--local_rank=0'] exits with return code = 1\n"
+    )
+    assert [each.code for each in diagnosed(text).findings] == ["IMG550"]
+
+
+def test_missing_argument_of_a_class_that_no_table_has_names_no_package() -> None:
+    text = "TypeError: OwnAttention.forward() missing 1 required positional argument: 'rows'"
+    (finding,) = diagnosed(text).findings
+    assert "of the installed version requires 'rows'" in finding.cause
