@@ -84,8 +84,8 @@ def python_reason(text: str, facts: LogFacts, caller: str = "", code: str = "") 
         return standard
     if (architecture := _architecture(text, facts, caller, code)) is not None:
         return architecture
-    for own in calls.FUNCTIONS:
-        if (unexpected := own(text, caller, code, facts)) is not None:
+    for explain in calls.FUNCTIONS:
+        if (unexpected := explain(text, caller, code, facts)) is not None:
             return unexpected
     for function in FUNCTIONS:
         answer = function(text, facts, caller)
