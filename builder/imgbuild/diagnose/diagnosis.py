@@ -225,9 +225,9 @@ def _truncated_trace_reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEven
         return
     if any(each.traced and each.number != cut.number for each in value.exceptions):
         return
-    reason = incomplete.truncated_reason(reversed(value.cut_frames)) or _cut_import_reason(
-        cut.code, value.facts
-    )
+    frames = [each for each in reversed(value.cut_frames) if not each.file.startswith("<frozen")]
+    code = frames[0].code if frames else ""
+    reason = incomplete.truncated_reason(frames) or _cut_import_reason(code, value.facts)
     if reason is not None:
         yield reason, LogEvent(number=cut.number, source="", text=cut.code or cut.file)
 

@@ -32,6 +32,11 @@ TRUNCATED = (
     ("IMG522", "vllm/device_allocator/cumem.py", "create_and_map(handle)"),
     ("IMG1531", "torch/cuda/__init__.py", "torch._C._cuda_init()"),
     ("IMG1532", "vllm/platforms/cuda.py", "import vllm._C"),
+    (
+        "IMG703",
+        "trl/trainer/grpo_trainer.py",
+        "from vllm.sampling_params import GuidedDecodingParams",
+    ),
 )
 
 
@@ -55,6 +60,13 @@ def test_truncated_traceback_has_the_failure_of_its_last_calls(
     assert found == code
     assert "{" not in cause
     assert first_finding(f"{trace}ValueError: the size is negative")[0] != code
+
+
+def test_truncated_import_has_the_version_that_removed_the_name() -> None:
+    trace = '  File "/workspace/ppo.py", line 2, in <module>\n    from trl import {}\n'
+    frozen = '  File "<frozen importlib._bootstrap>", line 1229, in _handle_fromlist\n'
+    assert first_finding(trace.format("PPOTrainer") + frozen)[0] == "IMG902"
+    assert first_finding(trace.format("SFTTrainer") + frozen)[0] == "IMG999"
 
 
 def test_text_without_a_failure_is_no_description_of_one() -> None:
