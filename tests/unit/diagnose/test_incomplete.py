@@ -74,5 +74,7 @@ def test_text_without_a_failure_is_no_description_of_one() -> None:
         "The loss decreases from 2.1 to 0.4 within an epoch on 8 GPUs.",
         "Loading the model from NFS, then training for 300 steps.",
         "backend=nccl, ddp_timeout=1800, num_processes=8",
+        "pip install vllm==0.11.0\nwhich python\n/opt/venv/bin/python",
+        "装好 vllm 和 verl 之后直接运行 run_grpo.sh, 模型会自动下载到 ~/.cache",
     ):
         assert first_finding(text) == ("", "")
