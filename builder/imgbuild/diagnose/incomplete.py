@@ -60,7 +60,8 @@ def _truncated_calls() -> tuple[TruncatedCall, ...]:
 
 def described_reason(log: ParsedLog) -> Reason | None:
     """Return the reason for a failure that a few lines describe, or None."""
-    if not log.note or log.script or log.number > MOST_LINES:
+    script = log.script and log.number > 1  # a sentence may begin with a command
+    if not log.note or script or log.number > MOST_LINES:
         return None
     text = "\n".join(line.text for line in log.last)[:MOST_CHARACTERS]
     for topic in _topics():
