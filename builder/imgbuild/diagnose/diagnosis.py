@@ -97,8 +97,8 @@ def first_finding_sentence(text: str) -> str:
 
     Return "" if the confidence is low, or if there is no finding.
     """
-    found = likely_findings(diagnose_log(io.BytesIO(text.encode("utf-8", "replace")), "log"))
-    return finding_sentence(found[0]) if found else ""
+    findings = likely_findings(diagnose_log(io.BytesIO(text.encode("utf-8", "replace")), "log"))
+    return finding_sentence(findings[0]) if findings else ""
 
 
 def likely_findings(result: LogFindings) -> tuple[LogFinding, ...]:
@@ -326,8 +326,8 @@ def _event_reason(
                 continue  # the message of a known program is more specific
             user = _user(exception or _next_exception(value, event))
             named = {**rule.named_groups(texts), **groups}
-            own = _measured_reason(rule.code, event.text, value.facts)
-            return own or _rule_reason(rule, named, user, event, value.facts)
+            measured = _measured_reason(rule.code, event.text, value.facts)
+            return measured or _rule_reason(rule, named, user, event, value.facts)
     variable = python_reasons.variable_reason(event.text, value.facts)
     if variable is not None:
         stated = value.is_excerpt and event.text.startswith("Unknown vLLM")

@@ -65,10 +65,10 @@ def described_reason(log: ParsedLog) -> Reason | None:
         return None
     text = "\n".join(line.text for line in log.last)[:MOST_CHARACTERS]
     for topic in _topics():
-        found = [_search(pattern, text) for pattern in topic.words]
-        if all(found) and not any(_search(pattern, text) for pattern in topic.without):
+        matches = [_search(pattern, text) for pattern in topic.words]
+        if all(matches) and not any(_search(pattern, text) for pattern in topic.without):
             groups = {
-                name: word for match in found if match for name, word in match.groupdict().items()
+                name: word for match in matches if match for name, word in match.groupdict().items()
             }
             return _reason(topic.code, groups)
     return None
