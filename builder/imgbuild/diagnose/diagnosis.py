@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +18,7 @@ from imgbuild.diagnose import (
     calls,
     existence,
     flight,
+    incomplete,
     lines,
     log,
     machines,
@@ -96,8 +97,8 @@ def first_finding_sentence(text: str) -> str:
 
     Return "" if the confidence is low, or if there is no finding.
     """
-    found = likely_findings(diagnose_log(io.BytesIO(text.encode("utf-8", "replace")), "log"))
-    return finding_sentence(found[0]) if found else ""
+    findings = likely_findings(diagnose_log(io.BytesIO(text.encode("utf-8", "replace")), "log"))
+    return finding_sentence(findings[0]) if findings else ""
 
 
 def likely_findings(result: LogFindings) -> tuple[LogFinding, ...]:
@@ -201,6 +202,7 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
     if (launcher := process_reasons.launcher_reason(value)) is not None:
         reason, line = launcher
         yield reason, LogEvent(number=line.number, source=line.source, text=line.text)
+    yield from _truncated_trace_reasons(value)
     if first is None:
         yield from _unfinished_log_reasons(value, given)
     elif first[1].exception not in explained:
@@ -216,8 +218,33 @@ def _replaced_exceptions(value: ParsedLog) -> set[int | None]:
     }
 
 
+def _truncated_trace_reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
+    """Yield the reason for a traceback without its exception, if the log ends with it."""
+    cut = value.cut
+    if cut is None or value.number - cut.number >= NEAR:
+        return
+    if any(each.traced and each.number != cut.number for each in value.exceptions):
+        return
+    frames = [each for each in reversed(value.cut_frames) if not each.file.startswith("<frozen")]
+    code = frames[0].code if frames else ""
+    reason = incomplete.truncated_reason(frames) or _cut_import_reason(code, value.facts)
+    if reason is not None:
+        yield reason, LogEvent(number=cut.number, source="", text=cut.code or cut.file)
+
+
+def _cut_import_reason(code: str, facts: LogFacts) -> Reason | None:
+    """Return the reason if `code` imports a name that a version of the package removed."""
+    for module, name in incomplete.imported_names(code):
+        names = releases.name_existence(module, name)
+        if names is not None and names.removing_version:
+            text = f"cannot import name '{name}' from '{module}'"
+            reason = python_reasons.python_reason(text, facts)
+            return msgspec.structs.replace(reason, confidence="medium") if reason else None
+    return None
+
+
 def _unfinished_log_reasons(
-    value: ParsedLog, given: Container[int]
+    value: ParsedLog, given: Collection[int]
 ) -> Iterator[tuple[Reason, LogEvent]]:
     """Yield reasons for a log without an exception.
 
@@ -225,6 +252,10 @@ def _unfinished_log_reasons(
     truncated traceback.
     """
     if any(each.traced for each in value.exceptions):
+        return
+    if not given and (described := incomplete.described_reason(value)) is not None:
+        line = value.last[0]
+        yield described, LogEvent(number=line.number, source=line.source, text=line.text)
         return
     cut = value.cut
     single = value.number == 1  # such as the message of a program in C++
@@ -295,8 +326,8 @@ def _event_reason(
                 continue  # the message of a known program is more specific
             user = _user(exception or _next_exception(value, event))
             named = {**rule.named_groups(texts), **groups}
-            own = _measured_reason(rule.code, event.text, value.facts)
-            return own or _rule_reason(rule, named, user, event, value.facts)
+            measured = _measured_reason(rule.code, event.text, value.facts)
+            return measured or _rule_reason(rule, named, user, event, value.facts)
     variable = python_reasons.variable_reason(event.text, value.facts)
     if variable is not None:
         stated = value.is_excerpt and event.text.startswith("Unknown vLLM")

@@ -204,7 +204,7 @@ class ExceptionReader:
 
     def __init__(self) -> None:
         self.exceptions: list[LoggedException] = []
-        self.cut: TraceFrame | None = None  # where a traceback is that the log does not complete
+        self.cut_frames: list[TraceFrame] = []  # of a traceback that the log does not complete
         self._traces: dict[str, _UnfinishedTrace] = {}
 
     def read_line(self, line: LogLine) -> bool:
@@ -259,8 +259,9 @@ class ExceptionReader:
         """Add tracebacks that the end of the log truncates, with their last line."""
         for source, trace in self._traces.items():
             if trace.open and trace.frames:
-                latest = self.cut.number if self.cut is not None else 0
-                self.cut = trace.frames[-1] if trace.frames[-1].number > latest else self.cut
+                latest = self.cut_frames[-1].number if self.cut_frames else 0
+                if trace.frames[-1].number > latest:
+                    self.cut_frames = list(trace.frames)
             self._add_unnamed(source, trace)
 
     def _add_unnamed(self, source: str, trace: _UnfinishedTrace) -> None:

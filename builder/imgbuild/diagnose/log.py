@@ -54,8 +54,8 @@ class LogEvent(msgspec.Struct, kw_only=True):
 class ParsedLog(msgspec.Struct, kw_only=True):
     """A parsed log.
 
-    `lines` is the number of lines that were read, and `number` the number of the last line. `cut`
-    is the innermost frame of a traceback whose exception is not in the log. `note` means that the
+    `lines` is the number of lines that were read, and `number` the number of the last line.
+    `cut_frames` are those of a traceback whose exception is not in the log. `note` means that the
     log consists of a few lines without log levels, such as a description that quotes an error.
     """
 
@@ -66,7 +66,7 @@ class ParsedLog(msgspec.Struct, kw_only=True):
     last: list[LogLine]
     lines: int
     number: int
-    cut: TraceFrame | None = None
+    cut_frames: list[TraceFrame] = []
     note: bool = False
 
     @property
@@ -74,6 +74,11 @@ class ParsedLog(msgspec.Struct, kw_only=True):
         """The texts of all events, and the files of tracebacks."""
         files = {frame.file for exception in self.exceptions for frame in exception.frames}
         return [*(event.text for event in self.events), *sorted(files)]
+
+    @property
+    def cut(self) -> TraceFrame | None:
+        """The innermost frame of a traceback whose exception is not in the log."""
+        return self.cut_frames[-1] if self.cut_frames else None
 
     @property
     def last_lines(self) -> list[str]:
@@ -179,7 +184,7 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
         last=last,
         lines=count,
         number=number,
-        cut=reader.cut,
+        cut_frames=reader.cut_frames,
         note=_is_note(events, number, levels=levels),
     )
 

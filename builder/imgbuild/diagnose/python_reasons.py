@@ -61,6 +61,11 @@ MODEL_TYPE = re.compile(
 ARCHITECTURE = re.compile(
     r"Model architectures \[['\"](?P<name>\w+)['\"].{0,200}\] are not supported"
 )
+# What replaces a variable.
+OPTIONS = {
+    "VLLM_ATTENTION_BACKEND": "attention_backend=…",
+    "VLLM_WORKER_USE_RAY": "distributed_executor_backend=ray",
+}
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(
@@ -117,10 +122,9 @@ def variable_reason(text: str, facts: LogFacts) -> Reason | None:
     confidence: FindingConfidence = "medium" if version or not existence.spec else "low"
     cure = f"write {existence.instead}" if existence.instead else "remove it"
     if existence.removing_version:
-        option = name.removeprefix("VLLM_").lower()
         cure = f"remove it, or use {existence.requirement()}"
-        if name == "VLLM_ATTENTION_BACKEND":
-            cure = f"pass attention_backend=… ({option}), or use {existence.requirement()}"
+    if name in OPTIONS:
+        cure = cure.replace("remove it", f"pass {OPTIONS[name]} instead", 1)
     return Reason(
         code="IMG920",
         cause=f"{name} has no effect: {existence.change_sentence(f'the variable {name}')}",

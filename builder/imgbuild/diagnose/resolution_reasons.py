@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus
@@ -21,6 +22,7 @@ from imgbuild.diagnose import requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
+from imgbuild.system.syntax import parse_version
 
 SPEC = r"(?:[<>=!~]{1,3}[\w.+*-]{1,60})(?:, ?[<>=!~]{1,3}[\w.+*-]{1,60})*"
 REQUIREMENT = rf"[A-Za-z][\w.-]{{0,80}}(?:\[[\w,.-]{{1,60}}\])?(?:{SPEC})?"
@@ -87,7 +89,7 @@ SECOND = re.compile(r"([<>=!~]=?[\w.*+]{1,40}) and ([<>=!~]=?\d)")
 
 UNAVAILABLE = re.compile(
     r"(?:satisfies the requirement|distribution found for|满足要求|找不到符合)"
-    r" (?P<package>[A-Za-z][\w.-]*)==(?P<version>\d[\w.]*)"
+    r" (?P<package>[A-Za-z][\w.-]*)(?P<spec>[<>=!~]=?\d[\w.,<>=!~*]*)"
 )
 
 
@@ -141,7 +143,7 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     Return None for other texts.
     """
     if facts.ignored and (match := UNAVAILABLE.search(text)):
-        return _other_python(match["package"], match["version"], facts)
+        return _other_python(match["package"], match["spec"], facts)
     if (missing := unlisted_reason(text, facts.glibc)) is not None:
         return missing
     if not EXPLAINS.search(text):
@@ -358,11 +360,18 @@ def installed_conflict_reason(text: str, texts: Iterable[str]) -> Reason | None:
     )
 
 
-def _other_python(package: str, version: str, facts: LogFacts) -> Reason | None:
-    """Return the reason if pip omits the required version because it requires another Python."""
-    spec = facts.ignored.get(version)
-    if spec is None:
+def _other_python(package: str, requirement: str, facts: LogFacts) -> Reason | None:
+    """Return the reason if pip omits all required versions because they require another Python."""
+    try:
+        required = SpecifierSet(requirement)
+    except InvalidSpecifier:
         return None
+    omitted = {parse_version(each): spec for each, spec in facts.ignored.items()}
+    omitted.pop(None, None)
+    version = max(required.filter(filter(None, omitted), prereleases=True), default=None)
+    if version is None:
+        return None
+    spec = omitted[version]
     python = f"Python {facts.python}" if facts.python else "this Python"
     return Reason(
         code="IMG607",
