@@ -11,7 +11,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache import prune
 from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import SelectionOptions
-from imgbuild.errors import ImgbuildError, LockStale
+from imgbuild.errors import ImgbuildError, Interrupted, LockStale
 from imgbuild.lock import lock_file
 from imgbuild.lock.published import project_row
 from imgbuild.matrix.select import Selected
@@ -39,6 +39,8 @@ class TargetAudits(msgspec.Struct, frozen=True, kw_only=True):
         for item, arch in each:
             try:
                 reports.append(audit(item, arch))
+            except Interrupted:
+                raise
             except ImgbuildError as error:
                 if len(each) == 1 and not reports:
                     raise

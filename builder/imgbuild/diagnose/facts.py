@@ -45,12 +45,12 @@ def gpu_name_pattern() -> re.Pattern[str]:
         {name for model in gpu_models.load_gpu_models() for name in model.names}, key=len
     )[::-1]
     rows = [(name, re.escape(name).replace(r"\ ", " ?").replace(r"\#", r"\d")) for name in names]
-    own = "|".join(row for name, row in rows if re.search(r"[\d#]{3}|^(?:T4|L40|GB10)", name))
+    digits = "|".join(row for name, row in rows if re.search(r"[\d#]{3}|^(?:T4|L40|GB10)", name))
     every = "|".join(row for _, row in rows)
     brand = r"(?:NVIDIA|Tesla|GeForce|Quadro|DGX|Jetson|GPU)"
     card = r"(?<![\w.])(?=[1-5]0[5-9]0 ?(?:Ti\b|显卡|卡|上))(?P<card>\d{4})"
     return re.compile(
-        rf"(?<![\w.-])(?:{brand}[ -]){{1,3}}({every})(?![\w.])|(?<![\w.-])({own})(?![\w.])|{card}"
+        rf"(?<![\w.-])(?:(?:{brand}[ -]){{1,3}}({every})|({digits}))(?![\w.])|{card}"
     )
 
 
