@@ -33,9 +33,17 @@ class TargetAudits(msgspec.Struct, frozen=True, kw_only=True):
     def add(
         self, selected: Iterable[Selected], audit: Callable[[Selected, Arch], Report]
     ) -> TargetAudits:
-        """Add the audits of all architectures. An error is raised if there is only one audit."""
-        each = [(item, arch) for item in selected for arch in item.arches]
+        """Add the audits of all architectures, except those that failed before.
+
+        An error is raised if there is only one audit.
+        """
         reports, failed = list(self.reports), dict(self.failed)
+        each = [
+            (item, arch)
+            for item in selected
+            for arch in item.arches
+            if f"{item.name} {arch}" not in failed
+        ]
         for item, arch in each:
             try:
                 reports.append(audit(item, arch))
