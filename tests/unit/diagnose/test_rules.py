@@ -99,6 +99,7 @@ def test_every_code_of_the_audit_has_an_example() -> None:
 
 def test_codes_of_earlier_versions_lead_to_current_ones() -> None:
     assert codes.current_code("IMG768") == "IMG906"
+    assert codes.current_code("IMG1434") == "IMG634"
     earlier = [code for kind in rules.derived_kinds().values() for code in kind.earlier]
     assert not codes.all_explanations().keys() & set(earlier)
 
