@@ -296,6 +296,7 @@ place = SandboxRoot(path=root)
 print(run_in_sandbox(place, ["sh", "-c", "id -u; ip -o addr; touch /mine"]))
 print(run_in_sandbox(place, ["sh", "-c", "echo net; cat /etc/resolv.conf"], network=True))
 remove_tree(root)
+assert not root.exists()
 """
     done = subprocess.run(
         [*ordinary.as_nobody(), ordinary.nobody_python(user_folder), "-B", "-c", script],

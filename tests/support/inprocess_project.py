@@ -193,7 +193,7 @@ class Command:
         self._capture = capture
 
     def __call__(self, *arguments: str, status: int | None = None) -> Answer:
-        """Run `imgbuild ARGUMENTS`, which must exit with `status`, and return the output."""
+        """Run `imgbuild ARGUMENTS`, and return the output. It must exit with `status`, if given."""
         self._patch.setattr(sys, "argv", ["imgbuild", *arguments])
         # Its state of the terminal is only for this command.
         with contextlib.suppress(AttributeError):

@@ -11,7 +11,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache import prune
 from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import SelectionOptions
-from imgbuild.errors import ImgbuildError, LockStale
+from imgbuild.errors import ImgbuildError, Interrupted, LockStale
 from imgbuild.lock import lock_file
 from imgbuild.lock.published import project_row
 from imgbuild.matrix.select import Selected
@@ -33,12 +33,22 @@ class TargetAudits(msgspec.Struct, frozen=True, kw_only=True):
     def add(
         self, selected: Iterable[Selected], audit: Callable[[Selected, Arch], Report]
     ) -> TargetAudits:
-        """Add the audits of all architectures. An error is raised if there is only one audit."""
-        each = [(item, arch) for item in selected for arch in item.arches]
+        """Add the audits of all architectures, except those that failed before.
+
+        An error is raised if there is only one audit.
+        """
         reports, failed = list(self.reports), dict(self.failed)
+        each = [
+            (item, arch)
+            for item in selected
+            for arch in item.arches
+            if f"{item.name} {arch}" not in failed
+        ]
         for item, arch in each:
             try:
                 reports.append(audit(item, arch))
+            except Interrupted:
+                raise
             except ImgbuildError as error:
                 if len(each) == 1 and not reports:
                     raise

@@ -12,7 +12,7 @@ from typing import Annotated
 from imgbuild.cli._output import fold_lines, format_count, print_result, size_text
 from imgbuild.cli._targets import SelectionOptions
 from imgbuild.cli._verb import TARGETS_PANEL, OptionGroup, option
-from imgbuild.errors import NothingSelected
+from imgbuild.errors import InputError, NothingSelected
 from imgbuild.pipeline import cached_code_audit
 from imgbuild.pipeline.cached_code_audit import CodeFit
 from imgbuild.pipeline.session import SessionOptions, open_session
@@ -48,6 +48,12 @@ class RunsOptions(OptionGroup, frozen=True, kw_only=True):
             panel=TARGETS_PANEL,
         ),
     ] = False
+
+    def check(self) -> None:
+        """Raise InputError if the options do not belong together."""
+        if self.fetch and not self.runs:
+            message = "--fetch requires --runs"
+            raise InputError(message, hint="add --runs PATH, or omit --fetch")
 
 
 def answer_runs(selection: SelectionOptions, names: Sequence[str], code: RunsOptions) -> None:

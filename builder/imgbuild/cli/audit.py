@@ -392,8 +392,8 @@ def audit(
     your own project, the project's code is always audited.
 
     Prints findings, the parts that were not checked, and counts. Exits with status 4 if there is an
-    error, or if a package cannot be read. If a target cannot be audited, the others are, and the
-    exit status is that of its error.
+    error, or if a package cannot be read. If a target cannot be audited, the others still are; the
+    exit status is then that of its error, or 1 if the statuses of targets differ.
 
     Examples:
 

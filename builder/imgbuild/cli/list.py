@@ -493,6 +493,7 @@ def list_targets(
 
         imgbuild list --runs train.py
     """
+    code.check()
     project = selection.project()
     read = published.load_matrix(project.matrix)
     patterns = selection.named_targets

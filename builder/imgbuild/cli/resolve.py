@@ -332,7 +332,7 @@ def _published_session(local: Session) -> Session:
         return local
     project = project_paths.catalogue_project()
     matrix = published.load_matrix(project.matrix)
-    matrix = msgspec.structs.replace(matrix, indexes={**local.matrix.indexes, **matrix.indexes})
+    matrix = msgspec.structs.replace(matrix, indexes={**matrix.indexes, **local.matrix.indexes})
     return msgspec.structs.replace(local, project=project, matrix=matrix)
 
 

@@ -504,7 +504,8 @@ def _version(text: str, facts: LogFacts) -> Reason | None:
     package = site_package(file)
     by = f" that {package or file} needs" if file else ""
     if kind == "GLIBC":
-        have = f" ({facts.glibc})" if facts.glibc else ""
+        older = gpus.is_older(facts.glibc, name.removeprefix("GLIBC_"))
+        have = f" ({facts.glibc})" if older else ""
         return Reason(
             code="IMG916",
             cause=f"the system's glibc{have} is older than the {name.replace('_', ' ')}{by}",

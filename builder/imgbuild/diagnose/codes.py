@@ -31,8 +31,9 @@ def all_explanations() -> dict[str, Explanation]:
 
 def current_code(code: str) -> str:
     """Return the code of the findings that had `code` in an earlier version."""
-    kinds = rules.derived_kinds()
-    return next((now for now, kind in kinds.items() if code in kind.earlier), code)
+    earlier = {each.code: each.earlier for each in rules.load_rules()}
+    earlier |= {now: kind.earlier for now, kind in rules.derived_kinds().items()}
+    return next((now for now, codes in earlier.items() if code in codes), code)
 
 
 def all_failures() -> list[Explanation]:

@@ -89,7 +89,9 @@ def diagnose_log(stream: BinaryIO, name: str) -> LogFindings:
 def _log_reasons(stream: BinaryIO, name: str, file: str = "") -> list[RankedReason]:
     """Return the reasons in a log. `file` is the name to show, if there are several logs."""
     parsed = log.parse_log(lines.read_lines(stream, name))
-    return [RankedReason(parsed, reason, event, file) for reason, event in _reasons(parsed)]
+    return [
+        RankedReason(parsed.exceptions, reason, event, file) for reason, event in _reasons(parsed)
+    ]
 
 
 def first_finding_sentence(text: str) -> str:

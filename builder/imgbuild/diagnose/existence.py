@@ -20,7 +20,8 @@ LACKS = re.compile(
     r"(?:does(?: not|n't)|did(?: not|n't)) (?:have|accept|support|exist|know)\b|"
     r"\b(?:is|was|were) (?:not (?:supported|available|accepted)|gone|removed|dropped)\b"
 )
-ARGUMENT = re.compile(r"(?<![\w./-])[a-z]\w*_\w+(?!\w*[./(])|(?<![\w./-])[a-z]\w+(?= ?=[^=])")
+ARGUMENT = re.compile(r"(?<![\w./-])(?:[a-z][^\W_]*+_\w++(?![./(])|[a-z]\w++(?= ?=[^=]))")
+MOST_OWNERS = 8  # classes that a line may name
 TRL_COMMAND = re.compile(
     r"\btrl: error: argument [\w ]{1,40}: invalid choice: '(?P<name>[\w-]{2,40})'"
 )
@@ -86,7 +87,7 @@ def noted_argument_reason(text: str, facts: LogFacts) -> Reason | None:
     """Return the cause for a line that says in words that a class lacks an argument."""
     if LACKS.search(text) is None:
         return None
-    owners = [*OWNER.findall(text)]
+    owners = [*dict.fromkeys(OWNER.findall(text))][:MOST_OWNERS]
     if not owners:
         packages = (("trl", OF_TRAINERS), ("vllm", ("EngineArgs", "SamplingParams")))
         owners = [each for name, names in packages if name in text.lower() for each in names]

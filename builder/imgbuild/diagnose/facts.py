@@ -45,13 +45,11 @@ def gpu_name_pattern() -> re.Pattern[str]:
         {name for model in gpu_models.load_gpu_models() for name in model.names}, key=len
     )[::-1]
     rows = [(name, re.escape(name).replace(r"\ ", " ?").replace(r"\#", r"\d")) for name in names]
-    own = "|".join(row for name, row in rows if re.search(r"[\d#]{3}|^(?:T4|L40|GB10)", name))
+    digits = "|".join(row for name, row in rows if re.search(r"[\d#]{3}|^(?:T4|L40|GB10)", name))
     every = "|".join(row for _, row in rows)
     brand = r"(?:NVIDIA|Tesla|GeForce|Quadro|DGX|Jetson|GPU)"
     card = r"(?<![\w.])(?=[1-5]0[5-9]0 ?(?:Ti\b|显卡|卡|上))(?P<card>\d{4})"
-    return re.compile(
-        rf"(?<![\w.-])(?:{brand}[ -]){{1,3}}({every})(?![\w.])|(?<![\w.-])({own})(?![\w.])|{card}"
-    )
+    return re.compile(rf"(?<![\w.-])(?:(?:{brand}[ -]){{1,3}}({every})|({digits}))(?![\w.])|{card}")
 
 
 VLLM_BANNER = re.compile(
@@ -93,6 +91,11 @@ RELEASES = {
 RELEASE = re.compile(
     "|".join(f"(?P<v{glibc.replace('.', '_')}>{names})" for glibc, names in RELEASES.items()),
     re.IGNORECASE,
+)
+# Every match of RELEASE has one of these in lower case. Searching for them first is faster.
+DISTRIBUTIONS = (
+    *("ubuntu", "debian", "bullseye", "bookworm", "amazon"),
+    *("centos", "rocky", "alma", "oracle", "rhel", "red hat"),
 )
 PLATFORM = re.compile(r"--(?:python-)?platform[= ]['\"]?([\w.-]{3,60})(?![\w./-])")  # not Docker's
 ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
@@ -178,7 +181,11 @@ class LogFacts(msgspec.Struct):
     def _read_glibc(self, text: str) -> None:
         if stated := GLIBC.search(text):
             self.glibc = stated[1]
-        elif not self.glibc and (release := RELEASE.search(text)):
+            return
+        lower = text.lower()
+        if self.glibc or not any(name in lower for name in DISTRIBUTIONS):
+            return
+        if release := RELEASE.search(text):
             self.glibc = (release.lastgroup or "").removeprefix("v").replace("_", ".")
 
     @property

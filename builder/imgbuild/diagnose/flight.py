@@ -13,6 +13,7 @@ import pickle
 import re
 import reprlib
 import resource
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,6 +145,7 @@ def read_dump(data: bytes, name: str) -> RankDump:
         MemoryError,
         RecursionError,
         OverflowError,
+        struct.error,
     ) as error:
         message = f"{name}: not a flight-recorder dump: {type(error).__name__}: {error}"
         raise InputError(

@@ -15,8 +15,8 @@ VLLM_GLIBC = "; vllm 0.12.0 to 0.19.1 needs 2.31, 0.20 2.35, 0.22.0 and newer 2.
 REQUIRED_CUDA = re.compile(r"cuda ?>= ?(\d{2}\.\d)")
 FOUND = re.compile(r"found version (\d{2})0(\d)0\b")
 WHEEL = re.compile(
-    r"(?P<name>[A-Za-z]\w*)-(?P<version>[\w.+!]+)(?:-\d\w*)?"
-    r"-(?P<python>(?:cp|py)[\w.]+)-(?P<abi>\w+)-(?P<platform>[\w.]+)\.whl"
+    r"(?<!\w)(?P<name>[A-Za-z]\w{0,80}+)-(?P<version>[\w.+!]{1,80}+)(?:-\d\w{0,20}+)?"
+    r"-(?P<python>(?:cp|py)[\w.]{1,60}+)-(?P<abi>\w{1,60}+)-(?P<platform>[\w.]{1,200})\.whl"
 )
 MANYLINUX = re.compile(r"manylinux_2_(\d{1,2})_")
 LEGACY = {"manylinux1_": 5, "manylinux2010_": 12, "manylinux2014_": 17}
@@ -25,13 +25,13 @@ TOOLKITS = re.compile(
     r"(?:PyTorch \(|compiled with )(?P<want>\d{2}\.\d)"
 )
 LISTED = re.compile(
-    r"requirement (?P<name>(?!vllm\b)[\w.-]+)(?P<spec>==(?P<version>\d[\w.]*)|\S*)"
+    r"requirement (?P<name>(?!vllm\b)[\w.-]{1,80}+)(?P<spec>==(?P<version>\d[\w.]{0,40})|\S{0,80})"
     r" \(from versions: (?P<have>\d[^)]{0,4000})\)"
 )
 PROCESS = re.compile(r"Process (\d+) has (\d[\d.]* [KMG]iB) memory in use")
 TAG = re.compile(
-    r"(?P<package>[A-Za-z][\w.-]*)(?P<spec>\S*) has no wheels with a matching platform tag"
-    r" \(e\.g\., `(?P<tag>(?:manylinux|linux)\w*_aarch64)`\)"
+    r"(?<![\w.-])(?P<package>[A-Za-z][\w.-]{0,80}+)(?P<spec>\S{0,80}) has no wheels with a"
+    r" matching platform tag \(e\.g\., `(?P<tag>(?:manylinux|linux)\w{0,80}_aarch64)`\)"
 )
 AFTER = "; the driver must be new enough for that CUDA (imgbuild doctor)"
 
@@ -142,9 +142,9 @@ def _arm64(text: str, _: LogFacts) -> Adapted:
     listed = LISTED.search(text)
     if listed is None:
         return "", ""
-    name, wanted = listed["name"], listed["version"] or "0"
+    name, version = listed["name"], listed["version"] or "0"
     versions = listed["have"].replace(" ", "").split(",")
-    newer = [each for each in versions if gpus.is_older(wanted, each)]
+    newer = [each for each in versions if gpus.is_older(version, each)]
     build = f"build {name}{listed['spec']} from source, or omit it (a marker: {name};"
     build += " platform_machine == 'x86_64')"
     cure = f"on arm64 require {name}>={newer[0]}, or {build}" if newer else build
@@ -156,14 +156,16 @@ def _driver(text: str, facts: LogFacts) -> Adapted:
     drivers = gpus.load_drivers()
     if required := REQUIRED_CUDA.search(text):
         driver = drivers.release_driver(required[1]) or drivers.oldest_driver(required[1])
+        newer = f"driver {driver} or newer" if driver else "a newer driver"
         return "", (
-            f"install driver {driver} or newer on the host (for CUDA {required[1]}), or use an"
+            f"install {newer} on the host (for CUDA {required[1]}), or use an"
             " image for the CUDA Version that nvidia-smi shows there, or older (imgbuild doctor"
             " names the target that fits); NVIDIA_DISABLE_REQUIRE=1 skips this check, which"
             " suffices if the driver supports that major version"
             " (CUDA 12 >=525.60.13, CUDA 13 >=580.65.06)"
         )
-    driver_cuda = f"{found[1]}.{found[2]}" if (found := FOUND.search(text)) else facts.driver_cuda
+    stated = FOUND.search(text)
+    driver_cuda = f"{stated[1]}.{stated[2]}" if stated else facts.driver_cuda
     return "", _for_driver(driver_cuda) if driver_cuda else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from imgbuild.audit.names import releases
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.log import ParsedLog
 from imgbuild.diagnose.prefixes import LogLine
@@ -26,12 +27,11 @@ MODULES = {
 SYSTEM = re.compile(r"^/usr/|/\.local/bin$")
 PYTHON = re.compile(r"\s*Python (3\.\d{1,2})(?:\.\d+)?\s*$")
 OF_PIP = re.compile(r"pip \S+ from (?P<file>/\S+) \(python (?P<version>3\.\d{1,2})\)")
-
-
 MISSING = re.compile(r"No module named ['\"]?(?P<module>\w+)['\"]?(?![\w.'\"])")
-INSTALLED = (
-    r"^(?:Location: /\S+/(?:site|dist)-packages|/\S+/(?:site|dist)-packages/{}/__init__\.py$)"
-)
+INSTALLED = r"^/\S+/(?:site|dist)-packages/{}/__init__\.py$"
+# The output of `pip show`.
+SHOWN_NAME = re.compile(r"^Name: *(?P<name>[\w.-]+)$")
+LOCATION = re.compile(r"^Location: /\S+/(?:site|dist)-packages")
 SHEBANG = re.compile(r"^#!\s*(?P<python>/\S*/python[\d.]*)\s*$")
 # A program that does not use the environment's PATH, or a module that another Python imports.
 OTHER = re.compile(
@@ -72,7 +72,10 @@ def _missing_module_reason(log: ParsedLog) -> tuple[Reason, LogLine] | None:
     texts = [each.text.strip() for each in log.last]
     installed = re.compile(INSTALLED.format(re.escape(module)))
     other = OTHER.search(line.text)
-    if other is None and not any(installed.match(t) or SHEBANG.match(t) for t in texts):
+    names = {releases.package_name(module), module}
+    described = next((match["name"] for t in texts if (match := SHOWN_NAME.match(t))), module)
+    forms = [installed, SHEBANG, *[LOCATION] * (described in names)]
+    if other is None and not any(form.match(text) for form in forms for text in texts):
         return None
     cure = f"start it with the Python that has {module}: python -m torch.distributed.run, python -m"
     cure += " accelerate.commands.launch or python -m deepspeed.launcher.runner, or activate its"

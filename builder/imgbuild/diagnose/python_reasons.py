@@ -460,8 +460,8 @@ def _flag(text: str, facts: LogFacts, _caller: str) -> Reason | None:
             " options of the installed version",
         )
     owners = ("EngineArgs", "AsyncEngineArgs", *OF_TRAINERS)
-    known = option_reason(flag, name, owners, "IMG917", facts)
-    return known or _unknown_flag_reason(flag, "the program")
+    changed = option_reason(flag, name, owners, "IMG917", facts)
+    return changed or _unknown_flag_reason(flag, "the program")
 
 
 def _sglang_flag(flag: str, facts: LogFacts) -> Reason:

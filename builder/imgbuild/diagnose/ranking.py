@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from imgbuild.diagnose import process_reasons
-from imgbuild.diagnose.exceptions import direct_causes
+from imgbuild.diagnose.exceptions import LoggedException, direct_causes
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason, ShownLine
-from imgbuild.diagnose.log import LogEvent, ParsedLog
+from imgbuild.diagnose.log import LogEvent
 
 MOST_FINDINGS = 6
 MOST_CONSEQUENCES = 3
@@ -21,9 +21,12 @@ SOURCES = {"rule": 0, "facts": 1, "first": 2}
 
 
 class RankedReason(NamedTuple):
-    """A reason, with its event and log. `file` is the name of the log, if there are several."""
+    """A reason, with its event and the exceptions of its log, which identify the log.
 
-    log: ParsedLog
+    The rest of the log is not kept. `file` is the name of the log, if there are several.
+    """
+
+    exceptions: list[LoggedException]
     reason: Reason
     event: LogEvent
     file: str = ""
@@ -75,7 +78,7 @@ def _is_consequence(ranked: RankedReason, causes: Sequence[RankedReason]) -> boo
     confidence, such as an exit code: what ended a process may have caused the timeout. A timeout is
     explained by a failure in the log of another process.
     """
-    log, reason, event = ranked.log, ranked.reason, ranked.event
+    exceptions, reason, event = ranked.exceptions, ranked.reason, ranked.event
     explaining = [
         each
         for each in causes
@@ -87,13 +90,13 @@ def _is_consequence(ranked: RankedReason, causes: Sequence[RankedReason]) -> boo
     if reason.role == "consequence":
         stopped = any(each.reason.confidence != "low" and not each.reason.weak for each in causes)
         return bool(explaining) or (reason.confidence == "low" and stopped)
-    raised = {each.event.exception for each in explaining if each.log is log}
-    if index is not None and any(each in raised for each in direct_causes(log.exceptions, index)):
+    of_log = [each for each in explaining if each.exceptions is exceptions]
+    raised = {each.event.exception for each in of_log}
+    if index is not None and any(each in raised for each in direct_causes(exceptions, index)):
         return True
-    if _may_follow(ranked) and any(each.log is not log for each in explaining):
+    if _may_follow(ranked) and len(of_log) < len(explaining):
         return True
-    earlier = (each.event.number < event.number for each in explaining if each.log is log)
-    return reason.follows and any(earlier)
+    return reason.follows and any(each.event.number < event.number for each in of_log)
 
 
 def _may_follow(ranked: RankedReason) -> bool:
@@ -116,10 +119,10 @@ def _order(ranked: RankedReason) -> tuple[int, ...]:
 
 def _lines(ranked: RankedReason) -> tuple[ShownLine, ...]:
     """Return the line of an event, preceded by the innermost frame outside site-packages."""
-    log, event = ranked.log, ranked.event
+    event = ranked.event
     shown = []
     if event.exception is not None:
-        frames = reversed(log.exceptions[event.exception].frames)
+        frames = reversed(ranked.exceptions[event.exception].frames)
         frame = next((f for f in frames if not f.package and not f.is_standard), None)
         if frame is not None:
             text = f'File "{frame.file}", line {frame.line}, in {frame.name}'

@@ -18,7 +18,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus
-from imgbuild.diagnose import requirements
+from imgbuild.diagnose import machines, requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
@@ -283,9 +283,7 @@ def _listed_reason(listed: _Listed) -> tuple[str, str] | None:
         if not systems.newest and gpus.is_older(listed.glibc, OF_WHEELS):
             system = f"a glibc ({listed.glibc}) older than that of most wheels"
         known = max(map(Version, systems.newest), default=None)
-        newer = (
-            f"an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35) for {required}"
-        )
+        newer = f"{machines.NEWER_GLIBC} for {required}"
         span = f"{name}<={below}" + f" or {name}>={above}" * (above is not None)
         if above is not None and "glibc" not in system:
             return None

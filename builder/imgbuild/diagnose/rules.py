@@ -41,7 +41,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     the metadata of the calling package contains a version of the package `requires`, the cure
     begins with that version. `{user}` in cause and cure is the calling package. The groups of the
     patterns `names` are taken from any event. Groups without a match are replaced by their names in
-    capitals.
+    capitals. `earlier` are codes of former rules that this one replaces.
     """
 
     code: str
@@ -65,6 +65,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     confidence: FindingConfidence = "high"
     priority: int = 50
     sources: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
     example: str = ""
 
     @property

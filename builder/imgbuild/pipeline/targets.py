@@ -19,7 +19,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.deb import apt
-from imgbuild.errors import ImgbuildError, ImpossibleRequirements, NoSolution
+from imgbuild.errors import ImgbuildError, ImpossibleRequirements, Interrupted, NoSolution
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import locked_versions
@@ -116,13 +116,13 @@ def _report_failures(
 ) -> Iterator[None]:
     """Report an error of target `name`, and record it in `failed`.
 
-    If `single` is set, the error is raised instead.
+    If `single` is set, or the user interrupted the work, the error is raised instead.
     """
     try:
         with _explain_failures(session, name, inputs):
             yield
     except ImgbuildError as error:
-        if single:
+        if single or isinstance(error, Interrupted):
             raise
         console.error(f"{name}: {error.message}", hint=error.hint)
         failed[name] = error

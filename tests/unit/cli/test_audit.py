@@ -12,9 +12,14 @@ import pytest
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.pinned import ANY_GLIBC
 from imgbuild.cache.store import Store
+from imgbuild.cli._audit_targets import TargetAudits
 from imgbuild.cli.audit import Check, project_glibc
-from imgbuild.errors import InputError
+from imgbuild.errors import InputError, Interrupted
+from imgbuild.matrix.select import Selected
+from imgbuild.report import Report
 from imgbuild.solve import uv
+from imgbuild.values import Arch
+from tests.support import samples
 from tests.support.audited_project import TARGET, Project
 from tests.support.inprocess_project import SECOND, UNLOCKED, Command
 
@@ -214,3 +219,15 @@ def test_audit_of_other_targets_continues_after_a_missing_file(
     assert "1 target failed:\n  absent x86_64: " in done.stderr
     done = imgbuild("audit", "--all", *CODE, "--offline", "--json")
     assert (done.status, [each["target"] for each in json.loads(done.stdout)]) == (7, [TARGET])
+
+
+def test_an_interrupt_ends_the_audit_of_all_targets() -> None:
+    both = Selected(
+        name=TARGET, target=samples.matrix().targets["small"], arches=(Arch.X86_64, Arch.ARM64)
+    )
+
+    def _audit(_: Selected, arch: Arch) -> Report:
+        raise Interrupted(str(arch))
+
+    with pytest.raises(Interrupted, match=str(Arch.X86_64)):
+        TargetAudits().add([both], _audit)

@@ -87,8 +87,10 @@ def test_targets_are_filtered_by_the_date_of_their_packages() -> None:
         CliRunner().invoke(app, ["list", "--as-of", "20"], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("filter_words", [("--tested", ""), ("--cuda", " "), ("--python", "")])
-def test_empty_filter_is_refused(filter_words: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "filter_words", [("--tested", ""), ("--cuda", " "), ("--python", ""), ("--fetch",)]
+)
+def test_empty_or_useless_filter_is_refused(filter_words: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match=f"^{filter_words[0]}"):
         CliRunner().invoke(app, ["list", *filter_words], catch_exceptions=False)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cli import resolve
+from imgbuild.pipeline.session import SessionOptions, open_session
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, NoAnswer, ResolveAnswer
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.values import Arch
@@ -45,6 +46,17 @@ def test_resolve_refuses_invalid_arguments(command: Command, line: list[str], me
     done = command("resolve", *line, "--json")
     assert (done.status, message in done.stderr) == (2, True), done.stderr
     assert message in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])
+
+
+def test_indexes_of_a_project_replace_those_of_the_catalogue(tmp_path: Path) -> None:
+    mirror = "https://mirror.example/simple"
+    text = f"{extended.ROW}indexes:\n  pytorch:\n    url: {mirror}\n"
+    local = open_session(
+        extended.create_repository(tmp_path / "mine", text), SessionOptions(offline=True)
+    )
+    matrix = resolve._published_session(local).matrix
+    assert matrix.indexes["pytorch"].url == mirror
+    assert "cu130-verl0.9" in matrix.targets
 
 
 @pytest.mark.parametrize("origin", ["catalogue", "../project"])

@@ -6,7 +6,9 @@ import io
 
 import pytest
 
+from imgbuild.diagnose import existence, machines
 from imgbuild.diagnose.diagnosis import diagnose_log
+from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import LogFinding
 from imgbuild.diagnose.lines import read_lines
 from imgbuild.diagnose.log import parse_log
@@ -156,6 +158,28 @@ def test_the_direction_of_a_numpy_mismatch(expected: str, shown: str, cause: str
 )
 def test_a_module_is_installed_in_another_python(text: str) -> None:
     assert first(text).code == "IMG634"
+
+
+def test_pip_show_of_another_package_is_not_a_module_of_another_python() -> None:
+    text = "ModuleNotFoundError: No module named 'flash_attn'\nName: torch\nLocation: /v/lib/"
+    assert first(f"{text}python3.12/site-packages\n").code != "IMG634"
+
+
+@pytest.mark.parametrize("code", machines.ADAPTED)
+def test_a_long_line_is_adapted_in_few_steps(code: str) -> None:
+    """Lines are read up to this length."""
+    for text in ("a" * 16_000, "requirement a" * 1200, "a-1-cp-" * 2300):
+        assert not any(machines.machine_reason(code, text, LogFacts()))
+
+
+def test_a_long_note_is_searched_in_few_steps() -> None:
+    note = "FooConfig has no a" + "_" * 16_000 + "("
+    assert existence.noted_argument_reason(note, LogFacts()) is None
+
+
+def test_the_cure_for_an_unknown_cuda_names_no_driver() -> None:
+    text = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=99.9, please"
+    assert "install a newer driver on the host" in first(f"{text} update your driver\n").cure
 
 
 def test_several_processes_on_a_gpu() -> None:

@@ -187,7 +187,14 @@ def test_pickled_code_in_a_dump_is_refused_and_not_run(tmp_path: Path) -> None:
 
 @each_row(
     "data",
-    [b"\x80\x04", b"\x80\x04K\x01.", b"{}", b'{"entries": 3}', b"\x80\x04]q\x00(h\x00h\x00e."],
+    [
+        b"\x80\x04",
+        b"\x80\x04K\x01.",
+        b"\x80\x02J\x01",
+        b"{}",
+        b'{"entries": 3}',
+        b"\x80\x04]q\x00(h\x00h\x00e.",
+    ],
 )
 def test_a_damaged_dump_is_an_error(data: bytes) -> None:
     with pytest.raises(InputError, match="not a flight-recorder dump"):

@@ -194,12 +194,12 @@ def test_audit_report_of_a_lock_is_cached_unless_a_new_audit_is_requested(
     first = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
     for wheel in (tmp_path / "wheels").iterdir():
         wheel.unlink()
-    assert "auditing small" in capsys.readouterr().err
+    assert "auditing imports of small" in capsys.readouterr().err
     assert audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",)) == first
-    assert "auditing small" not in capsys.readouterr().err
+    assert "auditing imports of small" not in capsys.readouterr().err
     again = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",), again=True)
     assert again == first
-    assert "auditing small" in capsys.readouterr().err
+    assert "auditing imports of small" in capsys.readouterr().err
 
 
 def test_error_of_an_offline_audit_has_the_number_of_remote_wheels(tmp_path: Path) -> None:

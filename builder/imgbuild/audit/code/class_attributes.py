@@ -31,10 +31,10 @@ def computed_attributes(source: ModuleTree, line: int) -> frozenset[str] | None:
     for method in definition.body:
         if isinstance(method, _FUNCTIONS):
             given = (*method.args.posonlyargs, *method.args.args)
-            found = _Method(method, given[0].arg).names() if given else frozenset()
-            if found is None or method.name in _ANY_ATTRIBUTE:
+            more = _Method(method, given[0].arg).names() if given else frozenset()
+            if more is None or method.name in _ANY_ATTRIBUTE:
                 return None
-            names |= found
+            names |= more
     return frozenset(names)
 
 
@@ -65,10 +65,10 @@ class _Method:
             if key is None:
                 continue
             text = string_value(key)
-            found = frozenset((text,)) if text is not None else self._looped_names(key)
-            if found is None:
+            more = frozenset((text,)) if text is not None else self._looped_names(key)
+            if more is None:
                 return None
-            names |= found
+            names |= more
         return frozenset(names)
 
     def _set_key(self, node: ast.AST) -> ast.expr | None:

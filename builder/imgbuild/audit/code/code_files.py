@@ -53,8 +53,10 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
         for file in [path] if path.is_file() else files_below(path):
             if time.monotonic() > deadline:
                 raise TimeoutError
+            if not file.is_file():  # a broken or circular link, or a pipe
+                continue
             resolved = places.resolve(file)
-            if resolved not in texts and file.is_file():  # no broken or circular link, or pipe
+            if resolved not in texts:
                 text = _read_code_file(file, places, named=file is path)
                 if text is not None:
                     texts[resolved] = text

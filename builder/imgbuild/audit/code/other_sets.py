@@ -104,21 +104,22 @@ def published_existence(evidence: Evidence) -> Existence | None:
 
     Return None if this release may have the name.
     """
-    subject, known = evidence.subject, None
+    subject, existence = evidence.subject, None
     match evidence.relation:
         case ConflictRelation.KEYWORD:
             path, _, keyword = subject.removesuffix(")").partition("(")
-            known = releases.argument_existence(path.rpartition(".")[2].rpartition(":")[2], keyword)
+            owner = path.rpartition(".")[2].rpartition(":")[2]
+            existence = releases.argument_existence(owner, keyword)
         case ConflictRelation.NAME if ":" in subject:
-            known = releases.name_existence(*subject.split(":", 1))
+            existence = releases.name_existence(*subject.split(":", 1))
         case ConflictRelation.MODULE:
-            known = releases.module_existence(subject)
+            existence = releases.module_existence(subject)
         case ConflictRelation.ATTRIBUTE:
             owner, _, name = subject.replace(":", ".").rpartition(".")
-            known = releases.member_existence(owner.rpartition(".")[2], name)
-    if known is None or known.package != evidence.other or not known.change(evidence.other_version):
+            existence = releases.member_existence(owner.rpartition(".")[2], name)
+    if existence is None or existence.package != evidence.other:
         return None
-    return known
+    return existence if existence.change(evidence.other_version) else None
 
 
 def _corrected_parameter(

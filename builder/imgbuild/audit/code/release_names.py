@@ -129,8 +129,8 @@ def _keyword_existence(package: str, path: str, keyword: str) -> Existence | Non
     if existence is not None and existence.spec:
         return existence
     for function in (path, f"{path}.__init__"):
-        if (found := parameters.accepting_releases(function, keyword).get(package)) is not None:
-            return found
+        if (existence := parameters.accepting_releases(function, keyword).get(package)) is not None:
+            return existence
     return None
 
 

@@ -48,7 +48,7 @@ class WheelSources:
         self._kept: dict[tuple[str, str], bool] = {}
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
         self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
-        self._assigned: dict[tuple[str, ...], bool] = {}
+        self._assigned: dict[tuple[tuple[tuple[str, str], ...], str], bool] = {}
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
         """Whether reading `name` from a module certainly raises AttributeError."""
@@ -96,15 +96,15 @@ class WheelSources:
             )
         return self._computed[key]
 
-    def may_be_assigned(self, owners: Mapping[str, str], name: str) -> bool:
+    def may_be_assigned(self, owners: tuple[tuple[str, str], ...], name: str) -> bool:
         """Whether a module that mentions one of the classes `owners` assigns the attribute."""
-        key = (*owners, name)
+        key = (owners, name)
         if key not in self._assigned:
             package_set = self._package_set()
             try:
                 self._assigned[key] = package_set is None or any(
-                    self._assigns_below(package_set, top, owners, name)
-                    for top in {module.partition(".")[0] for module in owners.values()}
+                    self._assigns_below(package_set, top, [each for _, each in owners], name)
+                    for top in {module.partition(".")[0] for module, _ in owners}
                 )
             except FetchFailed:
                 self._assigned[key] = True

@@ -153,11 +153,11 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
     absent = instance_names is not None and name not in instance_names
     sources = module_sources(modules)
     if absent and sources is not None:
-        owners = {
-            each.definition.name: each.home.module
+        owners = tuple(
+            (each.home.module, each.definition.name)
             for each in chain
             if isinstance(each.definition, Class) and each.home is not None
-        }
+        )
         absent = not sources.may_be_assigned(owners, name)
     if (
         absent

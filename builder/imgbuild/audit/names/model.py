@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -57,10 +57,10 @@ class ModuleSources(Protocol):
         Return None if it may have attributes with any name.
         """
 
-    def may_be_assigned(self, owners: Mapping[str, str], name: str) -> bool:
+    def may_be_assigned(self, owners: tuple[tuple[str, str], ...], name: str) -> bool:
         """Return whether a package assigns an attribute to instances of a class from outside.
 
-        `owners` maps the names of the class and its bases to their modules.
+        `owners` are the class and its bases, each as module and name.
         """
 
 

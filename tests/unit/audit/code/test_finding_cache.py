@@ -119,3 +119,10 @@ def test_modules_of_an_import_cycle_have_the_same_digest() -> None:
     assert {name for name in uses if first[name] != changed[name]} == {"a", "b", "c", "d"}
     alone = reachable_digests(content | {"d": "other"}, uses)
     assert {name for name in uses if first[name] != alone[name]} == {"d"}
+
+
+def test_circular_links_are_not_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import base\n", encoding="utf-8")
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    (tmp_path / "broken.py").symlink_to("absent.py")
+    assert [Path(text.file).name for text in find_files([tmp_path])] == ["train.py"]
