@@ -61,7 +61,7 @@ def test_machine_form_lists_images_compatible_with_the_machine(
 ) -> None:
     """The form shows the parsed text and the image that `imgbuild doctor` recommends."""
     open_form(window, site, "machine.html", machine=text)
-    read = window.texts("#machine-read")[0]
+    read = window.texts(".machine-read")[0]
     assert "unknown" not in read
     for words in (f"(compute capability {capability})", f"driver {driver}", arch):
         assert words in read
@@ -118,6 +118,20 @@ def test_machine_form_selects_the_architecture_of_the_machine(site: Path, window
     open_form(window, site, "requirements.html", requirements="torch")
     (first, *_), (facts, *_) = window.texts(".answer h3"), window.texts(".answer p")
     assert first not in names or facts.startswith("x86_64 ·")
+
+
+def test_machines_of_two_architectures_are_compared_one_by_one(site: Path, window: Browser) -> None:
+    open_form(window, site, "machine.html", machine="RTX 5090, GH200, driver 580.95.05")
+    both = window.texts(".verdict + p a")
+    read = window.texts(".machine-read")
+    assert [words.partition(" (")[0] for words in read] == ["Compared: RTX 5090", "Compared: GH200"]
+    assert "cu130-vllm0.33.0" in both
+    assert "cu128-vllm" not in both  # x86_64 alone
+    fits = window.run(
+        "return [...document.querySelectorAll('[data-state=fits]')]"
+        ".map(each => each.dataset.target)"
+    )
+    assert {name for name in fits if fits.count(name) == 2} >= set(both)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +262,7 @@ def test_machine_form_does_not_report_an_unsupported_gpu_as_compatible(
     site: Path, window: Browser, name: str
 ) -> None:
     open_form(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
-    assert "(compute capability" in window.texts("#machine-read")[0]
+    assert "(compute capability" in window.texts(".machine-read")[0]
     assert window.texts('[data-state="fits"]') == []
 
 

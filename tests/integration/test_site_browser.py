@@ -290,7 +290,7 @@ def test_copy_buttons_copy_the_shown_commands(site: Path, window: Browser) -> No
         ),
         ("CUDA error: no kernel image is available", "IMG504 The wheels have no code for this GPU"),
         ("TypeError: f() got an unexpected keyword argument 'x'", "IMG904 An argument that"),
-        ("no-such-word-at-all", ""),
+        ("xyzzy-qwxz", ""),
     ],
 )
 def test_error_text_finds_known_failures(
@@ -323,8 +323,21 @@ def test_served_page_shows_cause_and_new_name_of_a_failure(site: Path, window: B
             " const wait = () => answer.querySelector('li p') ? done() : setTimeout(wait, 20);"
             " wait(); })"
         )
+        told = window.texts("#answer li p")
+        window.type(
+            "[name=words]", "cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params'"
+        )
+        window.run(
+            "const answer = document.getElementById('answer'); return new Promise(done => {"
+            " const wait = () => answer.textContent.includes('Images with') ? done()"
+            " : setTimeout(wait, 20); wait(); })"
+        )
         server.shutdown()
-    told = window.texts("#answer li p")
+    (images,) = [
+        words for words in window.texts("#answer li p") if words.startswith("Images with vllm")
+    ]
+    assert "cu128-vllm0.10.2" in images
+    assert "cu130" not in images
     assert told[0].startswith("A call passes a keyword that the function or class does not accept")
     assert told[1:] == ["New names: tokenizer is processing_class in transformers, trl."]
     assert window.log() == []
