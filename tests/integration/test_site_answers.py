@@ -120,20 +120,6 @@ def test_machine_form_selects_the_architecture_of_the_machine(site: Path, window
     assert first not in names or facts.startswith("x86_64 ·")
 
 
-def test_machines_of_two_architectures_are_compared_one_by_one(site: Path, window: Browser) -> None:
-    open_form(window, site, "machine.html", machine="RTX 5090, GH200, driver 580.95.05")
-    both = window.texts(".verdict + p a")
-    read = window.texts(".machine-read")
-    assert [words.partition(" (")[0] for words in read] == ["Compared: RTX 5090", "Compared: GH200"]
-    assert "cu130-vllm0.33.0" in both
-    assert "cu128-vllm" not in both  # x86_64 alone
-    fits = window.run(
-        "return [...document.querySelectorAll('[data-state=fits]')]"
-        ".map(each => each.dataset.target)"
-    )
-    assert {name for name in fits if fits.count(name) == 2} >= set(both)
-
-
 @pytest.mark.parametrize(
     "text", ["vllm==0.8.5.post1 torch==2.7.0", "'vllm==0.8.5.post1' 'torch==2.7.0'"]
 )

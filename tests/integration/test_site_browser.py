@@ -343,6 +343,20 @@ def test_served_page_shows_cause_and_new_name_of_a_failure(site: Path, window: B
     assert window.log() == []
 
 
+def test_machines_of_two_architectures_are_compared_one_by_one(site: Path, window: Browser) -> None:
+    open_form(window, site, "machine.html", machine="RTX 5090, GH200, driver 580.95.05")
+    both = window.texts(".verdict + p a")
+    read = window.texts(".machine-read")
+    assert [words.partition(" (")[0] for words in read] == ["Compared: RTX 5090", "Compared: GH200"]
+    assert "cu130-vllm0.33.0" in both
+    assert "cu128-vllm" not in both  # x86_64 alone
+    fits = window.run(
+        "return [...document.querySelectorAll('[data-state=fits]')]"
+        ".map(each => each.dataset.target)"
+    )
+    assert {name for name in fits if fits.count(name) == 2} >= set(both)
+
+
 # -- untrusted texts
 
 

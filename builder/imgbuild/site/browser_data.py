@@ -4,7 +4,6 @@ The GPUs of an image, the order of images, and other results of imgbuild's rules
 The browser only compares versions.
 """
 
-# A separate module: another format than the pages.
 from __future__ import annotations
 
 import itertools

@@ -81,10 +81,7 @@ def _commands(
     goes_on = " \\\n" if exact else " "
     get = f"docker pull {exact}" if exact else f"imgbuild load {name}"
     run = f"docker run --rm -it --gpus all --ipc=host {mount}{goes_on}{image} {PROGRAM}"
-    yield PageCommand(
-        title="Docker",
-        text=f"{get}\n{run}",
-    )
+    yield PageCommand(title="Docker", text=f"{get}\n{run}")
     if rendered and (server := _server_command(lock, exact)):
         yield server
     if rendered:
@@ -136,11 +133,11 @@ def _commands(
 
 def _server_command(lock: Lock, exact: str) -> PageCommand | None:
     """An OpenAI server in Docker with the caches of models and kernels, if the image has one."""
-    every = [locked.versions for locked in lock.arch.values()]
-    package = next((name for name in SERVERS if all(name in each for each in every)), None)
-    if package is None:
+    versions = [locked.versions for locked in lock.arch.values()]
+    servers = [SERVERS[name] for name in SERVERS if all(name in each for each in versions)]
+    if not servers:
         return None
-    port, program = SERVERS[package]
+    port, program = servers[0]
     name = shlex.quote(lock.target)
     volume = shlex.quote(f"{lock.target}-cache:/var/cache/imgbuild")
     models = settings.MODELS
