@@ -458,13 +458,13 @@ def _state_words(target: SiteTarget) -> str:
 
 def _also_packages(target: SiteTarget) -> list[str]:
     """Return the pins without a column, and other main packages."""
-    own = {package for package, _ in COLUMNS}
-    pins = {name: version for name, version in target.row.pins.items() if name not in own}
+    columns = {package for package, _ in COLUMNS}
+    pins = {name: version for name, version in target.row.pins.items() if name not in columns}
     pinned = table.other_pins(msgspec.structs.replace(target.row, pins=pins))
     others = (
         f"{package.name} {package.versions[0]}"
         for package in target.packages
-        if package.name in target.stacks and package.name not in {*own, *pins}
+        if package.name in target.stacks and package.name not in {*columns, *pins}
     )
     return [*filter(None, (*pinned.split(", "), *others))]
 
