@@ -61,7 +61,7 @@ def test_machine_form_lists_images_compatible_with_the_machine(
 ) -> None:
     """The form shows the parsed text and the image that `imgbuild doctor` recommends."""
     open_form(window, site, "machine.html", machine=text)
-    read = window.texts("#machine-read")[0]
+    read = window.texts(".machine-read")[0]
     assert "unknown" not in read
     for words in (f"(compute capability {capability})", f"driver {driver}", arch):
         assert words in read
@@ -248,7 +248,7 @@ def test_machine_form_does_not_report_an_unsupported_gpu_as_compatible(
     site: Path, window: Browser, name: str
 ) -> None:
     open_form(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
-    assert "(compute capability" in window.texts("#machine-read")[0]
+    assert "(compute capability" in window.texts(".machine-read")[0]
     assert window.texts('[data-state="fits"]') == []
 
 

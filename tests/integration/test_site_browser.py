@@ -290,7 +290,7 @@ def test_copy_buttons_copy_the_shown_commands(site: Path, window: Browser) -> No
         ),
         ("CUDA error: no kernel image is available", "IMG504 The wheels have no code for this GPU"),
         ("TypeError: f() got an unexpected keyword argument 'x'", "IMG904 An argument that"),
-        ("no-such-word-at-all", ""),
+        ("xyzzy-qwxz", ""),
     ],
 )
 def test_error_text_finds_known_failures(
@@ -323,11 +323,38 @@ def test_served_page_shows_cause_and_new_name_of_a_failure(site: Path, window: B
             " const wait = () => answer.querySelector('li p') ? done() : setTimeout(wait, 20);"
             " wait(); })"
         )
+        told = window.texts("#answer li p")
+        window.type(
+            "[name=words]", "cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params'"
+        )
+        window.run(
+            "const answer = document.getElementById('answer'); return new Promise(done => {"
+            " const wait = () => answer.textContent.includes('Images with') ? done()"
+            " : setTimeout(wait, 20); wait(); })"
+        )
         server.shutdown()
-    told = window.texts("#answer li p")
+    (images,) = [
+        words for words in window.texts("#answer li p") if words.startswith("Images with vllm")
+    ]
+    assert "cu128-vllm0.10.2" in images
+    assert "cu130" not in images
     assert told[0].startswith("A call passes a keyword that the function or class does not accept")
     assert told[1:] == ["New names: tokenizer is processing_class in transformers, trl."]
     assert window.log() == []
+
+
+def test_machines_of_two_architectures_are_compared_one_by_one(site: Path, window: Browser) -> None:
+    open_form(window, site, "machine.html", machine="RTX 5090, GH200, driver 580.95.05")
+    both = window.texts(".verdict + p a")
+    read = window.texts(".machine-read")
+    assert [words.partition(" (")[0] for words in read] == ["Compared: RTX 5090", "Compared: GH200"]
+    assert "cu130-vllm0.33.0" in both
+    assert "cu128-vllm" not in both  # x86_64 alone
+    fits = window.run(
+        "return [...document.querySelectorAll('[data-state=fits]')]"
+        ".map(each => each.dataset.target)"
+    )
+    assert {name for name in fits if fits.count(name) == 2} >= set(both)
 
 
 # -- untrusted texts

@@ -4,7 +4,6 @@ The GPUs of an image, the order of images, and other results of imgbuild's rules
 The browser only compares versions.
 """
 
-# A separate module: another format than the pages.
 from __future__ import annotations
 
 import itertools
@@ -264,17 +263,18 @@ def _images(
             results = gpu_results(image.runs)
             tests = {"tested": [*results.passed], "failed": [*results.failed]}
             data = image_data(by_name[name], arch, numbers[name], image.size)
-            wheel = _wheel_names(locked[numbers[name]], arch, floors=by_name[name].floors[arch])
+            wheel = wheel_name_part(locked[numbers[name]], arch)
             images.append(data | tests | {"unpacked": image.unpacked, "wheel": wheel})
     return images
 
 
-def _wheel_names(target: SiteTarget, arch: Arch, floors: Floors) -> str:
+def wheel_name_part(target: SiteTarget, arch: Arch) -> str:
     """Return what the file names of compiled wheels for an image contain, or "" without torch."""
     torch = target.lock.arch[arch].versions.get("torch") if target.lock else None
     if not torch:
         return ""
-    needs = WheelNeeds(python=target.row.python, cuda=floors.cuda, torch=torch, machine=arch.wheel)
+    row = target.row
+    needs = WheelNeeds(python=row.python, cuda=row.cuda, torch=torch, machine=arch.wheel)
     name = needs.file_name("flash-attn", "99") or ""  # later than all special cases
     return name.partition("+")[2].removesuffix(".whl")
 

@@ -20,6 +20,11 @@ SCRIPT = "train.py"
 PROGRAM = f"python {SCRIPT}"
 VERL = "python -m verl.trainer.main_ppo"
 TWO_NODES = "Slurm, two nodes"
+SERVER = "OpenAI server"
+SERVERS = {
+    "vllm": (8000, "vllm serve MODEL"),
+    "sglang": (30000, "sglang serve --model-path MODEL --host 0.0.0.0"),
+}  # the port and the command of a package
 # Placeholders for values that readers select: the number of GPUs, their own repository where the
 # catalogue has no registry, the image of a job. `pages` writes them as elements of HTML.
 GPUS = "\ufdd0"
@@ -76,10 +81,9 @@ def _commands(
     goes_on = " \\\n" if exact else " "
     get = f"docker pull {exact}" if exact else f"imgbuild load {name}"
     run = f"docker run --rm -it --gpus all --ipc=host {mount}{goes_on}{image} {PROGRAM}"
-    yield PageCommand(
-        title="Docker",
-        text=f"{get}\n{run}",
-    )
+    yield PageCommand(title="Docker", text=f"{get}\n{run}")
+    if rendered and (server := _server_command(lock, exact)):
+        yield server
     if rendered:
         get = f"podman pull {exact}" if exact else f"imgbuild load {name} --through podman"
         run = f"podman run --rm -it --device nvidia.com/gpu=all --ipc=host {mount}"
@@ -125,6 +129,27 @@ def _commands(
             f"imgbuild build {name}\nimgbuild run {name} -- {PROGRAM}\nimgbuild show {name} --guide"
         ),
     )
+
+
+def _server_command(lock: Lock, exact: str) -> PageCommand | None:
+    """An OpenAI server in Docker with the caches of models and kernels, if the image has one."""
+    versions = [locked.versions for locked in lock.arch.values()]
+    servers = [SERVERS[name] for name in SERVERS if all(name in each for each in versions)]
+    if not servers:
+        return None
+    port, program = servers[0]
+    name = shlex.quote(lock.target)
+    volume = shlex.quote(f"{lock.target}-cache:/var/cache/imgbuild")
+    models = settings.MODELS
+    load = "" if exact else f"imgbuild load {name}\n"
+    text = (
+        f"{load}docker run --rm --gpus all --ipc=host -p 127.0.0.1:{port}:{port} \\\n"
+        f"  --volume {volume} \\\n"
+        f"  --env {settings.MODELS_VARIABLE}={models} --volume ~/.cache/huggingface:{models} \\\n"
+        f"  {exact or name} {program}"
+    )
+    note = f"It answers on http://127.0.0.1:{port}/v1. The volumes keep kernels and models."
+    return PageCommand(title=SERVER, text=text, note=note)
 
 
 def _two_nodes(lock: Lock, sif: str, get: str, *, ray: bool) -> PageCommand:

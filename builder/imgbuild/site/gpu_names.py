@@ -50,7 +50,7 @@ def _shown_names(model: GpuModel) -> tuple[str, ...]:
 
 def gpu_choices() -> list[dict[str, str]]:
     """Return the models to compare an image with, oldest model first."""
-    known = computed_capabilities()
+    computed = computed_capabilities()
     return [
-        model_data(model) for model in gpu_models.load_gpu_models() if model.capability in known
+        model_data(model) for model in gpu_models.load_gpu_models() if model.capability in computed
     ]

@@ -14,7 +14,7 @@ from imgbuild.show.table import TableRow
 from imgbuild.site.history import DigestChange
 from imgbuild.values import Arch, Bytes
 
-LINKED_PROGRAMS = ("Docker", "Apptainer", "Kubernetes")  # and Slurm
+LINKED_PROGRAMS = ("Docker", "OpenAI server", "Apptainer", "Kubernetes")  # and Slurm
 
 
 class PageCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class PageCommand(msgspec.Struct, frozen=True, kw_only=True):
         linked = self.title in LINKED_PROGRAMS or (
             first == "Slurm" and self.title.endswith("one node")
         )
-        return first.lower() if linked else ""
+        return first.lower().replace(" ", "-") if linked else ""
 
 
 class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from imgbuild.show import table, test_cases
 from imgbuild.show.lock_changes import VersionChange
 from imgbuild.show.page import PageImage, image_gpus
 from imgbuild.site import commands, gpu_names, limits, requirements, test_runs
+from imgbuild.site.browser_data import wheel_name_part
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_results, target_state
 from imgbuild.site.history import DigestChange, SiteHistory
@@ -442,19 +443,28 @@ def _megabytes(size: Bytes) -> str:
     return f"{size / 1e6:,.1f}" if size else "-"
 
 
+def _flash_attn_wheels(target: SiteTarget) -> list[tuple[Arch, str]]:
+    """A part of the name of wheels that any user can add to the image, by architecture."""
+    lock = target.lock
+    if target.row.retired or not lock or not lock.settings.readme:
+        return []
+    arches = [arch for arch in sorted(lock.arch) if "flash-attn" not in lock.arch[arch].versions]
+    return [(arch, part) for arch in arches if (part := wheel_name_part(target, arch))]
+
+
 def _state_words(target: SiteTarget) -> str:
     return f"It is {target_state(target)[1]}."
 
 
 def _also_packages(target: SiteTarget) -> list[str]:
     """Return the pins without a column, and other main packages."""
-    own = {package for package, _ in COLUMNS}
-    pins = {name: version for name, version in target.row.pins.items() if name not in own}
+    columns = {package for package, _ in COLUMNS}
+    pins = {name: version for name, version in target.row.pins.items() if name not in columns}
     pinned = table.other_pins(msgspec.structs.replace(target.row, pins=pins))
     others = (
         f"{package.name} {package.versions[0]}"
         for package in target.packages
-        if package.name in target.stacks and package.name not in {*own, *pins}
+        if package.name in target.stacks and package.name not in {*columns, *pins}
     )
     return [*filter(None, (*pinned.split(", "), *others))]
 
@@ -471,6 +481,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "cve_rows": _cve_rows,
     "same_reports": _same_reports,
     "driver": _driver,
+    "flash_attn_wheels": _flash_attn_wheels,
     "gpus": image_gpus,
     "mb": _megabytes,
     "runs": _run_chips,

@@ -30,10 +30,26 @@ def text(shown: SiteTarget, title: str) -> str:
     return next(command.text for command in shown.commands if command.title == title)
 
 
-@pytest.mark.parametrize("title", ["Docker", "podman", "Apptainer"])
+@pytest.mark.parametrize("title", ["Docker", "OpenAI server", "podman", "Apptainer"])
 def test_commands_on_a_page_name_the_image_by_digest(shown: SiteTarget, title: str) -> None:
     assert shown.digests is not None
     assert f"registry.example/owner/images@{shown.digests.digest}" in text(shown, title)
+
+
+def test_server_command_has_the_program_and_the_port_of_the_image(
+    example_site: SiteCatalogue,
+) -> None:
+    servers = {
+        each.name: command.text
+        for each in example_site.targets
+        for command in each.commands
+        if command.title == commands.SERVER
+    }
+    assert "-p 127.0.0.1:8000:8000" in servers["cu130-verl0.9"]
+    assert servers["cu130-verl0.9"].endswith(" vllm serve MODEL")
+    assert "-p 127.0.0.1:30000:30000" in servers["cu130-verl-sglang"]
+    assert servers["cu130-verl-sglang"].endswith(" MODEL --host 0.0.0.0")
+    assert "cu130-trl" not in servers
 
 
 def test_slurm_commands_on_a_page_begin_with_the_pull_of_the_sif(shown: SiteTarget) -> None:

@@ -2,11 +2,13 @@
 (function () {
   "use strict";
 
-  const { count, element, heading, paragraph, show, unpacked, whenChanged } = window.imgbuildElements;
+  const { count, element, heading, link, paragraph, show, unpacked, whenChanged } = window.imgbuildElements;
   const LINES = 80, LISTED = 8; // of a text that are compared, and failures that are listed
   const LONGEST = 2000; // characters of a line
   const LEAST = 6; // the weight of the words in common
   const TOLD = 3; // failures that are listed with their causes
+  const NAMED = 5; // images that are named
+  const REQUIREMENT = /\b[a-z][\w-]*(?:,?(?:[<>=~!]=|[<>])\d+(?:\.\w+)*)+/gi;
 
   const compiled = pattern => {
     const [flags] = pattern.split(":", 1);
@@ -69,9 +71,30 @@
     return used.length ? `${label}${used.join("; ")}.` : "";
   }
 
+  /** The images with the versions that a cure names, such as vllm>=0.10,<=0.11.2. */
+  function imagesWith(paragraphs, { images, targets, versions }) {
+    const named = paragraphs.filter(told => told.startsWith("Cure: "))
+      .flatMap(told => told.match(REQUIREMENT) || []);
+    const { read } = window.imgbuildVersions.requirements([...new Set(named)].join("\n"), true);
+    return read.filter(({ name }) => versions[name]).map(request => {
+      const numbers = Object.entries(versions[request.name])
+        .filter(([version]) => window.imgbuildVersions.allows(request, version))
+        .flatMap(([, holds]) => holds);
+      const found = [...new Set(numbers.map(number => images[number].target))]
+        .map(number => targets[number]).filter(({ retired }) => !retired);
+      const filter = `index.html#${new URLSearchParams({ packages: request.line })}`;
+      return element("p", {}, [
+        `Images with ${request.line}: `,
+        ...found.slice(0, NAMED).flatMap((target, number) => [number ? ", " : "", link(target)]),
+        ...found.length > NAMED ? [", ", element("a", { href: filter, text: `${found.length - NAMED} more` })] : [],
+        found.length ? "" : "none",
+      ]);
+    });
+  }
+
   const wordsIn = text => text.match(/\w+/g) || [];
 
-  window.imgbuildFindFailures = function (form) {
+  window.imgbuildFindFailures = function (form, data) {
     let reading = null, causes = null;
     whenChanged(form, async value => {
       const text = value.words;
@@ -84,7 +107,8 @@
       const items = told => found.slice(0, LISTED).map(({ code, title }, number) => element("li", {}, [
         element("a", { href: `failures.txt#:~:text=${code}:`, text: `${code} ${title}` }),
         ...(number < TOLD && told.get(code) || []).map(each => fitting(each, text)).filter(Boolean)
-          .map(each => paragraph(each))]));
+          .map(each => paragraph(each)),
+        ...number < TOLD ? imagesWith(told.get(code) || [], data) : []]));
       const answer = told => show(found.length ? [
         heading(exact.length ? `${count(found.length, "known failure")} ${found.length === 1 ? "matches" : "match"} this text.`
           : "No known failure matches exactly. These have the most words in common:"),

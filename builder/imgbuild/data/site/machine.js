@@ -164,6 +164,16 @@
     return bound ? bound.arch : "x86_64";
   }
 
+  /** A machine of each architecture, if GPUs of several are named: GPUs without a bound one are x86_64. */
+  function split(machine) {
+    const other = machine.gpus.filter(each => !each.arch);
+    if (machine.arch || !other.length || other.length === machine.gpus.length) return [machine];
+    return [
+      { ...machine, gpus: other },
+      { ...machine, gpus: machine.gpus.filter(each => each.arch) },
+    ];
+  }
+
   /** Whether a machine runs an image: "fits", "no" or "unknown", with reasons and remarks. */
   function judge(machine, image, data) {
     const reasons = [],
@@ -213,6 +223,7 @@
     const state = reasons.length ? "no" : unknown.length ? "unknown" : "fits";
     return {
       state,
+      needsDriverOnly: state === "unknown" && unknown.length === 1 && !machine.driver,
       limited: state === "fits" && limited,
       unrestricted: state === "fits" && older(machine.driver, image.driverFull, data.branches)
         ? image.driverFull : "",
@@ -221,5 +232,5 @@
     };
   }
 
-  window.imgbuildMachine = { architecture, find, gpu, judge, older, read, summary };
+  window.imgbuildMachine = { architecture, find, gpu, judge, older, read, split, summary };
 })();

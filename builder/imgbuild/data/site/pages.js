@@ -217,15 +217,7 @@
         ...same.map(shown),
       ]));
     };
-    whenChanged(form, value => {
-      const machine = machines.read(value.machine, data.gpus);
-      if (/^\d{3}(\.\d+)*$/.test(value.driver)) machine.driver = value.driver;
-      else if (value.driver) return show([paragraph(NO_DRIVER, "notice")]);
-      if (value.gpu) machine.gpus = [machines.gpu(value.gpu, "", data.gpus)];
-      if (value.arch) machine.arch = value.arch;
-      if (!machine.gpus.length && !machine.driver) {
-        return show([value.machine ? paragraph(NOTHING, "notice") : null]);
-      }
+    const answer = machine => {
       const other = entry => entry.image.arch !== machines.architecture(machine);
       const judged = best(
         data.images.map((image, number) => [image, number]),
@@ -235,14 +227,39 @@
       const current = judged.filter(entry => !target(entry).retired);
       const [fits, unknown, no] = Object.keys(WORDS).map(
         state => current.filter(entry => entry.value.state === state));
-      show([
-        element("p", { id: "machine-read", text: describeMachine(machine, data) }),
+      return { able: [...fits, ...unknown].map(target), parts: [
+        element("p", { class: "machine-read", text: describeMachine(machine, data) }),
         heading(verdict(fits, unknown, target, newerDriver(machine, data))),
         ...grouped(fits), ...grouped(unknown),
         details(`${count(no.length, "image")} that cannot run on it, and why`, grouped(no)),
         details("Retired images", grouped(judged.filter(entry => target(entry).retired))),
-      ]);
+      ] };
+    };
+    whenChanged(form, value => {
+      const machine = machines.read(value.machine, data.gpus);
+      if (/^\d{3}(\.\d+)*$/.test(value.driver)) machine.driver = value.driver;
+      else if (value.driver) return show([paragraph(NO_DRIVER, "notice")]);
+      if (value.gpu) machine.gpus = [machines.gpu(value.gpu, "", data.gpus)];
+      if (value.arch) machine.arch = value.arch;
+      if (!machine.gpus.length && !machine.driver) {
+        return show([value.machine ? paragraph(NOTHING, "notice") : null]);
+      }
+      const answers = machines.split(machine).map(answer);
+      show([...inAll(answers), ...answers.flatMap(({ parts }) => parts)]);
     }, value => ({ ...value, machine: machines.summary(machines.read(value.machine, data.gpus)) }));
+  }
+
+  /** The images of all machines, if there are several. */
+  function inAll([{ able }, ...others]) {
+    if (!others.length) return [];
+    const common = able.filter(target => others.every(each => each.able.includes(target)));
+    return [
+      heading(common.length ? `${count(common.length, "image")} for the GPUs of both architectures.`
+        : "No image is for the GPUs of both architectures."),
+      element("p", {}, common.flatMap((target, number) => [number ? ", " : "", link(target)])),
+      common.length ? paragraph("Each has one name for both, and a machine gets the files" +
+        " of its architecture. Below, the architectures are compared one by one.", "muted") : null,
+    ];
   }
 
   /** Where the image was tested, which is not where it runs. */
@@ -289,6 +306,9 @@
 
   function verdict(fits, unknown, target, cure) {
     if (!fits.length) {
+      if (unknown.some(({ value }) => value.needsDriverOnly)) {
+        return `${count(unknown.length, "image")} for this hardware; which of them run depends on the driver, which is not given.`;
+      }
       return unknown.length ? "Whether an image runs on it is not known." : `No image runs on it.${cure}`;
     }
     const [first] = fits; // the first of doctor's
@@ -482,7 +502,7 @@
     for (const form of all("form[data-question]")) {
       const question = form.getAttribute("data-question");
       if (question === "changes") filterChanges(form);
-      else if (question === "failures") window.imgbuildFindFailures(form);
+      else if (question === "failures") window.imgbuildFindFailures(form, data);
       else if (data) questions[question](form, data);
     }
   }
