@@ -26,14 +26,17 @@ from imgbuild.doctor.host import Host, HostGpu, read_host
 from imgbuild.doctor.targets import TargetFit, TargetNeeds
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock import lock_file, published
+from imgbuild.lock.published import ExtendedMatrix
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix import project_paths
+from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import select_targets
 from imgbuild.pipeline import locked_packages
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun
+from imgbuild.system import quoting
 from imgbuild.system.console import console
 from imgbuild.system.syntax import is_within, marker_applies, valid_requirement
 from imgbuild.values import Arch, Condition, environment_markers, normalize_package
@@ -383,7 +386,8 @@ def list_targets(
     if form == "text" and not console.json:
         failed = matcher.failed((*every, *retired))
         restricted = matcher.driver_restrictions(rows)
-        for note in (*_notes(rows, hidden, restricted, filters.doctor, wide=wide), *failed):
+        notes = _notes(rows, hidden, restricted, filters.doctor, wide=wide)
+        for note in (*_published_note(read), *notes, *failed):
             console.info(note)
 
 
@@ -391,6 +395,13 @@ def _wide_table(rows: Sequence[TableRow], width: int) -> list[str]:
     """Format all columns, as a paragraph for each target if the terminal is too narrow."""
     lines = align_columns(table.table_cells(rows), width=sys.maxsize)
     return table.row_paragraphs(rows, width) if max(map(len, lines)) > width else lines
+
+
+def _published_note(matrix: Matrix) -> Iterator[str]:
+    """Yield how to list the published targets, if `matrix` is that of a project based on them."""
+    if isinstance(matrix, ExtendedMatrix):
+        place = quoting.quote_word(str(project_paths.CATALOGUE / project_paths.MATRIX))
+        yield f"to list the published targets, run: imgbuild list --matrix {place}"
 
 
 def _notes(
