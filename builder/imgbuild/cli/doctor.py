@@ -177,28 +177,29 @@ def doctor(
     diagnosis = limit_diagnosis(all_of, names)
     rows = {} if console.json else _rows(project, host)
     print_result(diagnosis, fold_lines(_lines(diagnosis, rows)), _line_style)
-    if diagnosis.best and not console.json:
-        _print_commands(quoting.quote_word(diagnosis.best), another)
+    if not console.json:
+        _print_commands(quoting.quote_word(diagnosis.best) if diagnosis.best else "", another)
     if patterns:
         _require_fits(diagnosis)
 
 
 def _print_commands(best: str, another: AnotherMachine) -> None:
-    """Print the commands that show the targets and run the best one."""
+    """Print the commands that show the targets and run the best one, if there is one."""
     if another.has_several_machines:
         console.info(
             "the GPUs were checked in one machine; to find the targets for machines of different "
             f"architectures, run: imgbuild list{another.list_filters()}"
         )
-    else:
+    elif best:
         console.info(
             "to show the versions in these targets, run: imgbuild "
             f"list{another.list_filters() or ' --fits'}"
         )
-    console.info(
-        f"to use it, run: imgbuild run {best} -- COMMAND; with Apptainer: imgbuild build {best} "
-        f"--format sif; with Apptainer and Slurm, then: imgbuild slurm {best} --gpus 8 -- COMMAND"
-    )
+    if best:
+        console.info(
+            f"to use {best}, run: imgbuild run {best} -- COMMAND; with Apptainer: imgbuild build "
+            f"{best} --format sif; then, with Slurm: imgbuild slurm {best} --gpus 8 -- COMMAND"
+        )
 
 
 def _require_fits(diagnosis: HostDiagnosis) -> None:

@@ -61,15 +61,6 @@ def test_resolve_in_a_project_finds_published_targets(
     ]
 
 
-def test_resolve_names_targets_that_satisfy_a_request_without_its_python(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = command("resolve", "verl==0.9.1", "--python", "3.13", "--arch", "x86_64", "--offline")
-    near = "without --python 3.13, the request is satisfied by cu130-verl0.9 (Python 3.11, CUDA "
-    assert near in done.stderr
-
-
 REFUSED = NoAnswer(
     message="this set is impossible on arm64",
     reasons=("torch 2.6.0 is a CPU build", "vllm 0.8 has no wheel"),
