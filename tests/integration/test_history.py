@@ -149,7 +149,9 @@ def test_history_of_an_installed_catalogue_refers_to_a_clone(project: Project) -
     needs.require_tool("git")
     catalogue = Project(matrix=project.matrix, writable=False)
     for read in (revisions.target_history, lambda each, name: revisions.digests_at(each, "HEAD")):
-        with pytest.raises(InputError, match="catalogue that is installed with imgbuild has no") as caught:
+        with pytest.raises(
+            InputError, match="catalogue that is installed with imgbuild has no"
+        ) as caught:
             read(catalogue, TARGET)
         assert "clone" in str(caught.value.hint)
 

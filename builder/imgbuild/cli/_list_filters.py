@@ -150,10 +150,10 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
             given = getattr(self, field)
             for each in given if isinstance(given, list) else [given] if given else []:
                 rest = [other for other in given if other != each] if given != each else None
-                one: ListFilters = msgspec.structs.replace(
+                single: ListFilters = msgspec.structs.replace(
                     ListFilters(), **{field: [each] if given != each else each}
                 )
-                yield " ".join(one.words()), msgspec.structs.replace(self, **{field: rest or None})
+                yield " ".join(single.words()), msgspec.structs.replace(self, **{field: rest or None})
 
     def nothing_selected(
         self,

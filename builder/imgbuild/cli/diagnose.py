@@ -77,8 +77,8 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
         return
     print_result(result, fold_lines(_lines(result)))
     cures = [] if console.json else [finding.cure for finding in result.findings[:1]]
-    for found in filter(None, map(REQUIREMENT.search, cures)):
-        required = found[0].rstrip(",")
+    for match in filter(None, map(REQUIREMENT.search, cures)):
+        required = match[0].rstrip(",")
         console.info(f"to list the images with {required}, run: imgbuild list --with '{required}'")
 
 

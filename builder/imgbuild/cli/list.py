@@ -361,13 +361,8 @@ def list_targets(
                 shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
             rows.append(shown)
     if not rows:
-        raise filters.nothing_selected(
-            read,
-            arches,
-            project,
-            matcher.too_old(every) or matcher.tested_gpus(every),
-            matcher.relaxed(every),
-        )
+        reason = matcher.too_old(every) or matcher.tested_gpus(every)
+        raise filters.nothing_selected(read, arches, project, reason, matcher.relaxed(every))
     if order == "size":
         rows.sort(key=lambda row: table.pull_size(row) or sys.maxsize)
     if code.runs:
