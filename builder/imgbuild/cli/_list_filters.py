@@ -149,11 +149,13 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
         for field in self.__struct_fields__:
             given = getattr(self, field)
             for each in given if isinstance(given, list) else [given] if given else []:
-                rest = [other for other in given if other != each] if given != each else None
-                single: ListFilters = msgspec.structs.replace(
-                    ListFilters(), **{field: [each] if given != each else each}
+                several = isinstance(given, list)
+                rest = [other for other in given if other != each] if several else None
+                alone: ListFilters = msgspec.structs.replace(
+                    ListFilters(), **{field: [each] if several else each}
                 )
-                yield " ".join(single.words()), msgspec.structs.replace(self, **{field: rest or None})
+                others = msgspec.structs.replace(self, **{field: rest or None})
+                yield " ".join(alone.words()), others
 
     def nothing_selected(
         self,
@@ -201,8 +203,8 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
             nearest += f"to list the targets that run on it, run: {runs}; or "
         message = f"no target matches {' '.join(given) or 'the selection'}"
         pythons = {base.python for base in matrix.bases.values()}
-        wanted = parse_pythons(self.python or ())
-        if wanted and not any(each.contains(has) for each in wanted for has in pythons):
+        requested = parse_pythons(self.python or ())
+        if requested and not any(each.contains(has) for each in requested for has in pythons):
             nearest = f"{python_support.bases_text(pythons)}; {nearest}"
         return NothingSelected(f"{message}{reason}", hint=f"{nearest}omit a filter")
 

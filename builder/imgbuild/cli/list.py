@@ -122,8 +122,8 @@ class RowMatcher:
         lowest = min(able, key=gpus.version_numbers, default="")
         for name, (model, _) in zip(self._filters.gpu or (), self._machines, strict=True):
             if gpus.is_older(model.capability, lowest):
-                own = f"GPU {name} has compute capability {model.capability}"
-                return f": {own}, but images require at least {lowest}"
+                text = f"GPU {name} has compute capability {model.capability}"
+                return f": {text}, but images require at least {lowest}"
         return ""
 
     def relaxed(self, rows: Sequence[TableRow]) -> list[str]:
