@@ -35,10 +35,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_folder_outside_repository_is_reported(project: Project) -> None:
     needs.require_tool("git")
-    with pytest.raises(InputError, match="is not in a readable git repository") as caught:
+    with pytest.raises(InputError, match="git cannot read the history") as caught:
         revisions.locked_at(project, TARGET, "main")
     assert str(project.root) in caught.value.message
-    assert caught.value.hint == "use a checkout with history"
+    assert caught.value.hint == digest_history.UNREADABLE
 
 
 def test_locks_are_read_from_git_revisions(project: Project) -> None:
@@ -143,6 +143,17 @@ def test_history_requires_a_git_repository(project: Project) -> None:
     needs.require_tool("git")
     with pytest.raises(InputError, match="git cannot read the history"):
         revisions.target_history(project, TARGET)
+
+
+def test_history_of_an_installed_catalogue_refers_to_a_clone(project: Project) -> None:
+    needs.require_tool("git")
+    catalogue = Project(matrix=project.matrix, writable=False)
+    for read in (revisions.target_history, lambda each, name: revisions.digests_at(each, "HEAD")):
+        with pytest.raises(
+            InputError, match="catalogue that is installed with imgbuild has no"
+        ) as caught:
+            read(catalogue, TARGET)
+        assert "clone" in str(caught.value.hint)
 
 
 def test_catalogue_of_an_editable_installation_has_history(

@@ -121,6 +121,8 @@ def test_resolve_lists_a_locked_target_first(site: FileSite, project: Project) -
     assert "small has thewheel 1.0, helper 0.5" in project.run("resolve", *arguments).stdout
     solved = json.loads(project.run("resolve", *arguments, "torch", "--solve", "--json").stdout)
     assert (solved["locked"], list(solved["arch"])) == ([], ["x86_64"])
+    done = project.run("resolve", *arguments, "--cuda", "12.6", status=8)
+    assert "without --cuda 12.6, the request is satisfied by small (Python 3" in done.stderr
     project.run("resolve", "thewheel==9.0", "--arch", "x86_64", "--cuda", "12.4", status=8)
 
 

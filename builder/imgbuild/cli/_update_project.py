@@ -119,7 +119,7 @@ def _update_project(
     value = published.decode_extensions(project.matrix, data)
     planned = _plan_move(project, value, names, move)
     if planned.changes_nothing:
-        _report_current(planned)
+        _report_current(project, planned)
         transaction.discard_new_content(project)
         print_result(
             ProjectUpdate(rows=(), dry_run=dry_run),
@@ -198,7 +198,7 @@ def _plan_move(
     )
 
 
-def _report_current(planned: ProjectMove) -> None:
+def _report_current(project: Project, planned: ProjectMove) -> None:
     retired = ""
     if planned.origin == init.CATALOGUE_PLACE:
         target = published.load_matrix(project_paths.catalogue_project().matrix).targets.get(
@@ -207,8 +207,12 @@ def _report_current(planned: ProjectMove) -> None:
         retired = target.retired if target is not None else ""
     if retired:
         console.info(f"{planned.new.name} is retired: {retired}")
-    console.info("to find targets with newer versions, run: imgbuild outdated; to move to a "
-                 "target, run: imgbuild update --to TARGET")  # fmt: skip
+    locked = set(planned.rows) <= set(project.locked_targets())
+    lock = "" if locked else "imgbuild lock && "
+    console.info(
+        f"to find targets with newer versions, run: {lock}imgbuild outdated; to show the changes "
+        "of a move to a target, run: imgbuild update --to TARGET --dry-run"
+    )
 
 
 def _matrix_before(project: Project, data: bytes) -> Matrix:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ from imgbuild.cli._verb import create_verb, option
 from imgbuild.diagnose import codes, diagnosis
 from imgbuild.diagnose.finding import LogFinding, LogFindings
 from imgbuild.errors import InputError
+from imgbuild.matrix import near
+from imgbuild.system.console import console
+
+# A requirement on a package that determines the target.
+REQUIREMENT = re.compile(rf"\b({'|'.join(near.FIRST_PINS)})((?:[<>=]=?\d[\d.]*\d,?)+)")
 
 FILES = Annotated[
     list[Path] | None,
@@ -70,6 +76,10 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
         print_result(result, [diagnosis.finding_sentence(finding) for finding in result.findings])
         return
     print_result(result, fold_lines(_lines(result)))
+    cures = [] if console.json else [finding.cure for finding in result.findings[:1]]
+    for match in filter(None, map(REQUIREMENT.search, cures)):
+        required = match[0].rstrip(",")
+        console.info(f"to list the images with {required}, run: imgbuild list --with '{required}'")
 
 
 def _lines(result: LogFindings) -> Iterator[str]:

@@ -71,11 +71,16 @@ class AnotherMachine(OptionGroup, frozen=True, kw_only=True):
     ] = None
 
     def list_filters(self) -> str:
-        """Return the same options for `imgbuild list`, which accepts only one GPU."""
+        """Return the same options for `imgbuild list`."""
         words = ["--driver", self.driver] if self.driver else []
-        words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
+        words += [word for gpu in self.gpu or () for word in ("--gpu", gpu)]
         words += [word for arch in self.arch or () for word in ("--arch", arch)]
         return "".join(f" {quoting.quote_word(word)}" for word in words)
+
+    @property
+    def has_several_machines(self) -> bool:
+        """Whether the GPUs can be in machines of different architectures."""
+        return not self.arch and len({_machine.parse_gpu(gpu).arch for gpu in self.gpu or ()}) > 1
 
     def host(self, *, inside: bool) -> Host | None:
         """Return the machine that the options describe, or None if no option is given.
@@ -172,13 +177,29 @@ def doctor(
     diagnosis = limit_diagnosis(all_of, names)
     rows = {} if console.json else _rows(project, host)
     print_result(diagnosis, fold_lines(_lines(diagnosis, rows)), _line_style)
-    if diagnosis.best and not console.json:
+    if not console.json:
+        _print_commands(quoting.quote_word(diagnosis.best) if diagnosis.best else "", another)
+    if patterns:
+        _require_fits(diagnosis)
+
+
+def _print_commands(best: str, another: AnotherMachine) -> None:
+    """Print the commands that show the targets and run the best one, if there is one."""
+    if another.has_several_machines:
+        console.info(
+            "the GPUs were checked in one machine; to find the targets for machines of different "
+            f"architectures, run: imgbuild list{another.list_filters()}"
+        )
+    elif best:
         console.info(
             "to show the versions in these targets, run: imgbuild "
             f"list{another.list_filters() or ' --fits'}"
         )
-    if patterns:
-        _require_fits(diagnosis)
+    if best:
+        console.info(
+            f"to use {best}, run: imgbuild run {best} -- COMMAND; with Apptainer: imgbuild build "
+            f"{best} --format sif; then, with Slurm: imgbuild slurm {best} --gpus 8 -- COMMAND"
+        )
 
 
 def _require_fits(diagnosis: HostDiagnosis) -> None:

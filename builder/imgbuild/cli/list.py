@@ -2,204 +2,62 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.requirements import Requirement
 
 from imgbuild.attest.sbom import packages
-from imgbuild.audit.binaries import gpu_models, gpus
+from imgbuild.audit.binaries import gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
 from imgbuild.cli._help import create_command
+from imgbuild.cli._list_filters import ListFilters, locked_versions, parse_filter, parse_pythons
 from imgbuild.cli._list_runs import RunsOptions, answer_runs
-from imgbuild.cli._options import AS_OF, CUDA, DRIVER, FORMAT, GPU, PYTHON, parse_day
+from imgbuild.cli._options import FORMAT, parse_day
 from imgbuild.cli._output import align_columns, print_result, terminal_width
 from imgbuild.cli._targets import SelectionOptions
-from imgbuild.cli._verb import OUTPUT, TARGETS_PANEL, OptionGroup, create_verb, option
+from imgbuild.cli._verb import OUTPUT, create_verb, option
 from imgbuild.doctor import targets
 from imgbuild.doctor.host import Host, HostGpu, read_host
 from imgbuild.doctor.targets import TargetFit, TargetNeeds
-from imgbuild.errors import ImgbuildError, InputError, NothingSelected
+from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock import lock_file, published
+from imgbuild.lock.published import ExtendedMatrix
 from imgbuild.lock.resolution import installed_wheels
-from imgbuild.matrix import near, notes, project_paths
+from imgbuild.matrix import project_paths
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import select_targets
 from imgbuild.pipeline import locked_packages
-from imgbuild.resolve import python_support, source_only
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun
 from imgbuild.system import quoting
 from imgbuild.system.console import console
-from imgbuild.system.syntax import is_within, marker_applies, parse_requirement, valid_requirement
+from imgbuild.system.syntax import is_within, marker_applies, valid_requirement
 from imgbuild.values import Arch, Condition, environment_markers, normalize_package
 
-GPU_COUNT = re.compile(r"^\d+ ")  # of --tested
-OPERATORS = tuple("<>=!~")  # with which a specifier begins
-
-With = Annotated[
-    list[str] | None,
-    option(
-        "--with",
-        "Select targets that contain this package, such as verl or 'verl>=0.6'. Can be repeated.",
-        metavar="PACKAGE",
-        panel=TARGETS_PANEL,
-        often=True,
-    ),
-]
-Cuda = Annotated[
-    str | None, CUDA("Select targets of this release; 12 selects all CUDA 12 releases.")
-]
-Gpu = Annotated[str | None, GPU("Select targets that contain code for this GPU.")]
-Driver = Annotated[str | None, DRIVER("Select targets that run on this driver.")]
-PythonVersion = Annotated[
-    list[str] | None,
-    PYTHON(
-        "Select targets with this version. Ranges such as '>=3.12' and major versions such as 3 "
-        "are also accepted. Can be repeated or comma-separated."
-    ),
-]
-Fits = Annotated[
-    bool,
-    option(
-        "--fits",
-        "Select locked targets that this machine can run, according to its GPU, driver and"
-        " architecture.",
-        panel=TARGETS_PANEL,
-        often=True,
-    ),
-]
-State = Annotated[
-    list[Condition] | None,
-    option(
-        "--state",
-        "Select targets in this state. The state 'needs' means that a target requires another "
-        "index, or a wheel that you supply. Can be repeated.",
-        panel=TARGETS_PANEL,
-    ),
-]
-
-
-AsOf = Annotated[
-    str | None, AS_OF("Select targets with this or an earlier date.", panel=TARGETS_PANEL)
-]
-TestedOn = Annotated[
-    str | None,
-    option(
-        "--tested",
-        "Select targets whose image has passed tests on this GPU, such as H200, or on several "
-        "GPUs, such as '2 H200'.",
-        metavar="GPU",
-        panel=TARGETS_PANEL,
-    ),
-]
-
-
-class ListFilters(OptionGroup, frozen=True, kw_only=True):
-    """Filters for targets. A target must match all filters that are given."""
-
-    package: With = None
-    cuda: Cuda = None
-    gpu: Gpu = None
-    driver: Driver = None
-    tested: TestedOn = None
-    python: PythonVersion = None
-    as_of: AsOf = None
-    fits: Fits = False
-    state: State = None
-
-    def words(self) -> list[str]:
-        """Return the filters as options of the command line."""
-        return [
-            *(f"--with {requirement}" for requirement in self.package or ()),
-            *([f"--cuda {self.cuda}"] if self.cuda else []),
-            *([f"--gpu {self.gpu}"] if self.gpu else []),
-            *([f"--driver {self.driver}"] if self.driver else []),
-            *([f"--tested {self.tested}"] if self.tested else []),
-            *(f"--python {each}" for each in self.python or ()),
-            *([f"--as-of {self.as_of}"] if self.as_of else []),
-            *(["--fits"] if self.fits else []),
-            *(f"--state {state}" for state in self.state or ()),
-        ]
-
-    @property
-    def doctor(self) -> str:
-        """The command that describes the targets on the machine of these filters."""
-        given = (("--gpu", self.gpu), ("--driver", self.driver))
-        words = (f" {option} {quoting.quote_word(text)}" for option, text in given if text)
-        return f"imgbuild doctor{''.join(words)}"
-
-    @property
-    def arches(self) -> list[Arch]:
-        """Return the architecture of machines with the GPU, or nothing if there are several."""
-        arch = _machine.parse_gpu(self.gpu).arch if self.gpu is not None else None
-        return [arch] if arch else []
-
-    def nothing_selected(
-        self, matrix: Matrix, arches: Sequence[Arch], project: Project, reason: str = ""
-    ) -> NothingSelected:
-        """Return an error with the filters, `reason` and the best match, because no row matches."""
-        given = self.words() + [f"--arch {arch}" for arch in arches]
-        requests = {
-            normalize_package(requirement.name): str(requirement.specifier)
-            for requirement in map(_requirement, self.package or ())
-        }
-        cuda = next(
-            (
-                target.cuda
-                for target in reversed(matrix.targets.values())
-                if self.cuda in (target.cuda, target.cuda.split(".")[0])
-            ),
-            self.cuda,
-        )
-        arch = arches[0] if arches else Arch.X86_64
-        names = near.rank_targets(matrix, requests, cuda, arch)
-        nearest = f"nearest: {near.describe_target(matrix, names[0], arch)}; " if names else ""
-        pinned = {package for target in matrix.targets.values() for package in target.pins}
-        for package in requests.keys() - pinned:
-            similar = notes.nearest_choice(package, pinned)
-            nearest = f"did you mean --with {similar}? {nearest}" if similar else nearest
-        absences = {package: source_only.absence_text(package) for package in requests}
-        for package in filter(absences.get, requests):
-            locks = (lock for each in matrix.targets for lock in _locked_versions(project, each))
-            if not any(package in locked for locked in locks):
-                nearest = f"no image has {package}: {absences[package]}; {nearest}"
-        if self.gpu or self.driver:
-            nearest = f"to show the reasons, run: {self.doctor}; {nearest}"
-        name = GPU_COUNT.sub("", self.tested or "")
-        if name and gpu_models.find_gpu_model(name) is not None:
-            runs = f"imgbuild list --gpu {quoting.quote_word(name)}"
-            nearest += f"to list the targets that run on it, run: {runs}; or "
-        message = f"no target matches {' '.join(given) or 'the selection'}"
-        pythons = {base.python for base in matrix.bases.values()}
-        wanted = _pythons(self.python or ())
-        if wanted and not any(each.contains(has) for each in wanted for has in pythons):
-            nearest = f"{python_support.bases_text(pythons)}; {nearest}"
-        return NothingSelected(f"{message}{reason}", hint=f"{nearest}omit a filter")
+RELAXED = 3  # targets named that match without one of the filters
 
 
 class RowMatcher:
     """Tests rows of a project against filters."""
 
-    def __init__(self, filters: ListFilters, project: Project) -> None:
+    def __init__(self, filters: ListFilters, project: Project, arches: Sequence[Arch] = ()) -> None:
         """Raise InputError if a filter is invalid."""
-        self._filters, self._project = filters, project
+        self._filters, self._project, self._arches = filters, project, arches
         for name, text in (("--tested", filters.tested), ("--cuda", filters.cuda)):
             if text is not None and not text.strip():
                 message = f"{name}: the value is empty"
                 raise InputError(message, hint=f"omit {name}, or specify a value")
-        self._needed = [_requirement(requirement) for requirement in filters.package or ()]
-        self._model = _machine.parse_gpu(filters.gpu) if filters.gpu is not None else None
+        self._needed = [parse_filter(requirement) for requirement in filters.package or ()]
+        self._machines = filters.machines(arches)
         self._driver = _machine.parse_driver(filters.driver) if filters.driver is not None else ""
-        self._pythons = _pythons(filters.python or ())
+        self._pythons = parse_pythons(filters.python or ())
         self._day = parse_day(filters.as_of)
         self._runs_here = _machine_judge(project) if filters.fits else None
         self._fits: dict[str, list[TargetFit]] = {}
@@ -222,7 +80,7 @@ class RowMatcher:
             and (self._day is None or row.as_of <= self._day.isoformat())
             and (not self._pythons or any(each.contains(row.python) for each in self._pythons))
             and (not self._needed or _has_package(self._project, row, self._needed))
-            and ((self._model is None and not self._driver) or bool(self._fitting_images(row)))
+            and ((not self._machines and not self._driver) or bool(self._fitting_images(row)))
             and (self._runs_here is None or self._runs_here(row))
         )
 
@@ -254,7 +112,7 @@ class RowMatcher:
         ]
 
     def too_old(self, rows: Iterable[TableRow]) -> str:
-        """Return a message if the GPU of `--gpu` is too old for all `rows`, or ""."""
+        """Return a message if a GPU of `--gpu` is too old for all `rows`, or ""."""
         able = {
             capability
             for row in rows
@@ -262,10 +120,24 @@ class RowMatcher:
             for capability in (*floors.gpu, *floors.gpu_ptx)
         }
         lowest = min(able, key=gpus.version_numbers, default="")
-        if self._model is None or not gpus.is_older(self._model.capability, lowest):
-            return ""
-        own = f"GPU {self._filters.gpu} has compute capability {self._model.capability}"
-        return f": {own}, but images require at least {lowest}"
+        for name, (model, _) in zip(self._filters.gpu or (), self._machines, strict=True):
+            if gpus.is_older(model.capability, lowest):
+                text = f"GPU {name} has compute capability {model.capability}"
+                return f": {text}, but images require at least {lowest}"
+        return ""
+
+    def relaxed(self, rows: Sequence[TableRow]) -> list[str]:
+        """Describe the rows that match without one of several filters."""
+        described = []
+        others = [*self._filters.without_one()]
+        for words, filters in others if len(others) > 1 else []:
+            matcher = RowMatcher(filters, self._project, self._arches)
+            names = [row.target for row in rows if matcher.matches_in_any_state(row)]
+            more = [f"{len(names) - RELAXED} more"] if len(names) > RELAXED else []
+            if names:
+                listed = ", ".join([*names[:RELAXED], *more])
+                described.append(f"without {words}, these targets match: {listed}")
+        return described
 
     def tested_gpus(self, rows: Iterable[TableRow]) -> str:
         """Return the GPUs of all passed tests of `rows`, if none was on the GPU of `--tested`."""
@@ -281,37 +153,13 @@ class RowMatcher:
     def _fitting_images(self, row: TableRow) -> list[TargetFit]:
         """Return the images of the row that run on the GPU and the driver in the filters."""
         if row.target not in self._fits:
-            self._fits[row.target] = _fitting_images(self._project, row, self._model, self._driver)
+            machines: list[tuple[GpuModel | None, Arch | None]] = [*self._machines]
+            images = [
+                _fitting_images(self._project, row, model, arch, self._driver)
+                for model, arch in machines or [(None, None)]
+            ]
+            self._fits[row.target] = [fit for each in images for fit in each] if all(images) else []
         return self._fits[row.target]
-
-
-def _pythons(given: Sequence[str]) -> list[SpecifierSet]:
-    """Parse the values of `--python`, which can be comma-separated."""
-    specs = []
-    for text in given:
-        for part in [text] if text.startswith(OPERATORS) else text.split(","):
-            name = part.strip()
-            text_of = name if name.startswith(OPERATORS) else f"=={name}.*"
-            try:
-                specs.append(SpecifierSet(text_of))
-            except InvalidSpecifier as error:
-                message = f"--python {text}: expected a version such as 3.11, or '>=3.12'"
-                hint = "to show the versions, run: imgbuild list --wide"
-                raise InputError(message, hint=hint) from error
-    return specs
-
-
-def _requirement(text: str) -> Requirement:
-    hint = "specify, for example, --with verl or --with 'verl>=0.6'"
-    try:
-        requirement = parse_requirement(text)
-    except InvalidRequirement as error:
-        message = f"--with {text}: invalid package or version specifier"
-        raise InputError(message, hint=hint) from error
-    if requirement.marker or requirement.url:
-        message = f"--with {text}: markers and URLs are not supported"
-        raise InputError(message, hint=hint)
-    return requirement
 
 
 def _has_package(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
@@ -324,7 +172,7 @@ def _has_package(project: Project, row: TableRow, needed: Sequence[Requirement])
         return False
     versions = dict(row.pins)
     if any(normalize_package(requirement.name) not in versions for requirement in needed):
-        for resolution in _locked_versions(project, row.target):
+        for resolution in locked_versions(project, row.target):
             versions = resolution | versions
     return all(
         (version := versions.get(normalize_package(requirement.name))) is not None
@@ -371,11 +219,6 @@ def _has_extra(
     )
 
 
-def _locked_versions(project: Project, target: str) -> list[dict[str, str]]:
-    lock = lock_file.find_lock(project.images, target)
-    return [each.versions for each in lock.arch.values()] if lock is not None else []
-
-
 def _target_needs(project: Project, target: str) -> TargetNeeds | None:
     lock = lock_file.find_lock(project.images, target)
     return targets.target_needs(project.images, lock) if lock is not None else None
@@ -389,7 +232,7 @@ def _image_needs(project: Project, row: TableRow) -> TargetNeeds:
 
 
 def _fitting_images(
-    project: Project, row: TableRow, model: GpuModel | None, driver: str
+    project: Project, row: TableRow, model: GpuModel | None, only: Arch | None, driver: str
 ) -> list[TargetFit]:
     """Return the images of the row that can run on a GPU and a driver, as in `imgbuild doctor`.
 
@@ -397,7 +240,6 @@ def _fitting_images(
     """
     offered = _image_needs(project, row)
     card = () if model is None else (HostGpu(name="GPU", capability=model.capability),)
-    only = model.arch if model is not None else None
     machines = (
         Host(arch=arch, driver=driver, gpus=card, described=True)
         for arch in row.arch
@@ -501,7 +343,7 @@ def list_targets(
     selected = select_targets(
         read, patterns, everything=selection.everything or not patterns, arches=arches
     )
-    matcher = RowMatcher(filters, project)
+    matcher = RowMatcher(filters, project, selection.arches)
     every = table.order_rows(table.create_rows(read, published.shown_targets(read, selected)))
     whole = selection.everything or bool(patterns)
     retired = [] if whole else [row for row in every if row.retired]
@@ -520,9 +362,8 @@ def list_targets(
                 shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
             rows.append(shown)
     if not rows:
-        raise filters.nothing_selected(
-            read, arches, project, matcher.too_old(every) or matcher.tested_gpus(every)
-        )
+        reason = matcher.too_old(every) or matcher.tested_gpus(every)
+        raise filters.nothing_selected(read, arches, project, reason, matcher.relaxed(every))
     if order == "size":
         rows.sort(key=lambda row: table.pull_size(row) or sys.maxsize)
     if code.runs:
@@ -541,7 +382,8 @@ def list_targets(
     if form == "text" and not console.json:
         failed = matcher.failed((*every, *retired))
         restricted = matcher.driver_restrictions(rows)
-        for note in (*_notes(rows, hidden, restricted, filters.doctor, wide=wide), *failed):
+        notes = _notes(rows, hidden, restricted, filters.doctor, wide=wide)
+        for note in (*_published_note(read), *notes, *failed):
             console.info(note)
 
 
@@ -549,6 +391,13 @@ def _wide_table(rows: Sequence[TableRow], width: int) -> list[str]:
     """Format all columns, as a paragraph for each target if the terminal is too narrow."""
     lines = align_columns(table.table_cells(rows), width=sys.maxsize)
     return table.row_paragraphs(rows, width) if max(map(len, lines)) > width else lines
+
+
+def _published_note(matrix: Matrix) -> Iterator[str]:
+    """Yield how to list the published targets, if `matrix` is that of a project based on them."""
+    if isinstance(matrix, ExtendedMatrix):
+        place = quoting.quote_word(str(project_paths.CATALOGUE / project_paths.MATRIX))
+        yield f"to list the published targets, run: imgbuild list --matrix {place}"
 
 
 def _notes(

@@ -391,6 +391,23 @@ def _report_exclusion(request: ResolveRequest, local: Session, session: Session)
     )
 
 
+def _report_relaxed(request: ResolveRequest, local: Session, session: Session) -> None:
+    """Print which targets satisfy the request without one of its options."""
+    options = ("--python", request.python), ("--cuda", request.cuda), ("--as-of", request.as_of)
+    for option_name, given in options:
+        field = option_name.removeprefix("--").replace("-", "_")
+        without = msgspec.structs.replace(request, **{field: None})
+        targets = _satisfying_targets(without, local, session) if given else ()
+        if targets:
+            bases = [session.matrix.targets.get(each.target) for each in targets[:TARGETS]]
+            pythons = [session.matrix.bases[row.base].python if row else "" for row in bases]
+            named = ", ".join(
+                f"{each.target} (Python {python}, CUDA {each.cuda})"
+                for each, python in zip(targets, pythons, strict=False)
+            )
+            console.info(f"without {option_name} {given}, the request is satisfied by {named}")
+
+
 def _report_near(
     request: ResolveRequest, local: Session, session: Session, *, of_files: bool
 ) -> None:
@@ -399,6 +416,7 @@ def _report_near(
     Also print the duration of solving.
     """
     _report_exclusion(request, local, session)
+    _report_relaxed(request, local, session)
     near = locked.nearest_target(request, session.project, session.matrix)
     in_project = isinstance(local.matrix, ExtendedMatrix)
     start = ""

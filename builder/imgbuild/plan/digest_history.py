@@ -66,6 +66,17 @@ class _LoggedCommit(msgspec.Struct, frozen=True):
         return f"{self.id}:./{path}", f"{self.parent}:./{path}" if self.parent else ""
 
 
+def unreadable_history(project: Project, stderr: str) -> InputError:
+    """Return an error for the output of git in a folder that is no repository, or the catalogue."""
+    if not project.writable:
+        return InputError(
+            "the catalogue that is installed with imgbuild has no history",
+            hint="run the command in a clone of imgbuild's repository",
+        )
+    message = f"git cannot read the history of {project.root}"
+    return InputError(": ".join((message, *stderr.strip().splitlines()[:1])), hint=UNREADABLE)
+
+
 def images_parent(project: Project) -> Path:
     """Return the folder that contains `images`, with links resolved."""
     return project.images.resolve().parent
@@ -108,9 +119,7 @@ def _log(project: Project, folder: Path, target: str | None) -> Sequence[_Logged
         "--format=%x01%H%x00%P%x00%cI%x00%s", "HEAD", "--", pattern,
     )  # fmt: skip
     if done.status != 0:
-        errors = done.stderr.strip().splitlines()
-        message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))
-        raise InputError(message, hint=UNREADABLE)
+        raise unreadable_history(project, done.stderr)
     listed = []
     for entry in done.stdout.split("\x01")[1:]:
         commit, parents, date, subject, *paths = entry.split("\x00")

@@ -22,6 +22,11 @@ from imgbuild.system.amounts import size_text
 
 WIDTH = 100
 COMPOSE = " --format compose "
+# Packages whose server has the OpenAI API, with the port in the image's README and the command.
+SERVERS = (
+    ("vllm", 8000, "vllm serve MODEL --host 0.0.0.0"),
+    ("sglang", 30000, "python -m sglang.launch_server --model-path MODEL --host 0.0.0.0"),
+)
 SLURM = "imgbuild slurm "
 PAGE = " (docs/reference/test-runs.md)"  # of the repository; an installed tool has --tests
 KUBERNETES = ("imgbuild push ", "imgbuild render ")
@@ -89,6 +94,11 @@ def _commands(page: TargetPage) -> Iterator[str]:
         yield from ("", "With Docker (add --dry-run to print the command for the engine):", "")
         yield f"    imgbuild load {name}"
         yield f"    imgbuild run {name} --gpus all -- python train.py"
+        yield from (
+            f"    imgbuild run {name} --gpus all --publish {port} -- {command} --port {port}"
+            for engine, port, command in SERVERS
+            if engine in page.row.pins
+        )
         yield from (f"    {command}" for command in compose)
     if clusters := [command for command in page.commands if command.startswith(SLURM)]:
         sif = f"imgbuild build {shlex.quote(page.row.target)} --format sif"

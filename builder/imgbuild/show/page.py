@@ -12,6 +12,7 @@ from imgbuild.audit.binaries import gpu_models
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import installed_wheels
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
+from imgbuild.plan.plan import create_plan
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun, other_digests, run_summary
 from imgbuild.system.amounts import format_count, size_text, wrap_paragraph
@@ -29,6 +30,7 @@ NO_REGISTRY_NOTE = (
     "No registry is set, so nothing can be pulled: build the image, or push it to a repository of"
     " your own, and set `registry: HOST/REPOSITORY` in matrix.yaml."
 )
+LARGEST_LAYERS = 4  # shown
 GPUS = 8  # of a node, in the examples
 LABEL = 14  # columns of a label, the space after it included
 # Packages that are named in addition to the pins, where they are locked.
@@ -58,6 +60,7 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
     unknown size. `gpu` lists the compute capabilities that all libraries support. `gpu_ptx` lists
     the compute capabilities for which some libraries contain only PTX. `driver` is the oldest
     supported driver. `runs` lists the latest run of each tier of smoke tests on each kind of GPU.
+    `largest` maps the largest layers to their download sizes.
     """
 
     arch: Arch
@@ -72,6 +75,7 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
     glibc: str
     runs: tuple[RecordedRun, ...]
+    largest: dict[str, Bytes] = {}
 
 
 class TargetPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +144,9 @@ def _image(
     lock: Lock, arch: Arch, target_digests: ImageDigests, runs: Sequence[RecordedRun]
 ) -> PageImage:
     locked, floors = lock.arch[arch], target_digests.floors
+    names = [layer.name for layer in create_plan(lock, arch).layers]
+    sized = zip(names, (layer.size for layer in target_digests.layers), strict=True)
+    largest = sorted(sized, key=lambda each: each[1], reverse=True)[:LARGEST_LAYERS]
     return PageImage(
         arch=arch,
         digest=target_digests.manifest,
@@ -153,6 +160,7 @@ def _image(
         driver=(floors.driver or "") if floors else "",
         glibc=(floors.glibc or "") if floors else "",
         runs=tuple(runs),
+        largest=dict(largest),
     )
 
 
@@ -259,6 +267,8 @@ def _image_lines(image: PageImage) -> Iterator[str]:
     yield from _field(
         "Size", f"{size_text(image.size)} to pull, {size_text(image.unpacked)} unpacked"
     )
+    largest = (f"{name} {size_text(size)}" for name, size in image.largest.items())
+    yield from _field("Largest layers", ", ".join(largest))
     debs = f", {format_count(image.debs, 'Debian package')}" if image.debs else ""
     yield from _field(
         "Contents",

@@ -12,7 +12,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import digest_history
-from imgbuild.plan.digest_history import DIGESTS_FILE, LOCK, UNREADABLE
+from imgbuild.plan.digest_history import DIGESTS_FILE, LOCK
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.system import git
 from imgbuild.values import Bytes, Digest
@@ -77,9 +77,7 @@ def _git_output(project: Project, command: git.ReadingCommand, *words: str) -> s
     """Run git in the folder with `images`, and return the output."""
     done = git.run_git(digest_history.images_parent(project), command, *words)
     if done.status != 0:
-        errors = done.stderr.strip().splitlines()
-        message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))
-        raise InputError(message, hint=UNREADABLE)
+        raise digest_history.unreadable_history(project, done.stderr)
     return done.stdout
 
 
@@ -93,9 +91,7 @@ def _commit(project: Project, revision: str) -> str:
         return commit.stdout.strip()
     inside = git.run_git(project.root, "rev-parse", "--git-dir")
     if inside.status != 0:
-        errors = inside.stderr.strip().splitlines()
-        message = f"{project.root} is not in a readable git repository"
-        raise InputError(": ".join((message, *errors[:1])), hint="use a checkout with history")
+        raise digest_history.unreadable_history(project, inside.stderr)
     message = f"{revision} is not a revision of the repository at {project.root}"
     hint = "specify a commit, a branch or a tag, or in a shallow clone, run: git fetch --unshallow"
     raise InputError(message, hint=hint)

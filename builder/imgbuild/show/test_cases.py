@@ -78,14 +78,21 @@ def skipped_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
 
 
 def passed_cases(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """Lines with the passed cases of each run, if their names are recorded."""
+    """Lines with the passed cases of each run, or the current cases that it can have passed."""
     for run in sorted(runs, key=_tier):
+        title = f"passed, {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}: {run.passed}"
         if run.passes:
-            yield f"passed, {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}: {run.passed}"
-            yield f"  {'; '.join(run.passes)}"
-    tiers = {run.tier for run in runs if run.passed and not run.passes}
-    if unnamed := sorted(tiers, key=TIERS.index):
-        yield f"passed, {', '.join(unnamed)}: without names in the record; the end lists the cases"
+            yield from (title, f"  {'; '.join(run.passes)}")
+        elif run.passed:
+            yield f"{title}, without names in the record; current cases that did not fail or skip:"
+            yield f"  {'; '.join(_other_cases(run))}"
+
+
+def _other_cases(run: RecordedRun) -> Iterator[str]:
+    """Yield the current cases of the tier that the run did not record as failed or skipped."""
+    recorded = {each.case for each in (*run.further, *run.skips)}
+    recorded |= {run.first.case} if run.first else set()
+    return (name for name in case_names()[run.tier] if name not in recorded)
 
 
 def skip_groups(run: RecordedRun) -> list[SkippedCases]:

@@ -38,6 +38,16 @@ def test_text_output_of_diagnose_has_cause_log_lines_and_cure(
     ]
 
 
+def test_diagnose_names_the_command_that_lists_the_images_of_a_cure(
+    command: Command, tmp_path: Path
+) -> None:
+    log = "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params'\n"
+    (tmp_path / "run.log").write_text(log)
+    answer = command("diagnose", str(tmp_path / "run.log"))
+    assert "run: imgbuild list --with 'vllm>=0.10,<=0.11.2'" in answer.stderr
+    assert command("list", "--with", "vllm>=0.10,<=0.11.2").status == 0
+
+
 def test_consequences_are_in_the_last_line_and_in_json(command: Command, tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(f"{LOG}{CHILD}\n")
     answer = command("diagnose", str(tmp_path / "run.log"))

@@ -32,6 +32,8 @@ def test_page_of_an_image_has_digest_size_tests_and_commands(
     assert done.stdout.splitlines()[0] == TARGET
     assert f"  {image.manifest}" in done.stdout
     assert f"{size_text(image.size)} to pull" in done.stdout
+    largest = max(layer.size for layer in image.layers)
+    assert f" {size_text(largest)}, " in done.stdout.partition("Largest layers")[2]
     assert "  State          locked" in done.stdout
     assert "no test record" in done.stdout
     commands = done.stdout.partition("\nCommands\n")[2].splitlines()
@@ -417,6 +419,9 @@ def test_list_combines_its_filters(imgbuild: Command) -> None:
     assert both == _names("--python", "3.12", "--python", "3.13") == _names("--python", ">=3.12")
     assert _names("--python", ">=3.12,<3.13") == _names("--python", "3.12")
     assert _names("--gpu", "GH200") == _names("--gpu", "GH200", "--arch", "arm64")
+    desktop = _names("--gpu", "RTX 5090", "--arch", "x86_64")
+    several = _names("--gpu", "RTX 5090", "--gpu", "GH200")
+    assert several == desktop & _names("--gpu", "GH200") != desktop
 
 
 def test_list_without_a_result_names_filters_and_the_nearest_target(imgbuild: Command) -> None:
@@ -424,6 +429,8 @@ def test_list_without_a_result_names_filters_and_the_nearest_target(imgbuild: Co
     done = imgbuild("list", "--with", "verl", "--cuda", "12.6", *matrix_options)
     assert done.status == NothingSelected.exit_code
     assert "no target matches --with verl --cuda 12.6" in done.stderr
+    assert "without --cuda 12.6, these targets match: cu130-verl0.9" in done.stderr
+    done = imgbuild("list", "--with", "verl==0.9.9", *matrix_options)
     assert "nearest: the target cu" in done.stderr
     done = imgbuild("list", "--gpu", "agx orin", "--driver", "580", *matrix_options)
     assert "to show the reasons, run: imgbuild doctor --gpu 'agx orin' --driver 580" in done.stderr
@@ -491,6 +498,11 @@ def test_show_tests_prints_a_table_of_results_by_gpu(
     assert [run["tier"] for run in answer["runs"]] == ["cpu", "gpu"]
     words = ("show", "cu124-vllm0.8.5", "--tests", "--matrix", str(ROOT / "matrix.yaml"))
     lines = imgbuild(*words).stdout.splitlines()
+    unnamed = next(number for number, line in enumerate(lines) if "passed, gpu on H200" in line)
+    passed, skipped = lines[unnamed + 1].split("; "), " ".join(lines[unnamed + 2 :])
+    assert "  device" in passed
+    assert "sglang: the lock has no sglang" in skipped
+    assert "sglang" not in passed
     first = lines[lines.index("skipped, gpu on H200: 23") + 1]
     assert first.startswith("  known limitation: vllm xgrammar, unpadded vocabulary; vllm guidance")
     assert first.endswith("or the backends outlines and lm-format-enforcer")

@@ -442,6 +442,9 @@ def test_exit_status_of_doctor_shows_the_result(
         "release, latest date)"
     )
     assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET} {reason}")
+    assert f"imgbuild build {TARGET} --format sif" in text.stderr
+    several = imgbuild("doctor", "--gpu", "RTX 5090", "--gpu", "GH200").stderr
+    assert "imgbuild list --gpu 'RTX 5090' --gpu GH200" in several
     [row] = [line for line in text.stdout.splitlines() if line.startswith(f"  {TARGET}")]
     assert row.split("  ")[1:3] == [TARGET, "2025-06-20"]
     assert "vllm 0.8.5.post1, trl 0.18.2" in row
