@@ -23,6 +23,9 @@ _MAGIC = re.compile(
 )
 
 
+_TIMED = re.compile(r"(?P<indent>\s*)(?P<magic>%time(?:it)?\s+)(?P<statement>[^-\s].*)")
+
+
 def notebook_module(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
     """Return the code cells of a notebook as a module, its commands, and each cell's first line.
 
@@ -100,8 +103,11 @@ def _replace_magics(lines: list[str]) -> list[str]:
     for line in lines:
         block = _BLOCK.fullmatch(line)
         match = block or _MAGIC.fullmatch(line)
+        timed = _TIMED.fullmatch(line)
         if continued:
             plain.append("")
+        elif timed is not None and valid_source(timed["statement"]) is not None:
+            plain.append(f"{timed['indent']}{'pass;':{len(timed['magic'])}}{timed['statement']}")
         elif block is not None:
             plain.append(f"{block['head']} pass")
         elif match is not None:

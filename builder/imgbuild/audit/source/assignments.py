@@ -8,7 +8,7 @@ from imgbuild.audit.source.definitions import read_field, value_text
 from imgbuild.audit.source.expressions import ExpressionReader
 from imgbuild.audit.source.facts import AssignedName, Field, Import
 from imgbuild.audit.source.name_values import UNKNOWN_VALUE, NameValue
-from imgbuild.audit.source.scopes import imported_module
+from imgbuild.audit.source.scopes import UNTYPED_VALUE, SourceScope, imported_module
 from imgbuild.audit.source.text import dotted_name, string_list, type_name
 
 
@@ -225,9 +225,18 @@ class AssignmentReader:
 
     def read_global(self, node: ast.Global) -> None:
         """Record `global a`, which adds the name to the module."""
-        self.names.declare_names(node.names)
+        self._declare(node)
         self.assigned.extend(AssignedName(name, node.lineno) for name in node.names)
 
     def read_nonlocal(self, node: ast.Nonlocal) -> None:
         """Record `nonlocal a`."""
+        self._declare(node)
+
+    def _declare(self, node: ast.Global | ast.Nonlocal) -> None:
+        """Record names that several functions may bind, and that therefore have no type."""
         self.names.declare_names(node.names)
+        scope: SourceScope | None = self.expressions.scope
+        while self.expressions.chains and scope is not None and scope.kind == "function":
+            for name in node.names:
+                scope.locals.bind_type(name, UNTYPED_VALUE)
+            scope = scope.parent if isinstance(node, ast.Nonlocal) else None

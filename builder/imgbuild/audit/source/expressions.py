@@ -22,6 +22,8 @@ from imgbuild.audit.source.tree import child_nodes, walk_tree
 
 # Python 3.14 evaluates annotations only on request (PEP 649).
 _EVALUATED_ANNOTATIONS = (Guard("python", "", "<3.14"),)
+# Functions that set attributes of their first argument, or read which ones there are.
+_ATTRIBUTE_FUNCTIONS = frozenset(("__setattr__", "delattr", "dir", "object", "setattr", "vars"))
 # Nodes without references, which are half of all nodes.
 _LEAVES = frozenset((ast.Constant, ast.Name))
 
@@ -172,7 +174,7 @@ class ExpressionReader:
         if name:
             if name == "isinstance" and node.args:
                 self._forget_type(node.args[0])
-            elif name in ("setattr", "vars") and node.args:
+            elif name.rpartition(".")[2] in _ATTRIBUTE_FUNCTIONS and node.args:
                 self._read_setattr(node.args[0])
             elif name == "getattr" and len(node.args) == 2:
                 self._read_getattr(node)
@@ -227,6 +229,8 @@ class ExpressionReader:
             return
         types = self.local_types(first)
         self.stored.add(node.attr if types is not None else name)
+        if node.attr in ("__class__", "__dict__"):
+            self.stored.add(f"{name.rpartition('.')[0]}.*")
         if isinstance(node.value, ast.Attribute):
             self._record_reference(dotted_name(node.value), node)
         if not self.chains or type(node.ctx) is not ast.Store:
@@ -246,6 +250,8 @@ class ExpressionReader:
 
     def _record_reference(self, name: str, node: ast.expr, call: ast.Call | None = None) -> None:
         """Add a reference if its first component is imported, bound by the module or typed."""
+        if "__dict__" in name:
+            self.stored.add(f"{name.partition('.__dict__')[0]}.*")
         first, *rest = name.split(".")
         if rest and self.is_self(first):
             self._self_reference(first, rest, node, call)
@@ -331,10 +337,11 @@ class ExpressionReader:
 
     def _read_setattr(self, node: ast.expr) -> None:
         """Read `setattr(object, …)`, which adds attributes with unknown names."""
-        if isinstance(node, ast.Name):
-            if self.is_self(node.id) and self.scope.owner is not None:
-                self.scope.owner.dynamic = True
-            self.stored.add(f"{node.id}.*")
+        name = dotted_name(node)
+        if self.is_self(name) and self.scope.owner is not None:
+            self.scope.owner.dynamic = True
+        if name:
+            self.stored.add(f"{name}.*")
 
     def _read_boolean(self, node: ast.BoolOp) -> None:
         """Read `a and b`, where b runs only if a is true, or `a or b`, where a must be false."""

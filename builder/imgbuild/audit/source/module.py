@@ -151,10 +151,11 @@ def _resolved_references(
         if record.store:
             stores.append(read)
         elif record.call is not None:
-            calls.append(_call_fact(record, record.call, receiver))
+            if record.types is None or _requires_attribute(record, receiver, stored, imported):
+                calls.append(_call_fact(record, record.call, receiver))
         elif record.expression.endswith(SUBSCRIPT) and not _is_from_stdlib(record, imports):
             continue
-        elif _requires_attribute(record, stored, imported):
+        elif _requires_attribute(record, receiver, stored, imported):
             attributes.append(read)
     return tuple(calls), tuple(attributes), tuple(stores)
 
@@ -187,11 +188,15 @@ def _result_type(types: LocalTypes, kind: str) -> str:
     return ""
 
 
-def _requires_attribute(record: NameUse, stored: set[str], imported: set[str]) -> bool:
+def _requires_attribute(
+    record: NameUse, receiver: str, stored: set[str], imported: set[str]
+) -> bool:
     expression = record.expression
     first, _, _ = expression.partition(".")
     if record.types is not None:
-        return expression.rpartition(".")[2] not in stored
+        owner, _, name = expression.rpartition(".")
+        kind = receiver.removesuffix("()")
+        return stored.isdisjoint((name, f"{owner}.*", kind, f"{kind}.{name}", f"{kind}.*"))
     if first != "self" and record.root and record.root not in imported:
         return False
     return expression not in stored and f"{first}.*" not in stored

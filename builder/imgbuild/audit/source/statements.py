@@ -26,6 +26,9 @@ from imgbuild.audit.source.try_statements import (
     read_try,
 )
 
+# Context managers that handle the exceptions in their arguments.
+_HANDLING = ("suppress", "pytest.raises", "assertRaises")
+
 
 class StatementReader:
     """Reads the statements of a module in order."""
@@ -141,7 +144,7 @@ class StatementReader:
             if item.optional_vars is not None:
                 self.assignments.targets(item.optional_vars, node)
             call = item.context_expr
-            if isinstance(call, ast.Call) and dotted_name(call.func).endswith("suppress"):
+            if isinstance(call, ast.Call) and dotted_name(call.func).endswith(_HANDLING):
                 names = [dotted_name(argument).rpartition(".")[2] for argument in call.args]
                 guards += (Guard("handled", ", ".join(names)),)
         before = self.names.state()

@@ -151,6 +151,18 @@ INSTANCES = {
     "def f(c: SFTConfig):\n    return c.max_seq_length": ["IMG104 3:12 max_length"],
     "c = SFTConfig()\nif flag: c = other()\nc.max_seq_length": [],
     "c = SFTConfig()\nif hasattr(c, 'max_seq_length'): c.max_seq_length": [],
+    "c = SFTConfig()\nsetattr(c, 'more', 1)\nc.more": [],
+    "c = SFTConfig()\nvars(c)['more'] = 1\nc.more": [],
+    "c = SFTConfig()\nc.__dict__.update(more=1)\nc.more": [],
+    "c = SFTConfig()\nobject.__setattr__(c, 'more', 1)\nc.more": [],
+    "c = SFTConfig()\nif 'max_seq_length' in dir(c): c.max_seq_length": [],
+    "c = SFTConfig()\nSFTConfig.more = 1\nc.more": [],
+    "c = SFTConfig()\nc.__class__ = Other\nc.more": [],
+    "c = SFTConfig()\ndef f():\n    global c\n    c = Other()\nf()\nc.more": [],
+    "def f():\n    c = SFTConfig()\n    def g():\n        nonlocal c\n        c = Other()\n"
+    "    g()\n    c.more": [],
+    "c = SFTConfig()\nother.__dict__, c.out\nc.more": ["IMG104 4:1"],
+    "c = SFTConfig()\nwith pytest.raises(AttributeError):\n    c.more": [],
     # assignments: of names that another version has
     "c = SFTConfig()\nc.max_seq_length = 1\nc.max_seq_length\nc.mine = 1\nc.out = 2": [
         "IMG104 3:1 max_length"

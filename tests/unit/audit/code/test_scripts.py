@@ -7,6 +7,7 @@ import json
 import pytest
 
 from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.code.notebooks import notebook_module
 from imgbuild.audit.code.reading import text_digest
 from imgbuild.report import Severity
 from tests.support import audited
@@ -217,6 +218,12 @@ def test_commands_in_notebooks_are_reported_with_their_cell(audit: Findings) -> 
         "IMG201 2:10 VLLM_USE_V1",
     ]
     assert [each.cell for each in findings] == [1, 2, 4, 4]
+
+
+def test_statements_after_time_magics_are_read() -> None:
+    cell = {"cell_type": "code", "source": "!ls\n%time x = 1\n%time !ls\n%timeit -n 3 f()"}
+    module, _, _ = notebook_module(json.dumps({"cells": [cell]}).encode())
+    assert module == b"pass\npass; x = 1\npass\npass"
 
 
 def test_notebook_is_checked_again_if_only_its_commands_change() -> None:
