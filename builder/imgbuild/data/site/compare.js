@@ -107,7 +107,7 @@
           element("span", {}, [link(targets[side]), ` ${image.arch}`]))],
         facts.filter(([, left, right]) => left !== right)),
         paragraph(`Equal: ${facts.filter(([, left, right]) => left === right)
-          .map(([name, text]) => `${name} ${text}`).join(", ") || "none of these"}`, "muted"),
+          .map(([name, text]) => `${name} ${text}`).join(", ") || "none"}`, "muted"),
         ...moveCommands(targets),
         ...packageSection("Python packages", ...python, names),
         ...lists[0] === lists[1] ? [element("h2", { text: "Debian packages: all are equal" })]
