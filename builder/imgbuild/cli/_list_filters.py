@@ -167,7 +167,8 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
     ) -> NothingSelected:
         """Return an error with the filters and `reason`, because no row matches.
 
-        The hint is the targets that match without one filter (`relaxed`), or else the best match.
+        The hint is the targets that match without one filter (`relaxed`), and the best match if
+        there are none or its rank depends on every filter.
         """
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
@@ -185,7 +186,10 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
         arch = arches[0] if arches else Arch.X86_64
         names = near.rank_targets(matrix, requests, cuda, arch)
         nearest = f"nearest: {near.describe_target(matrix, names[0], arch)}; " if names else ""
-        nearest = "".join(f"{each}; " for each in relaxed) or nearest
+        ranked = msgspec.structs.replace(self, package=None, cuda=None) == ListFilters()
+        nearest = (nearest if ranked or not relaxed else "") + "".join(
+            f"{each}; " for each in relaxed
+        )
         pinned = {package for target in matrix.targets.values() for package in target.pins}
         for package in requests.keys() - pinned:
             similar = notes.nearest_choice(package, pinned)

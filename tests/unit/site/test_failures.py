@@ -11,7 +11,7 @@ from imgbuild.diagnose import codes, rules
 from imgbuild.site import failures
 from tests.support.site_scripts import read_packed
 
-PYTHON_ONLY = re.compile(r"\(\?(?:P[<=>]|#|[ailmsux]+[:)-])|\\[AZ]")
+PYTHON_ONLY = re.compile(r"\(\?(?:P[<=>]|[#>]|[ailmsux]+[:)-])|\\[AZ]|(?<!\\)[*+?}]\+")
 
 
 @pytest.fixture(scope="module")
