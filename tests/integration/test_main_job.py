@@ -210,6 +210,7 @@ def test_unpacked_image_passes_static_tests_for_any_user(built, unpacked):
 
 def test_main_packages_of_the_unpacked_image_are_imported(built, unpacked, tmp_path):
     """Long tests import every package."""
+    tmp_path.chmod(0o755)  # the working folder, of which the user is not the owner
     code = "from vllm import LLM; from trl import GRPOTrainer; print(GRPOTrainer.__name__)"
     place = ("--matrix", str(ROOT / "matrix.yaml"), "--layout", str(built))
     words = (*place, "--through", "root", "--user", "54321", "--no-network")
