@@ -85,9 +85,9 @@ def _commands(
     if rendered and (server := _server_command(lock, exact)):
         yield server
     if rendered:
-        get = f"podman pull {exact}" if exact else f"imgbuild load {name} --through podman"
+        load = "" if exact else f"imgbuild load {name} --through podman\n"
         run = f"podman run --rm -it --device nvidia.com/gpu=all --ipc=host {mount}"
-        yield PageCommand(title="podman", text=f"{get}\n{run}{goes_on}{image} {PROGRAM}")
+        yield PageCommand(title="podman", text=f"{load}{run}{goes_on}{image} {PROGRAM}")
         yield _compose_command(target, repository)
     sif = shlex.quote(f"{target}.sif")
     get = f"apptainer pull {sif} docker://{exact}"
@@ -97,7 +97,7 @@ def _commands(
         title="Apptainer",
         text=f"{get}\napptainer exec --nv {sif} {PROGRAM}",
         note="The current folder and your home are mounted; others with --bind DIR, such as"
-        ' --bind "$HF_HOME" for a Hugging Face cache elsewhere.',
+        ' --bind "$HF_HOME".',
     )
     yield PageCommand(
         title="Slurm, one node",
@@ -107,18 +107,18 @@ def _commands(
             f"  --time 4:00:00 -- {LAUNCH_COMMAND} > job.sh\n"
             "sbatch job.sh"
         ),
-        note="Mounted are the folder of sbatch (with train.py), your home and the Hugging Face"
-        " cache ($HF_HOME, else ~/.cache/huggingface); others with --bind DIR.",
-    )
-    yield PageCommand(
-        title="Slurm, without imgbuild",
-        text=(
-            f"srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv \\\n"
-            '  --bind "${HF_HOME:=$HOME/.cache/huggingface}" --env HF_HOME="$HF_HOME" \\\n'
-            f"  {sif} {LAUNCH_COMMAND}"
-        ),
+        note="The folder of sbatch, your home and the Hugging Face cache are mounted; others with"
+        " --bind DIR.",
     )
     if rendered:
+        yield PageCommand(
+            title="Slurm, without imgbuild",
+            text=(
+                f"srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv \\\n"
+                '  --bind "${HF_HOME:=$HOME/.cache/huggingface}" --env HF_HOME="$HF_HOME" \\\n'
+                f"  {sif} {LAUNCH_COMMAND}"
+            ),
+        )
         yield _two_nodes(lock, sif, get, ray=ray)
         yield _kubernetes(target, repository)
         if ray:

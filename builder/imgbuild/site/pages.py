@@ -78,7 +78,7 @@ HEADINGS = (
 )
 RECENT = 20  # changes on the page of all changes
 SHOWN_ITEMS = 10  # packages of a change; the others are folded
-LISTED_ITEMS = 6  # vulnerabilities of an image
+LISTED_ITEMS = 4  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
 CSS_SPACE = re.compile(r"\s*([{};,])\s*|(?<=\w): ")
 SEVERE_RATINGS = ("critical", "high")
@@ -409,15 +409,10 @@ def _command_markup(text: str) -> Markup:
     return plain
 
 
-def _pull_commands(target: SiteTarget, registry: str) -> str:
-    """Commands to pull a target by digest, without a registry after a push."""
-    image = f"{registry or commands.REPOSITORY}@{target.page.digest}"
-    pull = f"docker pull {image}"
-    if registry:
-        return pull
-    name = shlex.quote(target.name)
-    push = f"imgbuild push {name} {commands.REPOSITORY}"
-    return f"{push}\n{pull}"
+def _push_commands(target: SiteTarget) -> str:
+    """Commands to push a target to the reader's own repository, and to pull it by digest."""
+    push = f"imgbuild push {shlex.quote(target.name)} {commands.REPOSITORY}"
+    return f"{push}\ndocker pull {commands.REPOSITORY}@{target.page.digest}"
 
 
 def _markdown(text: str) -> Markup:
@@ -475,7 +470,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "main_first": _main_first,
     "markdown": _markdown,
     "prose": _prose,
-    "pull": _pull_commands,
+    "push": _push_commands,
     "standing": test_runs.test_summary,
     "cve_counts": _cve_counts,
     "cve_rows": _cve_rows,

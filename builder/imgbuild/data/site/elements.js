@@ -51,8 +51,9 @@
     return navigator.clipboard.writeText(text).then(() => true, withoutClipboard);
   }
 
-  /** A place for the element `pre` and a button that copies its text. */
+  /** A place for the element `pre` and a button that copies its text, with the heading before as its label. */
   function withCopyButton(pre) {
+    pre.dataset.copy = pre.dataset.copy || pre.previousElementSibling.textContent;
     const label = `Copy ${pre.dataset.copy}`;
     const attributes = { type: "button", class: "copy", "aria-label": label, text: "Copy" };
     const button = element("button", attributes);
