@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -52,10 +53,11 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[NewerTarget, ...] | None = None
 
 
-def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
+def report_lines(report: OutdatedReport, *, whole: bool, files: Sequence[Path] = ()) -> list[str]:
     """Return the report as text.
 
-    With `whole`, all Debian updates and vulnerabilities are listed.
+    With `whole`, all Debian updates and vulnerabilities are listed. `files` are the requirements
+    files that a report without a target is on.
     """
     rows = [
         *(_row(each) for each in sorted(report.packages, key=lambda each: not each.required)),
@@ -68,7 +70,7 @@ def report_lines(report: OutdatedReport, *, whole: bool) -> list[str]:
         *_table(rows),
         *fold_lines(_date_note(report)),
         *fold_lines(_pin_notes(report.packages)),
-        *fold_lines(_unaudited_note(report)),
+        *fold_lines(_unaudited_note(report, files)),
         *fold_lines(_solved_lines(report.solved)),
         *fold_lines(_target_notes(report)),
         *fold_lines(_unlisted_note(report)),
@@ -100,13 +102,13 @@ def _unlisted_note(report: OutdatedReport) -> Iterator[str]:
         yield f"not checked: {others} of {report.name}; to list them, add --packages"
 
 
-def _unaudited_note(report: OutdatedReport) -> Iterator[str]:
+def _unaudited_note(report: OutdatedReport, files: Sequence[Path]) -> Iterator[str]:
     if report.solved or not any(each.allowed for each in report.packages):
         return
-    files = " -r ".join(map(quoting.quote_word, report.name.split(", ")))
-    audits = f"imgbuild resolve -r {files}"
-    if report.base is not None:
-        audits = f"imgbuild outdated {report.name} --solve"
+    audits = f"imgbuild outdated {report.name} --solve"
+    if files:
+        words = (f" -r {quoting.quote_word(str(file))}" for file in files)
+        audits = f"imgbuild resolve{''.join(words)}"
     yield f"{UNAUDITED_NOTE}; to solve and audit, run: {audits}"
 
 

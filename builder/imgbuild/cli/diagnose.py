@@ -76,8 +76,8 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
         print_result(result, [diagnosis.finding_sentence(finding) for finding in result.findings])
         return
     print_result(result, fold_lines(_lines(result)))
-    cures = [] if console.json else [finding.cure for finding in result.findings[:1]]
-    for match in filter(None, map(REQUIREMENT.search, cures)):
+    cure = result.findings[0].cure if result.findings else ""
+    if not console.json and (match := REQUIREMENT.search(cure)):
         required = match[0].rstrip(",")
         console.info(f"to list the images with {required}, run: imgbuild list --with '{required}'")
 

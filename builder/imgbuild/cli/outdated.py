@@ -124,7 +124,11 @@ def outdated(
         reports = _target_reports(session, selection, every=every, solve=solve)
     print_result(
         reports,
-        [line for each in reports for line in _outdated_report.report_lines(each, whole=every)],
+        [
+            line
+            for each in reports
+            for line in _outdated_report.report_lines(each, whole=every, files=requirements or ())
+        ],
     )
     _refuse_unreachable(reports)
 

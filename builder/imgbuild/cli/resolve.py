@@ -393,9 +393,8 @@ def _report_exclusion(request: ResolveRequest, local: Session, session: Session)
 
 def _report_relaxed(request: ResolveRequest, local: Session, session: Session) -> None:
     """Print which targets satisfy the request without one of its options."""
-    options = ("--python", request.python), ("--cuda", request.cuda), ("--as-of", request.as_of)
-    for option_name, given in options:
-        field = option_name.removeprefix("--").replace("-", "_")
+    for field in ("python", "cuda", "as_of"):
+        given = getattr(request, field)
         without = msgspec.structs.replace(request, **{field: None})
         targets = _satisfying_targets(without, local, session) if given else ()
         if targets:
@@ -405,7 +404,8 @@ def _report_relaxed(request: ResolveRequest, local: Session, session: Session) -
                 f"{each.target} (Python {python}, CUDA {each.cuda})"
                 for each, python in zip(targets, pythons, strict=False)
             )
-            console.info(f"without {option_name} {given}, the request is satisfied by {named}")
+            words = f"--{field.replace('_', '-')} {given}"
+            console.info(f"without {words}, the request is satisfied by {named}")
 
 
 def _report_near(

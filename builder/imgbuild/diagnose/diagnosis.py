@@ -36,12 +36,7 @@ from imgbuild.diagnose import (
     shape_reasons,
     value_reasons,
 )
-from imgbuild.diagnose.exceptions import (
-    LoggedException,
-    TraceFrame,
-    quoted_exception,
-    root_causes,
-)
+from imgbuild.diagnose.exceptions import LoggedException, TraceFrame, quoted_exception, root_causes
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason
 from imgbuild.diagnose.log import LogEvent, ParsedLog

@@ -46,21 +46,33 @@ def moved_import(module: str, name: str, remove: str) -> str:
     return f"from {moved[0]} import {name} ({moved[1].requirement()})" if moved else remove
 
 
+def _changed_argument(
+    owners: Iterable[str], name: str, facts: LogFacts
+) -> tuple[str, Existence] | None:
+    """Return the first class of `owners` of which releases differ in whether it has an argument.
+
+    Return None if the version in the log has the argument.
+    """
+    for owner in owners:
+        existence = releases.argument_existence(owner, name)
+        if existence is not None and existence.spec and not is_in_log_version(existence, facts):
+            return owner, existence
+    return None
+
+
 def option_reason(
     shown: str, name: str, owners: Iterable[str], code: str, facts: LogFacts
 ) -> Reason | None:
     """Return the cause if releases differ in whether a class of `owners` has the option `name`."""
-    for owner in owners:
-        existence = releases.argument_existence(owner, name)
-        if existence is not None and existence.spec and not is_in_log_version(existence, facts):
-            new = existence.instead
-            if new and not new.startswith("enable_") and shown.startswith("--"):
-                new = f"--{new}" if "_" in shown else f"--{new.replace('_', '-')}"
-            existence = msgspec.structs.replace(existence, instead=new)
-            return existence_reason(
-                existence, f"the option {shown}", f"remove {shown}", code, facts
-            )
-    return None
+    changed = _changed_argument(owners, name, facts)
+    if changed is None:
+        return None
+    _, existence = changed
+    new = existence.instead
+    if new and not new.startswith("enable_") and shown.startswith("--"):
+        new = f"--{new}" if "_" in shown else f"--{new.replace('_', '-')}"
+    existence = msgspec.structs.replace(existence, instead=new)
+    return existence_reason(existence, f"the option {shown}", f"remove {shown}", code, facts)
 
 
 def command_reason(text: str, facts: LogFacts) -> Reason | None:
@@ -92,11 +104,10 @@ def noted_argument_reason(text: str, facts: LogFacts) -> Reason | None:
         packages = (("trl", OF_TRAINERS), ("vllm", ("EngineArgs", "SamplingParams")))
         owners = [each for name, names in packages if name in text.lower() for each in names]
     for match in ARGUMENT.finditer(text):
-        for owner in owners:
-            existence = releases.argument_existence(owner, match[0])
-            if existence is not None and existence.spec and not is_in_log_version(existence, facts):
-                what = f"the argument {match[0]} of {owner}"
-                return existence_reason(existence, what, f"remove {match[0]}", "IMG904", facts)
+        if (changed := _changed_argument(owners, match[0], facts)) is not None:
+            owner, existence = changed
+            what = f"the argument {match[0]} of {owner}"
+            return existence_reason(existence, what, f"remove {match[0]}", "IMG904", facts)
     return None
 
 

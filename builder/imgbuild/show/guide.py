@@ -22,11 +22,12 @@ from imgbuild.system.amounts import size_text
 
 WIDTH = 100
 COMPOSE = " --format compose "
-# Packages whose server has the OpenAI API, with the port in the image's README and the command.
-SERVERS = (
-    ("vllm", 8000, "vllm serve MODEL --host 0.0.0.0"),
-    ("sglang", 30000, "python -m sglang.launch_server --model-path MODEL --host 0.0.0.0"),
-)
+# Packages whose server has the OpenAI API, with the port in the image's README and a command whose
+# server accepts connections from outside of the container.
+SERVERS = {
+    "vllm": (8000, "vllm serve MODEL"),
+    "sglang": (30000, "python -m sglang.launch_server --model-path MODEL --host 0.0.0.0"),
+}
 SLURM = "imgbuild slurm "
 PAGE = " (docs/reference/test-runs.md)"  # of the repository; an installed tool has --tests
 KUBERNETES = ("imgbuild push ", "imgbuild render ")
@@ -96,7 +97,7 @@ def _commands(page: TargetPage) -> Iterator[str]:
         yield f"    imgbuild run {name} --gpus all -- python train.py"
         yield from (
             f"    imgbuild run {name} --gpus all --publish {port} -- {command} --port {port}"
-            for engine, port, command in SERVERS
+            for engine, (port, command) in SERVERS.items()
             if engine in page.row.pins
         )
         yield from (f"    {command}" for command in compose)

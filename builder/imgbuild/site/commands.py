@@ -13,6 +13,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.registry.image_reference import Repository
 from imgbuild.render import container_yaml, kubernetes
+from imgbuild.show.guide import SERVERS
 from imgbuild.site.model import PageCommand
 from imgbuild.values import Digest
 
@@ -21,10 +22,6 @@ PROGRAM = f"python {SCRIPT}"
 VERL = "python -m verl.trainer.main_ppo"
 TWO_NODES = "Slurm, two nodes"
 SERVER = "OpenAI server"
-SERVERS = {
-    "vllm": (8000, "vllm serve MODEL"),
-    "sglang": (30000, "sglang serve --model-path MODEL --host 0.0.0.0"),
-}  # the port and the command of a package
 # Placeholders for values that readers select: the number of GPUs, their own repository where the
 # catalogue has no registry, the image of a job. `pages` writes them as elements of HTML.
 GPUS = "\ufdd0"
