@@ -113,6 +113,7 @@ def test_ci_script_without_a_results_folder_does_nothing(sample, tmp_path):
     assert "ci: " not in run_script(sample, path, status=2)
 
 
+@pytest.mark.long
 def test_ci_script_runs_only_the_jobs_for_its_machine(sample):
     path = ci_script(sample, OTHER, "--registry", sample.place("machines"), "--all-published")
     text = path.read_text()
@@ -275,6 +276,7 @@ def results_of(sample: Sample, target: str) -> dict[str, tuple[int, int]]:
     }
 
 
+@pytest.mark.long
 def test_tag_that_was_moved_is_restored(scratch_sample):
     place, before = scratch_sample.place("rl"), results_of(scratch_sample, OTHER)
     scratch_sample.project.run("registry", "tag", f"{place}@{scratch_sample.digest(TARGET)}", OTHER)
@@ -289,6 +291,7 @@ GPU = "  - {labels: [a-gpu], arch: x86_64, disk: 20, gpus: 1}\n"
 SLURM = ("--on", "slurm", "--sbatch=--gpus-per-node=0")
 
 
+@pytest.mark.long  # the first test has a failing tier before it
 def test_no_tag_is_set_if_a_tier_fails_after_the_push(scratch_sample):
     """The GPU tier runs on a Slurm node without a GPU, so it fails."""
     scratch_sample.project.env.update(needs.require_slurm())
@@ -340,6 +343,7 @@ def test_tag_is_set_after_a_tier_passes_on_a_slurm_node(scratch_sample, tmp_path
     assert scratch_sample.tags("passed")[OTHER] == scratch_sample.digest(OTHER)
 
 
+@pytest.mark.long  # test_sif_apptainer.py pushes one by itself
 def test_sif_is_pushed_to_repository_of_image(scratch_sample):
     """The image has passed, so the SIF is pushed although no machine can run a tier."""
     needs.require_tool("mksquashfs", "squashfs-tools")
@@ -351,6 +355,7 @@ def test_sif_is_pushed_to_repository_of_image(scratch_sample):
     assert f"{TARGET}-{ARCH}-sif" in scratch_sample.tags("rl")
 
 
+@pytest.mark.long  # unit/ci/test_script.py has the order of the steps
 def test_image_is_signed_before_its_tag_is_set(scratch_sample, tmp_path):
     """`verify` with the public key and the real cosign accept the signature."""
     sample = scratch_sample

@@ -32,7 +32,15 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("engine")
 
 
-@pytest.fixture(params=["docker", "docker20", "podman"], name="container_engine")
+# Without long tests, all engines load, update and run an image, and Docker runs the other tests.
+@pytest.fixture(
+    params=[
+        "docker",
+        pytest.param("docker20", marks=pytest.mark.long),
+        pytest.param("podman", marks=pytest.mark.long),
+    ],
+    name="container_engine",
+)
 def _container_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
     kind = request.param
     if kind == "docker20":
@@ -44,11 +52,8 @@ def _container_engine(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     return engine.require_engine(kind)
 
 
-# Independent of how an image is loaded: Docker 20.10 runs these in the long form only.
-current = pytest.mark.parametrize(
-    "container_engine",
-    ["docker", pytest.param("docker20", marks=pytest.mark.long), "podman"],
-    indirect=True,
+every_engine = pytest.mark.parametrize(
+    "container_engine", ["docker", "docker20", "podman"], indirect=True
 )
 
 
@@ -73,6 +78,7 @@ def ran(container_engine: Engine, reference: str, *command: str) -> process.Proc
     )
 
 
+@every_engine
 def test_image_loaded_into_an_engine_is_identical_and_runs(container_engine, folder, tag):
     read = layout.read_layout(images.write_tiny_image(folder))
     loaded = load_image(container_engine, read, Arch.X86_64, tag)
@@ -169,6 +175,7 @@ class Told(SilentReporter):
         return super().progress(title, total, **options)
 
 
+@every_engine
 def test_remote_engine_receives_the_image_as_an_archive(container_engine, folder, tag, monkeypatch):
     monkeypatch.setattr(loopback, "serve_image", nowhere)
     read = layout.read_layout(
@@ -195,7 +202,6 @@ def test_error_of_the_container_engine_is_reported(container_engine, folder, tag
     assert engine.inspect_image(container_engine, tag) is None
 
 
-@current
 def test_tag_refers_to_the_newly_loaded_image(container_engine, folder, tag):
     old, _ = (
         load_image(
@@ -210,7 +216,6 @@ def test_tag_refers_to_the_newly_loaded_image(container_engine, folder, tag):
     engine.remove_image(container_engine, old.id)
 
 
-@current
 def test_image_removal_is_idempotent(container_engine, loaded):
     engine.remove_image(container_engine, loaded)
     engine.remove_image(container_engine, loaded)
@@ -222,7 +227,6 @@ def test_image_removal_is_idempotent(container_engine, loaded):
     )
 
 
-@current
 def test_container_settings_apply_to_command(container_engine, loaded):
     settings = ContainerOptions(
         env={"MORE": "a b"}, user="4321", network=False, options=("--workdir=/bin",)
@@ -235,7 +239,6 @@ def test_container_settings_apply_to_command(container_engine, loaded):
     assert completed.stdout.split()[-1] == "lo"
 
 
-@current
 def test_files_are_copied_into_a_container_without_a_shared_folder(container_engine, loaded):
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
@@ -290,6 +293,7 @@ def test_unreachable_engine_of_docker_host_is_not_replaced_by_another_engine(mon
     assert engine.require_engine("podman").kind == "podman"
 
 
+@every_engine
 def test_loading_an_image_with_a_wrong_diff_id_is_refused(container_engine, tmp_path, tag):
     """Docker refuses such an image, but podman would accept it."""
 

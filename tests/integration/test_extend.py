@@ -203,6 +203,7 @@ def test_extension_builds_only_the_added_layers_and_runs(
     assert "nothing to do" in fresh.run("build", OWN, "--output", str(tmp_path / "image")).stderr
 
 
+@pytest.mark.long
 def test_published_layers_are_built_from_the_lock_if_no_image_is_given(
     user: Project, tmp_path: Path
 ) -> None:
@@ -215,6 +216,7 @@ def test_published_layers_are_built_from_the_lock_if_no_image_is_given(
     assert images.verify_layout(tmp_path / "image").digest == user.run("digest", OWN).stdout.strip()
 
 
+@pytest.mark.long
 def test_published_layers_are_fetched_from_the_registry(
     published_site: PublishedSite, user: Project, tmp_path: Path
 ) -> None:
@@ -369,6 +371,7 @@ def kept_files(cache: Path) -> set[str]:
     return {path.name for path in (cache / "files").glob("*/*")}
 
 
+@pytest.mark.long  # unit/audit/packages/test_published.py has the facts
 def test_lock_uses_published_facts_instead_of_downloading_wheels(
     published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
 ) -> None:

@@ -85,36 +85,27 @@ def test_lock_check_passes_until_a_pin_changes(project, base, site):
     project.run("lock", TARGET, "--check")
 
 
-@pytest.mark.parametrize(
-    ("name", "before", "after"),
-    [
+def test_lock_check_detects_edited_and_missing_files(project):
+    for name, before, after in (
         ("lock.json", '"version": "0.5"', '"version": "0.6"'),
         ("digests.json", '"digest": "sha256:', '"digest": "sha256:0'),
         ("requirements-x86_64.txt", "helper==0.5", "helper==0.6"),
-    ],
-)
-def test_lock_check_detects_an_edited_file(project, name, before, after):
-    path = project.folder / "images" / TARGET / name
-    text = path.read_text()
-    assert before in text
-    edited = text.replace(before, after, 1)
-    if name == "digests.json":  # still a digest, but another one
-        start = edited.index(after) + len(after)
-        edited = edited[: start + 62] + edited[start + 63 :]
-    path.write_text(edited)
-    done = project.run("lock", TARGET, "--check", status=5)
-    # A lock's own files are distinguished by their digests.
-    result = OWN[2] if name == "lock.json" else name
-    assert result in done.stderr.replace("\n", "")
-
-
-def test_lock_check_detects_a_missing_file(project):
-    for name in OWN:
+    ):
         path = project.folder / "images" / TARGET / name
-        data = path.read_bytes()
+        text = path.read_text()
+        assert before in text
+        edited = text.replace(before, after, 1)
+        if name == "digests.json":  # still a digest, but another one
+            start = edited.index(after) + len(after)
+            edited = edited[: start + 62] + edited[start + 63 :]
+        path.write_text(edited)
+        done = project.run("lock", TARGET, "--check", status=5)
+        # A lock's own files are distinguished by their digests.
+        result = OWN[2] if name == "lock.json" else name
+        assert result in done.stderr.replace("\n", "")
         path.unlink()
         project.run("lock", TARGET, "--check", status=5)
-        path.write_bytes(data)
+        path.write_text(text)
     project.run("lock", TARGET, "--check")
 
 
@@ -223,7 +214,11 @@ def stop(
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM, signal.SIGKILL]
+    "number",
+    [
+        *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGINT, signal.SIGTERM)),
+        signal.SIGKILL,
+    ],
 )
 def test_interrupted_lock_command_keeps_old_lock_and_resumes(site, project, base, tmp_path, number):
     before = project.files()
@@ -260,7 +255,8 @@ def downloads(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "download" in line or "fetching" in line]
 
 
-@pytest.mark.parametrize("keep", [pytest.param("--keep", marks=pytest.mark.long), "--drop"])
+@pytest.mark.long
+@pytest.mark.parametrize("keep", ["--keep", "--drop"])
 def test_downloads_of_all_targets_are_announced_once(site, base, tmp_path, keep):
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.write(base)

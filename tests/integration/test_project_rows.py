@@ -128,6 +128,7 @@ def test_row_with_like_prefers_the_versions_of_its_target(
     assert shared & {layer["digest"] for layer in layers(project, ROW)}
 
 
+@pytest.mark.long
 def test_like_omits_gpus_that_a_package_does_not_support(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
@@ -198,7 +199,11 @@ def test_unpinned_torch_is_resolved_for_the_cuda_release_of_the_row(
 
 
 @pytest.mark.parametrize(
-    ("requirement", "torch"), [("torch>=2.6", "2.6.0"), ("torchaudio==2.5.1", "2.5.1")]
+    ("requirement", "torch"),
+    [
+        pytest.param("torch>=2.6", "2.6.0", marks=pytest.mark.long),
+        ("torchaudio==2.5.1", "2.5.1"),
+    ],
 )
 def test_sdist_is_built_with_the_torch_of_the_image(
     published_site: PublishedSite, tmp_path: Path, requirement: str, torch: str
@@ -213,6 +218,7 @@ def test_sdist_is_built_with_the_torch_of_the_image(
     assert ("torch", torch) in {(item["package"], item["version"]) for item in built["requires"]}
 
 
+@pytest.mark.long  # unit/resolve/test_conflict.py has the rules
 def test_resolution_to_outdated_packages_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
@@ -239,6 +245,7 @@ def test_resolution_to_outdated_packages_is_refused(
         assert versions(project)["drift"] == "0.2"
 
 
+@pytest.mark.long  # unit/resolve/test_conflict.py has the rules
 def test_required_outdated_version_is_locked_with_a_warning(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
@@ -251,6 +258,7 @@ def test_required_outdated_version_is_locked_with_a_warning(
     assert "thewheel<2" in messages
 
 
+@pytest.mark.long
 def test_preferred_version_does_not_force_an_outdated_package(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
@@ -275,6 +283,7 @@ def test_changed_requirement_makes_lock_stale_but_changed_comment_does_not(
     assert "the project now requires another" in messages
 
 
+@pytest.mark.long
 def test_excluded_package_is_reported_with_the_packages_that_require_it(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:

@@ -137,7 +137,7 @@ def test_install_script_creates_an_environment_with_pip(project, wheels, with_pi
     checked(tmp_path / "venv")
 
 
-@pytest.mark.parametrize("path", ["with_uv", "with_pip"])
+@pytest.mark.parametrize("path", ["with_uv", pytest.param("with_pip", marks=pytest.mark.long)])
 def test_install_script_builds_packages_without_wheels(project, path, request, tmp_path):
     """The build has the variables of the matrix and the locked build requirements."""
     done = run_script(

@@ -55,7 +55,14 @@ def _no_image_is_left() -> Iterator[None]:
             engine.remove_image(present, f"{TARGET}:latest")
 
 
-@pytest.fixture(params=ENGINES, name="through")
+# Without long tests, two tests run in each engine, and the others in Docker and in a root folder.
+SOME = [
+    name if name in ("docker", "root") else pytest.param(name, marks=pytest.mark.long)
+    for name in ENGINES
+]
+
+
+@pytest.fixture(params=SOME, name="through")
 def _through(request: pytest.FixtureRequest) -> str:
     name = str(request.param)
     if name == "root":
@@ -108,7 +115,9 @@ def test_run_returns_exit_status_and_output_of_the_command(folder: Path) -> None
 LIBRARY = "x: error while loading shared libraries: libmpi.so.40: cannot open shared object file"
 
 
-@pytest.mark.parametrize("through", ["docker", "root"], indirect=True)
+@pytest.mark.parametrize(
+    "through", [pytest.param("docker", marks=pytest.mark.long), "root"], indirect=True
+)
 def test_failed_command_ends_with_its_likely_cause(folder: Path, through: str) -> None:
     script = f"echo said; echo '{LIBRARY}: No such file or directory' >&2; exit 127"
     done = run(folder, words(through, script=script))
@@ -127,7 +136,9 @@ def test_run_prints_no_cause_for_a_successful_or_unexplained_command(folder: Pat
     assert "cure: " not in passed.stderr + unclear.stderr
 
 
-@pytest.mark.parametrize("through", ["podman", "apptainer"], indirect=True)
+@pytest.mark.parametrize(
+    "through", [pytest.param("podman", marks=pytest.mark.long), "apptainer"], indirect=True
+)
 def test_run_result_is_printed_as_json(folder: Path, through: str) -> None:
     done = run(folder, words(through, "--json"))
     assert done.returncode == 7, done.stderr
@@ -150,6 +161,7 @@ def test_run_leaves_no_files_in_the_cache(folder: Path) -> None:
     assert left == []
 
 
+@pytest.mark.parametrize("through", ENGINES, indirect=True)
 def test_container_has_the_requested_settings(folder: Path, through: str, tmp_path: Path) -> None:
     data, cache = tmp_path / "data", tmp_path / "hf"
     for place in (data, cache):
@@ -275,7 +287,7 @@ def test_dry_run_with_root_folder_is_refused(folder: Path) -> None:
     assert (done.returncode, "--through docker" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("through", ENGINES[:3], indirect=True)
+@pytest.mark.parametrize("through", SOME[:3], indirect=True)
 def test_dry_run_of_the_run_command_has_no_effect(folder: Path, through: str) -> None:
     forget(through)
     paths = sorted(path for path in folder.rglob("*") if "cache" not in path.parts)

@@ -153,6 +153,7 @@ def test_unprivileged_user_runs_sif_with_own_home(sif):
     assert as_nobody("exec", "--fakeroot", sif, "id", "-u").stdout == "0\n"
 
 
+@pytest.mark.long
 def test_sif_run_with_containment_has_home_and_cache(sif):
     code = """
 import os, pathlib
@@ -200,6 +201,7 @@ def test_older_apptainer_versions_find_the_action_scripts(sif, tmp_path):
         assert "PYTHONPATH=" in done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_apptainer_builds_an_equal_sif_from_the_pushed_image(sample, sif, tmp_path):
     """Apptainer's SIF of docker://… has the same files except for times and its own scripts."""
     registry, skopeo = needs.require_registry(), needs.require_tool("skopeo")
@@ -276,6 +278,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
     assert mine == theirs
 
 
+@pytest.mark.long  # the next test has the library of this machine
 def test_driver_library_at_another_location_is_found(sif, tmp_path):
     """The library of the host is at the path to which --nv mounts the driver."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1'); print('loaded')"
@@ -328,6 +331,7 @@ def test_nv_option_mounts_the_driver_found_in_the_loader_cache(sif, driver, user
     assert "libcuda.so.1: cannot open shared object file" in without.stderr
 
 
+@pytest.mark.long
 def test_gpu_tier_runs_with_the_nv_option(sif, driver, monkeypatch):
     """The messages of the tests state that the driver was loaded and has no GPU."""
     monkeypatch.setenv("IMGBUILD_APPTAINER_DRIVER", str(driver))

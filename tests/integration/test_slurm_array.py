@@ -65,6 +65,7 @@ def test_array_run_submits_no_tasks_if_all_tasks_have_succeeded(built: Project) 
     assert array_folders(built, "build") == before
 
 
+@pytest.mark.long
 def test_reports_of_all_array_tasks_are_combined(built: Project, tmp_path: Path) -> None:
     command = ("--tier", "static", "--through", "root", "--on", "slurm")
     junit = tmp_path / "report.xml"
@@ -120,6 +121,7 @@ def test_interrupt_cancels_array_tasks_and_the_next_run_resumes(built: Project) 
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 
+@pytest.mark.long  # unit/slurm/test_array.py finds these jobs
 def test_next_run_follows_the_tasks_of_a_killed_imgbuild(built: Project) -> None:
     process = started(built, "--no-resume")
     process.kill()
@@ -132,6 +134,7 @@ def test_next_run_follows_the_tasks_of_a_killed_imgbuild(built: Project) -> None
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 
+@pytest.mark.long  # unit/slurm/test_array.py has the states of Slurm
 def test_array_task_that_slurm_ends_is_reported(built: Project) -> None:
     process = started(built, "--no-resume", "--leave")
     [first] = {name.partition("_")[0] for name in queued_jobs(built)}

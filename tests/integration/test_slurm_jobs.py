@@ -184,6 +184,7 @@ print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]
 """
 
 
+@pytest.mark.long  # unit/slurm/test_jobs.py has the script
 def test_verl_joins_the_ray_cluster_of_all_nodes(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:

@@ -185,6 +185,7 @@ def test_trainers_connect_to_the_server_on_the_last_node(project: Project, tmp_p
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_job_ends_if_the_server_exits(project: Project, tmp_path: Path) -> None:
     status, log = run(project, tmp_path, "--stop-the-server")
     assert status == 1, log

@@ -67,6 +67,7 @@ def scancel(number: str) -> None:
     subprocess.run(["scancel", number], check=True)
 
 
+@pytest.mark.long
 def test_check_job_cancelled_in_the_queue_has_not_passed(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     write_project(tmp_path)

@@ -187,7 +187,7 @@ def _image() -> Iterator[Image]:
     ("through", "uid", "writable", "steps"),
     [
         ("root", 12345, False, FEW),
-        ("docker", 12345, True, STEPS),
+        pytest.param("docker", 12345, True, STEPS, marks=pytest.mark.long),
         pytest.param("root", 1000, True, STEPS, marks=pytest.mark.long),
         pytest.param("root", 12345, False, STEPS, marks=pytest.mark.long),
         # The mounts and users of Apptainer differ, which test_run_command.py has.
@@ -227,6 +227,7 @@ def test_error_names_the_unwritable_package_folder(image: Image) -> None:
     image.steps("root", 12345, steps, writable=False)
 
 
+@pytest.mark.long
 def test_python_without_user_site_packages_ignores_user_packages(image: Image) -> None:
     """Slurm jobs have this setting, so they use only packages of the image."""
     needs.user_namespaces()
@@ -238,6 +239,7 @@ def test_python_without_user_site_packages_ignores_user_packages(image: Image) -
     image.steps("root", os.getuid() + 2000, steps, writable=False)
 
 
+@pytest.mark.long
 def test_two_users_share_a_package_folder(image: Image) -> None:
     """The second user changes packages of the first; a sticky folder has a home for each."""
     needs.user_namespaces()
