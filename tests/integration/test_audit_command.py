@@ -39,14 +39,11 @@ def site(tmp_path: Path) -> Iterator[FileSite]:
 
 @pytest.fixture
 def project(site: FileSite, tmp_path: Path) -> Project:
-    """A locked project with an empty cache."""
-    project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "first")
+    """A project that is not locked, with an empty cache."""
+    project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.write(
         sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
     )
-    project.run("lock", TARGET)
-    project.cache = tmp_path / "cache"
-    site.requests.clear()
     return project
 
 
@@ -58,8 +55,10 @@ def cached_wheels(project: Project) -> list[str]:
 
 
 def test_audit_with_drop_option_keeps_the_facts_of_the_deleted_wheels(
-    project: Project, site: FileSite
+    project: Project, site: FileSite, tmp_path: Path
 ) -> None:
+    project.run("lock", TARGET)
+    project.cache = tmp_path / "another"
     first = project.run("audit", TARGET, "--drop")
     assert cached_wheels(project) == []
     site.requests.clear()

@@ -116,7 +116,9 @@ def test_wheel_is_read_from_the_public_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.network
-@pytest.mark.parametrize(("numpy", "status"), [("2.2.6", 4), ("1.26.4", 0)])
+@pytest.mark.parametrize(
+    ("numpy", "status"), [("2.2.6", 4), pytest.param("1.26.4", 0, marks=pytest.mark.long)]
+)
 def test_wheels_compiled_for_a_different_numpy_are_reported(numpy: str, status: int) -> None:
     pins = ("opencv-python-headless==4.9.0.80", f"numpy=={numpy}")
     options = ("--python", "3.11", "--arch", "x86_64", "--json")

@@ -84,6 +84,7 @@ def test_image_built_by_docker_is_usable(project):
     assert built["output"] == str(project.folder / "build" / TARGET)
 
 
+@pytest.mark.long
 def test_diff_exits_with_status_1_if_files_differ(project, tmp_path):
     project.run("build", TARGET)
     project.run(*BUILD)
@@ -142,6 +143,7 @@ def test_paths_can_contain_commas_colons_and_spaces(project, tmp_path):
     assert leftovers(copy) == []
 
 
+@pytest.mark.long
 def test_concurrent_builds_of_target_are_serialized(with_step, tmp_path):
     add_step(with_step, f"echo started {uuid.uuid4().hex} && sleep 3")
     processes = []
@@ -165,7 +167,9 @@ def test_concurrent_builds_of_target_are_serialized(with_step, tmp_path):
     assert leftovers(with_step) == []
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "sign", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_interrupted_docker_build_is_cancelled_and_leaves_no_files(with_step, sign):
     mark = str(3600 + uuid.uuid4().int % 10**6)
     add_step(with_step, f"echo started && sleep {mark}")
@@ -202,6 +206,7 @@ def _sleeping(mark: str) -> int:
     return count
 
 
+@pytest.mark.long
 def test_buildx_builder_variable_selects_builder(project, monkeypatch):
     context = subprocess.run(
         ["docker", "context", "show"], check=True, capture_output=True, text=True

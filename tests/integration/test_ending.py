@@ -58,8 +58,22 @@ def worker_processes(session: int) -> list[int]:
     return processes
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-@pytest.mark.parametrize("everyone", [False, True])
+@pytest.mark.parametrize(
+    ("sign", "everyone"),
+    [
+        (signal.SIGTERM, False),
+        (signal.SIGINT, True),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (
+                (signal.SIGTERM, True),
+                (signal.SIGHUP, False),
+                (signal.SIGHUP, True),
+                (signal.SIGINT, False),
+            )
+        ),
+    ],
+)
 def test_signal_stops_lock_with_one_message(
     project: Project, sign: signal.Signals, everyone: bool
 ) -> None:

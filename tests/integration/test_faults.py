@@ -228,7 +228,10 @@ find . -name '*.tmp*'
 """
 
 
-FEW = [("lock", "no inodes"), ("build", "full")]
+FEW = [
+    pytest.param("lock", "no inodes", marks=pytest.mark.long),  # test_full_disk.py has other verbs
+    ("build", "full"),
+]
 ALL = [(verb, fault) for verb in ("lock", "build", "archive", "sif", "pull") for fault in FAULTS]
 
 
@@ -338,6 +341,7 @@ def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
     return "healed" if "is damaged" in done.stderr else "harmless"
 
 
+@pytest.mark.long  # unit/cache/test_damage.py has each type of damage
 def test_damaged_cache_does_not_change_the_built_image(
     fault_run, tmp_path, record_testsuite_property
 ):

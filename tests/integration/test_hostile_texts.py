@@ -304,7 +304,7 @@ RENDERERS |= {
 def test_lock_texts_are_quoted(text: str, shell) -> None:
     lock, matrix = typed(text)
     assert lock_file.decode_lock(codec.encode(lock), "lock.json", hint="", remedy="") == lock
-    for name, render in RENDERERS.items():
+    for name, render in renderers(PAYLOADS.index(text)).items():
         try:
             rendering = render(lock, matrix)
         except ImgbuildError:
@@ -314,7 +314,7 @@ def test_lock_texts_are_quoted(text: str, shell) -> None:
         check(name, rendering, shell, lock)
 
 
-@settings(max_examples=5, deadline=None,
+@settings(max_examples=5 if needs.is_long_run() else 2, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(text=st.text(st.characters(codec="utf-8"), max_size=20)
        .filter(lambda text: not re.search(f"[{CONTROLS}]", text) and "{{" not in text))  # fmt: skip
@@ -371,7 +371,7 @@ def test_invalid_lock_texts_are_quoted_or_refused(path, shell) -> None:
     number, matrix = PATHS.index(path), render_sample.matrix()
     lines = f"x\n{RUN}\n%setup\n{RUN}\n"
     texts = (BREAKS[number % len(BREAKS)], "%setup", PAYLOADS[number % 10], lines)
-    for text in texts if needs.is_long_run() else texts[number % 2 :: 2]:
+    for text in texts if needs.is_long_run() else texts[number % 4 :: 4]:
         lock = with_text(render_sample.lock(), path, text)
         for name, render in renderers(number).items():
             try:

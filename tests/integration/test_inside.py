@@ -118,6 +118,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         yield Shop(project, registry, pushed)
 
 
+@pytest.mark.long
 def test_attachments_are_listed_by_registry_tools(shop):
     assert set(shop.referrers(shop.pushed["digest"])) == {STATEMENT, LOCK}
     for digest in shop.pushed["arch"].values():

@@ -252,6 +252,7 @@ def test_installed_imgbuild_shows_and_builds_targets(user: User) -> None:
     assert [path.name for path in user.folder.iterdir()] == ["build"]
 
 
+@pytest.mark.long
 def test_copied_layout_is_tested_without_a_project(user: User, published: Project) -> None:
     """The folder has only a layout and its lock, and there is no network."""
     copied = user.elsewhere("copied")
@@ -315,6 +316,7 @@ def test_project_that_extends_a_target_is_initialized_locked_and_built(user: Use
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_project_is_initialized_without_arguments(user: User) -> None:
     user_project = user.elsewhere("plain")
     user_project.run("init")

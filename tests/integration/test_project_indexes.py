@@ -158,6 +158,7 @@ def test_index_without_credentials_is_reported_with_missing_packages(
     assert "team-rewards: the index has no such package" in " ".join(done.stderr.split())
 
 
+@pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.network
 def test_lock_uses_index_written_by_init(

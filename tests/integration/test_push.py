@@ -236,6 +236,7 @@ def test_concurrent_pushes_share_mounted_layers(shop):
     assert layers(shop.digests_of()).isdisjoint(sent(shop.registry.writes(before)))
 
 
+@pytest.mark.long  # unit/publish/test_push.py has threads
 def test_concurrent_pushes_send_each_blob_once(shop):
     before = len(shop.registry.received_requests())
     words = [("push", target, f"{shop.registry.host}/at-once") for target in (*TARGETS, TARGET)]
@@ -278,7 +279,9 @@ def test_layer_sharing_computed_from_digests_matches_the_registry(shop):
     assert done.stdout.splitlines()[-1].endswith("**not equal**")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)]
+)
 def test_killed_push_leaves_no_tag_and_is_resumed_by_the_next_push(shop, how):
     base = shop.digests_of().arch[Arch.X86_64].layers[0].digest
     reached, go_on = threading.Event(), threading.Event()

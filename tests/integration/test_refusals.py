@@ -122,6 +122,7 @@ def test_python_3_8_with_grpo_is_refused(refuse: Refuse) -> None:
     assert refusal.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
 
 
+@pytest.mark.long  # unit/resolve/test_conflict.py has such wheels
 def test_flashinfer_for_torch_2_6_with_torch_2_7_is_refused(refuse: Refuse) -> None:
     index = "flashinfer-python=flashinfer"
     wheel = "flashinfer-python==0.2.5+cu124torch2.6"

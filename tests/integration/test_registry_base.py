@@ -100,7 +100,12 @@ class Sample:
 
 
 # Docker's format differs only in its media types: tests that depend on these use both.
-both_formats = pytest.mark.parametrize("sample", ["oci", "docker"], indirect=True, scope="module")
+both_formats = pytest.mark.parametrize(
+    "sample",
+    ["oci", pytest.param("docker", marks=pytest.mark.long)],
+    indirect=True,
+    scope="module",
+)
 
 
 @pytest.fixture(scope="module", params=["oci"])
@@ -256,6 +261,7 @@ def test_archives_contain_base_layers(sample, tmp_path, form):
     assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
 
 
+@pytest.mark.long
 def test_uncompressed_and_duplicate_base_layers_are_kept(tmp_path):
     """Old images repeat an empty layer, and some registries keep uncompressed layers."""
     members = [

@@ -109,6 +109,7 @@ def test_repeated_resolve_request_is_served_from_the_cache(
     assert len(site.requests) > before
 
 
+@pytest.mark.long  # unit/resolve/test_locked.py has the list
 def test_resolve_lists_a_locked_target_first(site: FileSite, project: Project) -> None:
     project.run("lock", "small")
     before = len(site.requests)
@@ -138,6 +139,7 @@ def test_resolve_changes_unpinned_versions_after_audit_errors(project: Project) 
     assert not (project.folder / "images").exists()
 
 
+@pytest.mark.long  # unit/resolve/test_preferences.py has the rules
 def test_versions_in_the_range_of_an_extra_are_preferred(project: Project) -> None:
     completed = project.run("resolve", "engine==1.0", "tool", "--arch", "x86_64")
     assert (
@@ -178,6 +180,7 @@ def test_audit_checks_requirements_of_extra(project: Project) -> None:
     assert 'kit 1.0 requires helper<1; extra == "more"' in done.stdout + done.stderr
 
 
+@pytest.mark.long  # unit/resolve/test_preferences.py has the rules
 @pytest.mark.parametrize(("request_of_tool", "version"), [("tool>=2", "3.0"), ("tool<1", "0.9")])
 def test_audit_warning_is_printed_if_no_version_is_in_the_range_of_an_extra(
     project: Project, request_of_tool: str, version: str
@@ -207,6 +210,7 @@ def test_ranges_without_a_solution_have_the_suggestions_of_their_newest_versions
     assert "suggestion: server 1.0, with torch 2.6.0 for CUDA 12.4" in done.stderr
 
 
+@pytest.mark.long
 def test_each_architecture_is_resolved_separately(project: Project) -> None:
     arches = ("--arch", "x86_64,arm64", "--cuda", "12.4", "--json")
     done = project.run("resolve", "thewheel==1.0", "torch==2.6.0", *arches, status=8)
@@ -240,6 +244,7 @@ def arch_dependent_index() -> LocalIndex:
     return local_index
 
 
+@pytest.mark.long
 def test_learned_constraint_also_applies_to_an_architecture_resolved_before(
     site: FileSite, project: Project
 ) -> None:

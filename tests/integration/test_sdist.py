@@ -203,7 +203,8 @@ def drop(store, built_wheel):
         store.drop_file(item.sha256)
 
 
-@pytest.mark.parametrize("checks", [("imports",), pytest.param(CHECKS, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("checks", [("imports",), CHECKS])
 def test_code_of_a_built_wheel_that_is_not_cached_is_audited(site, root, store, checks):
     lock, matrix, built = audited(site, root, store)
     drop(store, built)
@@ -271,6 +272,7 @@ def test_sdist_build_has_no_network(site, root, store):
     assert any("Error" in reason for reason in error.reasons)
 
 
+@pytest.mark.long
 def test_source_code_for_an_older_python_is_reported(site, root, store):
     setup = b"import inspect\nSPECIFICATION = inspect.getargspec\n"
     error = refused(site, root, store, {"setup.py": setup})
@@ -278,6 +280,7 @@ def test_source_code_for_an_older_python_is_reported(site, root, store):
     assert "imgbuild init --exclude demo" in (error.hint or "")
 
 
+@pytest.mark.long
 def test_built_wheel_with_an_unexpected_version_is_refused(site, root, store):
     setup = SETUP.replace(b'version="1.0"', b'version="1.0+local"')
     error = refused(site, root, store, {"setup.py": setup})
@@ -290,6 +293,7 @@ def test_build_requirements_must_be_pinned(site, root, store):
     assert (error.hint or "").startswith("request torch==VERSION, or pin it in the target; ")
 
 
+@pytest.mark.long  # reads the public index; other tests build small sdists
 def test_antlr_wheel_built_from_the_sdist_is_reproducible(root, store, tmp_path):
     matrix = load_matrix(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(

@@ -137,6 +137,7 @@ sys.stdout.buffer.write(codec.encode(report))
     check(codec.decode(done.stdout.encode(), Report, file="report"))
 
 
+@pytest.mark.long  # test_smoke.py damages an environment
 def test_smoke_tests_run_in_a_given_root_folder(built, wheels, tmp_path):
     needs.user_namespaces()
     store = Store.open(tmp_path)
@@ -213,6 +214,7 @@ def _containers(container_engine: engine.Engine) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.long
 def test_smoke_tests_run_in_active_environment(wheels, tmp_path, monkeypatch):
     smoke_environment.make_venv(tmp_path / "venv", wheels)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))

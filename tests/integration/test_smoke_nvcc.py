@@ -67,12 +67,14 @@ def case(folder: Path, home: Path, packages: dict[str, str]) -> tuple[str, str, 
     return case_result["outcome"], case_result["message"], case_result["log"]
 
 
+@pytest.mark.long  # downloads nvcc
 def test_nvcc_of_matching_cuda_compiles(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, SOUND)
     outcome, message, log = case(tmp_path, home, {**COMPILER, "nvidia-cuda-runtime": SOUND})
     assert (outcome, message) == ("passed", "nvcc of CUDA 13.0 compiled a kernel for sm_90"), log
 
 
+@pytest.mark.long  # downloads two releases of nvcc
 def test_nvcc_or_headers_of_a_different_cuda_release_are_reported(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, OTHER)
     outcome, message, _ = case(tmp_path, home, {**COMPILER, "nvidia-cuda-runtime": OTHER})

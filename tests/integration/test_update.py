@@ -111,6 +111,7 @@ def test_update_adds_a_row_and_reports_a_refusal_and_its_changed_cause(project, 
     project.run("lock", "--check", "--all")
 
 
+@pytest.mark.long
 def test_update_without_cool_down_uses_the_newest_version(unlocked):
     path = unlocked.folder / "matrix.yaml"
     path.write_text(path.read_text().replace("pins: {", 'pins: {helper: "0.5", '))
@@ -153,7 +154,8 @@ def test_update_options_that_select_no_row_are_refused(unlocked):
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+    "number",
+    [pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGINT, signal.SIGTERM)],
 )
 def test_interrupted_update_does_not_change_the_matrix(project, site, number):
     before, files = matrix(project), project.files()
@@ -188,6 +190,7 @@ def test_interrupted_update_does_not_change_the_matrix(project, site, number):
     project.run("lock", "--check", "--all")
 
 
+@pytest.mark.long
 def test_workflow_commits_changes_and_opens_pull_request(project, tmp_path):
     folder, path = project.folder, project.folder / "matrix.yaml"
     path.write_text(path.read_text().replace("    base:", "    recommended: trl\n    base:", 1))

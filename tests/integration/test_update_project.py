@@ -139,6 +139,7 @@ def copy(project: Project, folder: Path) -> Project:
     return Project(folder, project.index_url, project.cache)
 
 
+@pytest.mark.long
 def test_project_without_a_lock_is_compared_with_its_published_target(
     publisher: Publisher, tmp_path: Path
 ) -> None:
@@ -229,6 +230,7 @@ def test_project_update_updates_a_row_with_like(publisher: Publisher, tmp_path: 
     project.run("lock", "--check")
 
 
+@pytest.mark.long  # unit/update/test_transaction.py stops at each step
 def test_next_run_completes_a_killed_update(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     command = [sys.executable, "-c", KILLED, "3", "update", "--to", "large"]
@@ -262,6 +264,7 @@ def test_outdated_command_lists_packages_base_and_vulnerabilities(
     assert rows["gadget"]["reasons"] == ["2.0 requires thewheel>=2, not 1.0"]
 
 
+@pytest.mark.long
 def test_outdated_command_with_solve_option_resolves_each_newer_version(
     publisher: Publisher, locked: Project
 ) -> None:

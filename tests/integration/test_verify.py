@@ -216,6 +216,7 @@ def test_verify_refuses_a_flipped_byte_on_the_disk_of_the_registry(sample):
     assert "failed" not in sample.signed("--blobs").values()
 
 
+@pytest.mark.long  # unit/verify/test_verify_options.py has a rebuild with another digest
 def test_consistently_replaced_layer_is_detected_by_rebuild(sample):
     """A layer was replaced consistently in all documents, so only a build detects it."""
     here = sample.project.folder / "images" / TARGET

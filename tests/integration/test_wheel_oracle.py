@@ -87,6 +87,7 @@ def _path(fault: str) -> str:
     return fault.split(": ")[1]
 
 
+@pytest.mark.long  # the first test has such a wheel
 @pytest.mark.network
 def test_wheels_with_an_unusual_layout_are_installed_as_by_uv(tmp_path: Path) -> None:
     wheels = downloads.download_wheels(tmp_path / "wheels", TRICKY)

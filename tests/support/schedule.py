@@ -5,7 +5,8 @@
 - Checks of source code run in one process, which parses each file once. Unit tests that use
   hypothesis and the other tests of their files run in one process too, because hypothesis reads
   the constants of all modules.
-- The other tests of a file run in one process, because they share fixtures and cached data.
+- The other tests of a file run in one process, because they share fixtures and cached data. Tests
+  of the site in a browser share them in two files.
 - Files of integration tests follow in descending order of duration. They often wait for disks,
   engines and Slurm, so one process at a time runs unit tests and checks of the repository. While
   engines are being installed, and at the end of the run, all processes run them.
@@ -130,6 +131,8 @@ def group_name(item: pytest.Item) -> str:
         return IMAGES
     if item.path.name in READS_SOURCE:
         return SOURCE
+    if item.path.name == "test_site_answers.py":
+        return str(item.path.with_name("test_site_browser.py"))
     return PROPERTIES if item.path in _with_properties else str(item.path)
 
 

@@ -18,7 +18,7 @@ from tests.support.site_scripts import read_packed
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site of this repository, with a registry."""
     output = tmp_path_factory.mktemp("site") / "site"
@@ -38,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def window() -> Iterator[Browser]:
     with browser() as opened:
         yield opened

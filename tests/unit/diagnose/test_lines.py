@@ -97,6 +97,7 @@ def test_distinct_log_lines_are_read_up_to_a_limit() -> None:
     assert read[-1].text == FAILURE.decode().strip()
 
 
+@pytest.mark.long  # the previous test has the limits
 def test_memory_does_not_grow_with_the_log() -> None:
     numbers = random.Random(7)
     block = b"".join(

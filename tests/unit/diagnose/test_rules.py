@@ -11,9 +11,11 @@ from imgbuild.audit.code.kinds import load_finding_kinds
 from imgbuild.diagnose import codes, lines, literals, rules
 from imgbuild.diagnose.diagnosis import diagnose_log, first_finding_sentence
 from imgbuild.diagnose.rules import FailureRule
+from tests.support import needs
 from tests.support.rows import each_row
 
 RULES = sorted(rules.load_rules(), key=lambda rule: rule.code)
+SOME = RULES if needs.is_long_run() else RULES[::4]
 HEAD = 60  # lines that are all read at the start of a log, as are the last 40
 FILLER = "".join(
     f"step:{number} - actor/loss:0.{number} - lr:1e-06\n" for number in range(2 * HEAD)
@@ -34,7 +36,7 @@ def test_rule_is_the_first_finding_for_its_example(rule: FailureRule) -> None:
     assert first_code(rule.example) == rule.code
 
 
-@each_row("rule", [rule for rule in RULES if rule.example.isascii()], ids=code_ids)
+@each_row("rule", [rule for rule in SOME if rule.example.isascii()], ids=code_ids)
 def test_failure_in_the_middle_of_a_long_log_is_found(
     rule: FailureRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +78,7 @@ def test_patterns_of_rules_have_bounded_repetition() -> None:
     assert not wrong
 
 
-@each_row("rule", RULES, ids=code_ids)
+@each_row("rule", SOME, ids=code_ids)
 def test_a_hostile_line_is_searched_in_few_steps(rule: FailureRule) -> None:
     """The lines repeat the words of each example up to the maximum length."""
     words = " ".join(rule.example.split())[:200]
