@@ -160,7 +160,8 @@ def wheel(published: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.touch()
     shutil.copy2(published.folder / "matrix.yaml", folder)
     (folder / "ci.yaml").write_text("version: 1\n")
-    call(UV, "build", "--system-certs", "--out-dir", folder / "dist", folder)
+    kind = () if needs.is_long_run() else ("--wheel",)  # without it, from an sdist
+    call(UV, "build", "--system-certs", *kind, "--out-dir", folder / "dist", folder)
     (built_wheel,) = (folder / "dist").glob("*.whl")
     return built_wheel
 

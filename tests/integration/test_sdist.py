@@ -61,11 +61,16 @@ def build_wheel(folder, settings=None, metadata=None):
 """
 
 
+def base():
+    """A part of Debian 12 without a compiler."""
+    whole = load_matrix(ROOT / "matrix.yaml").bases["debian-12"]
+    return msgspec.structs.replace(whole, packages=("python3", "usr-is-merged"))
+
+
 def debian(store):
-    """The root folder of Debian 12 in `store`, created when a build requires it."""
-    matrix = load_matrix(ROOT / "matrix.yaml")
-    context = Context(store, HttpClient())
-    return host_root(matrix.bases["debian-12"], matrix.image.user, host_arch(), context)
+    """The root folder of the base in `store`, created when a build requires it."""
+    user = load_matrix(ROOT / "matrix.yaml").image.user
+    return host_root(base(), user, host_arch(), Context(store, HttpClient()))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +104,7 @@ def sample(site, **changes):
         indexes={**matrix.indexes, "own": package_index},
         sdists={"demo": sdist},
         requires={},
-        bases=load_matrix(ROOT / "matrix.yaml").bases,
+        bases={"debian-12": base()},
     )
 
 

@@ -78,7 +78,13 @@ time.sleep(600)
 
 @pytest.fixture(scope="module", name="project")
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    with slurm_project.ray_project(tmp_path_factory.mktemp("jobs")) as project:
+    with slurm_project.sif_project(tmp_path_factory.mktemp("jobs")) as project:
+        yield project
+
+
+@pytest.fixture(scope="module", name="ray_project")
+def _ray_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    with slurm_project.ray_project(tmp_path_factory.mktemp("ray")) as project:
         yield project
 
 
@@ -162,14 +168,14 @@ def test_slurm_job_runs_with_a_sif(project: Project, user: dict[str, str], tmp_p
 
 @pytest.mark.long
 def test_ray_cluster_of_a_job_includes_both_nodes(
-    project: Project, user: dict[str, str], tmp_path: Path
+    ray_project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "task.py").write_text(RAY)
     path = script(
-        project, tmp_path, "--job", "ray", "--nodes", "2", "--cpus-per-task", "2",
+        ray_project, tmp_path, "--job", "ray", "--nodes", "2", "--cpus-per-task", "2",
         "--env", "WORD=two words", "--", "python", str(tmp_path / "task.py"),
     )  # fmt: skip
-    status, log = run(project, user, path)
+    status, log = run(ray_project, user, path)
     assert status == 9, log  # the command's own
     assert "Ray: 2 of 2 nodes have registered" in log
     # Two CPUs of each node by the allocation, regardless of this machine's cores.
@@ -186,13 +192,13 @@ print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]
 
 @pytest.mark.long  # unit/slurm/test_jobs.py has the script
 def test_verl_joins_the_ray_cluster_of_all_nodes(
-    project: Project, user: dict[str, str], tmp_path: Path
+    ray_project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     """The trainer is a stub, and Ray is configured with GPUs."""
     (tmp_path / "main.py").write_text(VERL)
-    locked = read_lock(project.folder / "images", TARGET)
+    locked = read_lock(ray_project.folder / "images", TARGET)
     verl = samples.lock(*(samples.wheel(name, "1.0") for name in ("ray", "verl")))
-    image = Container(image=str(project.folder / "build" / f"{TARGET}.sif"))
+    image = Container(image=str(ray_project.folder / "build" / f"{TARGET}.sif"))
     command = ("python", str(tmp_path / "main.py"), "data.train_files=a b")
     job_script = jobs.create_job_script(
         msgspec.structs.replace(locked, arch=verl.arch), "sha256:0", jobs.ScriptKind.VERL,
@@ -200,7 +206,7 @@ def test_verl_joins_the_ray_cluster_of_all_nodes(
     )  # fmt: skip
     path = tmp_path / "job.sh"
     path.write_text(jobs.job_text(job_script, None).replace("#SBATCH --gpus-per-node=1\n", ""))
-    status, log = run(project, user, path)
+    status, log = run(ray_project, user, path)
     assert status == 0, log
     words = ["data.train_files=a b", "trainer.nnodes=2", "trainer.n_gpus_per_node=1"]
     assert printed_value(log) == [words, 2, 2.0]
@@ -297,12 +303,13 @@ def test_check_job_reports_the_passed_steps(project: Project, tmp_path: Path) ->
     assert "see the errors above" in short.stdout
 
 
+@pytest.mark.long  # unit/smoke_tests/test_doctor_script.py has them
 def test_doctor_reports_user_environment_problems(
-    project: Project, user: dict[str, str], tmp_path: Path
+    ray_project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "modules/ray.py").touch()
-    user_project = Project(project.folder, "", None, {**project.env, **user})
-    sif = str(project.folder / "build" / f"{TARGET}.sif")
+    user_project = Project(ray_project.folder, "", None, {**ray_project.env, **user})
+    sif = str(ray_project.folder / "build" / f"{TARGET}.sif")
     words = ("doctor", TARGET, "--through", "apptainer", "--sif-file", sif)
     # imgbuild itself is started without the user's PYTHONPATH; Apptainer passes this one on.
     user_project.env["APPTAINERENV_PYTHONPATH"] = user_project.env.pop("PYTHONPATH")

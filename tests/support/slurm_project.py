@@ -96,21 +96,43 @@ RAY = "2.47.1"
 
 
 @contextlib.contextmanager
+def sif_project(folder: Path) -> Iterator[Project]:
+    """Lock and build a target without torch as a SIF."""
+    env = _require_sif_jobs()
+    with serve_site(FileSite(files=sample_project.sample_index().site_files())) as site:
+        project = Project(folder, site.url("simple"), cache=None, env=env)
+        project.write(BASE)
+        path = folder / "matrix.yaml"
+        path.write_text(path.read_text().replace('torch: "2.6.0", ', ""))
+        _build_sif(project)
+        yield project
+
+
+@contextlib.contextmanager
 def ray_project(folder: Path) -> Iterator[Project]:
     """Lock and build a target with Ray as a SIF, with wheels from the default index.
 
     The target has grpcio, which the client server of Ray requires.
     """
-    env = needs.require_slurm()
-    needs.require_network()
-    needs.require_apptainer()
-    project = Project(folder, "", cache=None, env=env)
+    project = Project(folder, "", cache=None, env=_require_sif_jobs())
     project.write({**BASE, "packages": ["libstdc++6", *BASE["packages"]]})
     path = folder / "matrix.yaml"
     pins = 'pins: {torch: "2.6.0", thewheel: "1.0"}'
     text = path.read_text().replace(pins, f'pins: {{grpcio: "1.73.0", ray: "{RAY}"}}')
     text = text.replace("thewheel", "ray")
     path.write_text(text.replace("order: [torch]", "order: [ray]"))
+    _build_sif(project)
+    yield project
+
+
+def _require_sif_jobs() -> dict[str, str]:
+    """Environment variables for Slurm; jobs with a SIF require Apptainer, too."""
+    env = needs.require_slurm()
+    needs.require_network()
+    needs.require_apptainer()
+    return env
+
+
+def _build_sif(project: Project) -> None:
     for words in (("lock", "--keep"), ("build",), ("build", "--format", "sif")):
         project.run(words[0], sample_project.TARGET, *words[1:])
-    yield project
