@@ -85,7 +85,7 @@ def test_report_of_a_broken_environment_begins_with_the_errors(machine: Machine)
     assert "the audit found errors in" in done.stderr
 
 
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("version", [pytest.param("1.0", marks=pytest.mark.long), "2.0"])
 def test_invalid_constructor_call_in_module_body_is_an_error(
     machine: Machine, version: str
 ) -> None:

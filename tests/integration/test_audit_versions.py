@@ -30,7 +30,8 @@ def errors(cache: Path, *words: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("torchvision", ["0.22.0", pytest.param("0.22.1", marks=pytest.mark.long)])
+@pytest.mark.long  # reads two releases of torchvision
+@pytest.mark.parametrize("torchvision", ["0.22.0", "0.22.1"])
 def test_datasets_module_of_torchvision_is_not_the_datasets_package(
     cache: Path, torchvision: str
 ) -> None:

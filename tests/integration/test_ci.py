@@ -166,6 +166,7 @@ def test_pull_request_builds_only_the_changed_target(changed):
     assert f"| {BROKEN} | ✅ unchanged |" in green.summary
 
 
+@pytest.mark.long  # the first test publishes and reports by a script
 def test_nightly_ci_run_publishes_and_reports_targets(changed, tmp_path):
     place = changed.place("rl")
     job_run = changed.job("nightly", "jobs", REGISTRY=place)

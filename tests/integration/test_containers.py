@@ -136,6 +136,7 @@ def test_kubernetes_schemas_accept_jobs_and_pods(folder: Path) -> None:
     assert "job.yaml" in run(folder, *words, "--strict", "job.yaml", timeout=600)
 
 
+@pytest.mark.long
 @pytest.mark.network
 def test_models_generated_from_the_jobset_schema_have_every_field(folder: Path) -> None:
     """The models drop unknown fields and refuse wrong types."""

@@ -200,6 +200,7 @@ def test_release_class_is_resolved_to_a_code_name_from_the_apt_lists(
         assert sites == (rows[:1] if count == 1 else ())
 
 
+@pytest.mark.long
 @pytest.mark.network
 def test_security_updates_are_installed_if_requested(tmp_path: Path) -> None:
     needs.require_tool("gpgv")

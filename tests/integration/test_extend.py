@@ -322,6 +322,7 @@ def test_cutoff_date_of_the_published_target_applies_unless_overridden(
     assert layers(project, OWN)[: len(below)] == below
 
 
+@pytest.mark.long
 def test_package_with_an_unreviewed_maintainer_script_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
@@ -392,6 +393,7 @@ def test_lock_uses_published_facts_instead_of_downloading_wheels(
     assert project.files() == reference.files()
 
 
+@pytest.mark.long  # unit/audit/packages/test_published.py has the facts
 def test_added_package_is_checked_against_published_facts(
     published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
 ) -> None:

@@ -184,6 +184,7 @@ def test_worker_processes_exit_if_their_parent_is_killed():
     ended(process.pid)
 
 
+@pytest.mark.long  # test_layout_kill.py and test_push.py kill two verbs
 def test_killed_command_succeeds_when_it_is_run_again(
     fault_run, tmp_path, record_testsuite_property
 ):

@@ -67,6 +67,7 @@ def test_unsatisfiable_project_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["requirements.txt"]
 
 
+@pytest.mark.long
 def test_python_without_a_wheel_for_a_pin_is_not_chosen(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("vllm==0.5.0\nwandb==0.15.3\nnltk\n")
     answer = imgbuild(tmp_path, "init")  # vLLM 0.5.0 has wheels for Python 3.11, not for 3.13

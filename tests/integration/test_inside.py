@@ -125,6 +125,7 @@ def test_attachments_are_listed_by_registry_tools(shop):
         assert set(shop.referrers(digest)) == {CYCLONEDX, SPDX, STATEMENT, LOCK}
 
 
+@pytest.mark.long  # test_sboms_of_local_target_are_valid has other SBOMs
 @pytest.mark.parametrize("arch", list(Arch))
 def test_sboms_are_valid_and_list_image_contents(shop, tmp_path, arch: Arch):
     digest = shop.pushed["arch"][arch]

@@ -126,6 +126,7 @@ def test_learned_constraints_lead_to_compatible_versions(stack, monkeypatch, tmp
     assert whole == []  # no wheel was downloaded
 
 
+@pytest.mark.long
 def test_learned_constraints_are_reused(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     first = small.resolve_audited()
@@ -138,6 +139,7 @@ def test_learned_constraints_are_reused(stack, monkeypatch, tmp_path):
     assert constraints.constraints_path(small.images).read_bytes() == text
 
 
+@pytest.mark.long  # unit/learn/test_learn.py has the rule
 def test_learned_constraint_adds_no_package(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     small.resolve_audited()

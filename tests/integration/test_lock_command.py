@@ -144,6 +144,7 @@ def test_diff_reports_changes_and_sizes_of_two_locks(project, base):
     assert "no-such-branch is not a revision" in " ".join(done.stderr.split())
 
 
+@pytest.mark.long
 def test_diff_lists_a_new_target(project):
     git(project, "init", "--quiet")
     git(project, "commit", "--quiet", "--allow-empty", "--message", "nothing")

@@ -237,6 +237,7 @@ def test_damaged_mirror_file_is_not_used(sample, tmp_path):
     )
 
 
+@pytest.mark.long
 def test_unreachable_input_mirror_is_skipped(sample, tmp_path):
     nobody = "127.0.0.1:9/team/inputs"
     project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR=nobody)

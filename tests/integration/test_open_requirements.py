@@ -72,7 +72,14 @@ def test_git_repository_in_requirements_is_reported_as_not_read(project: Project
 
 
 @pytest.mark.parametrize(
-    "words", [("pyproject.toml",), ("-r", "pyproject.toml"), ("--requirements", ".")]
+    "words",
+    [
+        ("pyproject.toml",),
+        *(
+            pytest.param(words, marks=pytest.mark.long)
+            for words in (("-r", "pyproject.toml"), ("--requirements", "."))
+        ),
+    ],
 )
 def test_resolve_reads_project_files(project: Project, words: tuple[str, ...]) -> None:
     write(project, pyproject_toml=PYPROJECT)

@@ -250,8 +250,8 @@ except ImgbuildError as error:
     ("way", "user", "service"),
     [
         ("module", "", "https://localhost:{port}/files/"),
-        ("module", "me@", "localhost:{port}"),
-        ("program", "me@", "https://localhost:{port}/files/"),
+        pytest.param("module", "me@", "localhost:{port}", marks=pytest.mark.long),
+        pytest.param("program", "me@", "https://localhost:{port}/files/", marks=pytest.mark.long),
         ("program", "", "localhost:{port}"),
     ],
 )

@@ -184,7 +184,13 @@ def test_lock_uses_index_written_by_init(
     assert LOGIN[1] not in str(lock)
 
 
-@pytest.mark.parametrize("line", ["git+{url}", "-e git+{url}#subdirectory=package", "git+{url}@v1"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(pytest.param(line, marks=pytest.mark.long) for line in ("git+{url}", "git+{url}@v1")),
+        "-e git+{url}#subdirectory=package",
+    ],
+)
 def test_package_name_of_a_repository_is_read_from_its_files(
     line: str, imgbuild: Command, tmp_path: Path
 ) -> None:
@@ -256,6 +262,7 @@ def test_init_lists_all_causes_together(imgbuild: Command) -> None:
     assert not Path("matrix.yaml").exists()
 
 
+@pytest.mark.long
 def test_unreachable_repository_exits_with_status_7(
     imgbuild: Command,
 ) -> None:
@@ -270,6 +277,7 @@ def test_init_ignores_problems_of_excluded_packages(imgbuild: Command) -> None:
     imgbuild("init", *words, status=0)
 
 
+@pytest.mark.long
 def test_add_command_writes_a_repository_name_to_a_row_with_like(
     imgbuild: Command, tmp_path: Path
 ) -> None:

@@ -127,6 +127,7 @@ def test_failing_build_backend_is_reported_with_a_reason(
     assert packages(trainer)["version"] == "0.0.0"
 
 
+@pytest.mark.long  # the first test has the other fields
 def test_computed_package_name_is_read_from_the_build_backend(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:

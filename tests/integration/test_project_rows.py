@@ -179,6 +179,7 @@ def test_all_impossible_requirements_are_reported_before_resolving(
     assert "requirements.txt:4: another==7" in messages
 
 
+@pytest.mark.long
 def test_unpinned_torch_is_resolved_for_the_cuda_release_of_the_row(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
@@ -308,6 +309,7 @@ def test_excluded_package_is_reported_with_the_packages_that_require_it(
     )
 
 
+@pytest.mark.long
 def test_install_with_the_no_deps_option_ignores_version_conflicts(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:

@@ -169,7 +169,7 @@ def test_docker_pulls_and_runs_both_architectures(shop):
 
 def test_podman_and_skopeo_read_the_same_digest(shop):
     podman, skopeo = needs.require_podman(), needs.require_tool("skopeo")
-    for arch in Arch:
+    for arch in Arch if needs.is_long_run() else (Arch.ARM64,):
         image = output(podman, "pull", "--quiet", "--tls-verify=false", "--arch", arch.oci,
                        f"{shop.place}:{TARGET}")  # fmt: skip
         image_facts = json.loads(output(podman, "image", "inspect", image))[0]

@@ -54,6 +54,7 @@ def test_smoke_run_is_recorded_and_shown_in_list(project: Project) -> None:
     assert len(project.read(f"{TARGET}/smoke.json")["runs"]) == 1
 
 
+@pytest.mark.long
 def test_failed_run_is_recorded(project: Project) -> None:
     project.run("smoke", BROKEN, *SMOKE, "--record", status=1)
     (run,) = project.read(f"{BROKEN}/smoke.json")["runs"]

@@ -145,6 +145,7 @@ def test_vllm_0_33_on_cuda_12_4_is_refused(refuse: Refuse) -> None:
     assert refusal.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64: CUDA 12.4")
 
 
+@pytest.mark.long
 def test_target_that_cannot_be_resolved_is_explained(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -97,6 +97,7 @@ def test_apptainer_exec_uses_the_image_environment_without_packages_of_the_calle
     assert f"LD_LIBRARY_PATH={files.LIBRARIES}" in variables
 
 
+@pytest.mark.long
 def test_python_variables_come_from_the_image_and_not_from_the_caller(sample, tmp_path):
     """As in Docker, PYTHONPATH comes from the image; HOME comes from the caller."""
     place = tmp_path / "layout"
@@ -313,7 +314,10 @@ def _driver():
         yield folder
 
 
-@pytest.mark.parametrize("user", [None, NOBODY], ids=["root", "a user"])
+@pytest.mark.parametrize(
+    "user",
+    [pytest.param(None, marks=pytest.mark.long, id="root"), pytest.param(NOBODY, id="a user")],
+)
 def test_nv_option_mounts_the_driver_found_in_the_loader_cache(sif, driver, user):
     env = {"IMGBUILD_APPTAINER_DRIVER": str(driver)}
     code = (

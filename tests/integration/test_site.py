@@ -82,6 +82,7 @@ def test_site_shows_the_history_of_a_checkout(project: Path, tmp_path: Path) -> 
     assert json.loads((output / "history.json").read_text())["targets"] == {}
 
 
+@pytest.mark.long
 def test_site_omits_the_history_without_git(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_site_lists_changed_versions_of_an_image(project: Path) -> None:
     assert "<li>trl 0.19.0 → 0.20.0<" in page
 
 
+@pytest.mark.long
 def test_site_lists_changed_debian_packages_and_settings(project: Path) -> None:
     images = project / "images" / TARGET
     lock = json.loads((ROOT / "images" / TARGET / "lock.json").read_text())

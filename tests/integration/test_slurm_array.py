@@ -99,6 +99,7 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.long
 def test_interrupt_cancels_array_tasks_and_the_next_run_resumes(built: Project) -> None:
     process = started(built, "--no-resume")
     os.killpg(process.pid, signal.SIGINT)

@@ -192,6 +192,7 @@ def test_job_ends_if_the_server_exits(project: Project, tmp_path: Path) -> None:
     assert "the vLLM server ended while the trainers ran (status 3)" in log
 
 
+@pytest.mark.long  # unit/slurm/test_jobs.py has the script
 def test_torchrun_starts_all_processes_of_both_nodes(project: Project, tmp_path: Path) -> None:
     path = tmp_path / "job.sh"
     (tmp_path / "train.py").write_text(MEET)

@@ -239,6 +239,7 @@ def test_accepted_import_failure_is_skipped(sample):
     assert cases["imports"].outcome == "passed"
 
 
+@pytest.mark.long  # unit/smoke/test_runner.py has the rules
 @pytest.mark.parametrize("versions", [None, ["1.0"]])
 def test_allowed_failure_that_does_not_occur_is_a_failure(sample, versions):
     sample.add("gamma", {"gamma.py": b""})
@@ -249,12 +250,14 @@ def test_allowed_failure_that_does_not_occur_is_a_failure(sample, versions):
     assert cases["imports"].outcome == "failed"
 
 
+@pytest.mark.long  # unit/smoke/test_runner.py has the rules
 def test_allowed_failure_applies_only_to_its_package_version(sample):
     raising(sample)
     sample.allowed["imports"] = [{**ENTRY, "versions": ["0.9"], "error": "cannot import name"}]
     assert sample.run("imports")["import gamma"].outcome == "failed"
 
 
+@pytest.mark.long
 def test_unused_waiver_of_a_requirement_is_a_failure(sample):
     line = "alpha 1.0 requires beta, which is not installed."
     sample.allowed["requirements"] = [{"package": "alpha", "error": line, "reason": "as above"}]
@@ -288,6 +291,7 @@ def _jit_activation_module(dtype):
 }
 
 
+@pytest.mark.long
 def test_failing_sglang_kernel_compilation_is_reported(sample):
     needs.require_tool("gcc")
     sample.add("torch", {"torch.py": b"bfloat16 = 'bf16'\n"})
@@ -369,6 +373,7 @@ def test_smoke_tests_refuse_to_run_as_root(sample):
     assert "the user is root" in sample.run("system")["system"].log
 
 
+@pytest.mark.long  # the test of other packages has the rule
 def test_cases_for_main_packages_that_are_not_in_the_lock_are_skipped(sample):
     case_results = sample.run("*", tier="cpu")
     assert case_results["grpo step"].outcome == "skipped"
@@ -415,6 +420,7 @@ def test_invalid_runner_input_is_an_error_before_cases_run(expect, words, messag
     assert not done.stdout
 
 
+@pytest.mark.long
 def test_modules_added_by_a_pth_file_are_imported_under_their_own_names(sample):
     failing = b"import sys\nassert __name__ == 'inner', __name__\n"
     sample.add("gamma", {"gamma.pth": b"deep/below\n", "deep/below/inner.py": failing})
@@ -479,6 +485,7 @@ def test_missing_documented_command_is_a_failure(sample):
 COMMAND = {"package": "trl", "versions": ["1.0"], "name": "trl help", "error": "no rich"}
 
 
+@pytest.mark.long
 def test_accepted_failure_is_skipped_and_its_unexpected_pass_is_a_failure(sample):
     sample.add("trl", {"trl/__init__.py": b""})
     sample.allowed["cases"] = [{**COMMAND, "reason": "rich is another project"}]

@@ -86,6 +86,7 @@ def test_smoke_tests_in_a_root_folder_need_no_container_engine(built, wheels, tm
     check(report)
 
 
+@pytest.mark.long
 def test_tier_without_test_cases_is_not_a_failure(built, wheels, tmp_path, monkeypatch, capsys):
     needs.user_namespaces()
     lock = tmp_path / "lock.json"
@@ -152,7 +153,8 @@ def test_smoke_tests_run_in_a_given_root_folder(built, wheels, tmp_path):
 
 
 # An arbitrary user in the one engine, the image's own in the other: the long form has all pairs.
-@pytest.mark.parametrize("kind", [pytest.param("docker", marks=pytest.mark.long), "podman"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["docker", "podman"])
 def test_smoke_tests_run_in_container(kind, built, wheels, tmp_path):
     ask: Callable[[], str] = getattr(needs, f"require_{kind}")
     ask()

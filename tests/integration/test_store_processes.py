@@ -153,6 +153,7 @@ def test_ctrl_c_stops_download_and_keeps_partial_file(tmp_path: Path, site: File
     assert (root / "partial" / sha256(data)).stat().st_size >= 500_000
 
 
+@pytest.mark.long
 def test_concurrent_processes_share_one_cache(tmp_path: Path, site: FileSite) -> None:
     """Four processes download the same files, another is killed, and another prunes repeatedly."""
     root, names = tmp_path / "cache", [f"f{number}" for number in range(20)]
@@ -186,6 +187,7 @@ def test_processes_that_wait_for_a_download_fetch_the_file_once(
     assert len(site.received_requests("big")) == 1
 
 
+@pytest.mark.long
 def test_waiting_process_continues_the_download_of_a_killed_process(
     tmp_path: Path, site: FileSite
 ) -> None:

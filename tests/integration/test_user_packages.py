@@ -26,8 +26,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.timeout(900)]
 TARGET = f"users-{uuid.uuid4().hex[:8]}"  # the name of the image in the engines
 DEBIAN = {
     "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
-    "packages": ["python3", "usr-is-merged"], "tools": ["jq", "python3-venv"],
+    "packages": ["python3", "usr-is-merged"],
 }  # fmt: skip
+TOOLS = {"tools": ["jq", "python3-venv"]}  # only `STEPS` uses them
 DRIVER = """\
 import json, subprocess, sys
 for line in json.loads(sys.argv[1]):
@@ -166,7 +167,7 @@ def _image() -> Iterator[Image]:
     added.wheel("helper", "1.0", files={"helper.py": b"VALUE = 1\n"})
     with serve_site(FileSite(files=index.site_files())) as site, ordinary.nobody_home() as folder:
         project = Project(folder / "project", site.url("simple"), cache=None)
-        project.write(DEBIAN, user="imgbuild", uid=1000)
+        project.write(DEBIAN | (TOOLS if needs.is_long_run() else {}), user="imgbuild", uid=1000)
         path = project.folder / "matrix.yaml"
         text = path.read_text().replace("  small:", f"  {TARGET}:").replace(
             "  labels:", "    VIRTUAL_ENV: {value: /opt/venv, reason: tools read it}\n  labels:"
@@ -262,6 +263,7 @@ def test_two_users_share_a_package_folder(image: Image) -> None:
     image.steps("root", 12345, first, writable=True, kept=True, mode=0o1777)
 
 
+@pytest.mark.long
 def test_packages_that_a_user_adds_keep_the_versions_of_the_image(image: Image) -> None:
     """An extension also has packages that constraints.txt does not list."""
     needs.user_namespaces()
