@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,13 +172,17 @@ def test_wheel_by_url_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
     assert [layer.name for layer in others if store.blob(layer.digest)] == []
     assert decode_lock(codec.encode(lock), "lock.json", hint="", remedy="") == lock
     work.repository.git("tag", "--delete", "v1.2")
+    # Another cache has the base and the root folder for builds, but no wheel.
+    copy = tmp_path / "cache"
+    shutil.copytree(work.cache, copy, symlinks=True, copy_function=os.link)
+    shutil.rmtree(copy / "files")
     built = image_layout.build_layout(
         lock, digests, [host_arch()], tmp_path / "image",
-        Inputs(work.matrix, work.context(cache=tmp_path / "empty")), processes=2, verify=True,
+        Inputs(work.matrix, work.context(cache=copy)), processes=2, verify=True,
     )  # fmt: skip
     assert built.digest == digests.digest
     # Fetched files are used without a server.
-    offline = Inputs(work.matrix, work.context(cache=tmp_path / "empty", offline=True))
+    offline = Inputs(work.matrix, work.context(cache=copy, offline=True))
     report = audit_lock(lock, host_arch(), offline, checks=("metadata", "imports"))
     assert [finding.message for finding in report.findings] == []
 

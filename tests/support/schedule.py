@@ -42,13 +42,13 @@ READS_SOURCE = (
 )
 # The files that take over 15 seconds, the longest first.
 LONGEST = (
-    "slurm_jobs", "user_packages", "ci", "docs", "debian_oracle", "extend", "smoke", "tool",
-    "run_command", "engine", "sdist", "site_browser", "installed", "render", "smoke_images",
-    "extend_builders", "builders", "foreign_folder", "registry_base", "push", "direct_requirements",
-    "lock_command", "hostile_texts", "site_answers", "slurm_server", "slurm_array", "sdist_attacks",
-    "resolve_command", "sif_apptainer", "project_rows", "project_indexes", "faults", "refusals",
-    "recording", "full_disk", "smoke_nvcc", "wheel_oracle", "site", "sandbox_escapes",
-    "audit_environment",
+    "ci", "installed", "site_browser", "docs", "extend", "user_packages", "debian_oracle", "tool",
+    "slurm_jobs", "smoke", "extend_builders", "direct_requirements", "sdist_attacks", "engine",
+    "sif_apptainer", "render", "run_command", "project_rows", "lock_command", "push", "sdist",
+    "hostile_texts", "standalone_python", "resolve_command", "project_indexes", "registry_base",
+    "smoke_images", "smoke_nvcc", "wheel_oracle", "faults", "site", "builders", "debian_archive",
+    "open_requirements", "audit_command", "foreign_folder", "slurm_server", "slurm_array",
+    "full_disk", "refusals", "hostile_jobs", "project_metadata", "verify", "foreign_indexes",
 )  # fmt: skip
 
 

@@ -133,16 +133,32 @@ SARIF = {
 }
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache for all tests, which keeps facts about published packages."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
 def imgbuild(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Command:
     """The command line in a project with an incorrect script."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("IMGBUILD_CACHE", str(cache))
     Project(tmp_path, PACKAGES)
     (tmp_path / "train.py").write_text(BAD)
     return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def separate_cache(imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache with the wheels of the project, of which no module has been read."""
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    Project(tmp_path, PACKAGES)
 
 
 def test_errors_in_code_have_location_error_code_and_exit_status_4(imgbuild: Command) -> None:
@@ -279,6 +295,7 @@ def test_code_is_audited_against_an_environment(imgbuild: Command, tmp_path: Pat
     assert answer.stdout.startswith("train.py:2:17: IMG102 ")
 
 
+@pytest.mark.usefixtures("separate_cache")
 def test_list_command_shows_which_targets_run_the_code(imgbuild: Command, tmp_path: Path) -> None:
     by_releases = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
     place = "train.py:4:5: IMG101"
@@ -334,6 +351,7 @@ def test_list_command_names_the_targets_that_it_cannot_check(
     assert "pass --arch arm64" in none.stderr
 
 
+@pytest.mark.usefixtures("separate_cache")
 def test_result_for_code_that_imports_an_unread_module_is_unknown(
     imgbuild: Command, tmp_path: Path
 ) -> None:
