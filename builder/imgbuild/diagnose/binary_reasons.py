@@ -43,6 +43,8 @@ NAMESPACE = re.compile(r"_ZT?[A-Z]{0,3}N?(?:K?)(?P<length>\d{1,2})(?P<rest>[a-zA
 OLD_STRING = re.compile(r"(?:S[sS]|RKSs|KSs)(?:[a-zA-Z0-9_]|$)")
 # Packages whose wheels are compiled for one torch and CUDA, also at installation.
 FROM_SOURCE = ("apex", "causal-conv1d", "flash-attn", "grouped-gemm", "mamba-ssm")
+# The newest torch for which the project has wheels of flash-attn.
+FLASH_ATTN_TORCH = {"2.6": (2, 4), "2.7": (2, 6), "2.8": (2, 8)}
 OF_CUDA = re.compile(r"lib(?:cudart|cublas\w*|nvrtc|nvJitLink)\.so\.(1[123])")
 CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)
 # The number of an error of CUDA's runtime or driver.
@@ -234,6 +236,13 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: LogFacts) -> Reas
     if exported is not None and not old:
         cause += f": {symbol} is in torch{exported.spec} only"
         cure = f"{_rebuild_cure(package)}, or install 'torch{exported.spec}'"
+        if torch is not None and exported.allows_version(torch.public):
+            cause += f", which torch {torch.public} is: another torch is loaded"
+            cure = (
+                "python -c 'import torch; print(torch.__version__, torch.__file__)' in the program's"
+                f" environment shows the torch that is loaded: install 'torch{exported.spec}' there"
+                f" and remove a second one (~/.local, PYTHONPATH), or {_rebuild_cure(package)}"
+            )
     if package == "vllm" and version is not None and (build := table.torch_of_vllm(version)):
         cause = (
             f"vllm {version} was compiled for torch {build.version}"
@@ -314,18 +323,34 @@ def _flash_attn(cause: str, facts: LogFacts) -> Reason:
     name = "whose name has torch2.X and cxx11abiTRUE (torch 2.7 and newer, and PyTorch's own"
     name += " images) or FALSE (PyPI's torch up to 2.6)"
     if torch is not None:
-        version = facts.versions.get("flash-attn", wheel.version if wheel else "2.X")
-        abi = "TRUE" if torch.release[:2] >= (2, 7) else "FALSE"
-        python = f"cp{facts.python.replace('.', '')}" if facts.python else "cp3XX"
-        release = ".".join(map(str, torch.release[:2]))
-        name = f"flash_attn-{version.partition('+')[0]}+cu12torch{release}cxx11abi{abi}-{python}"
-        name += " (cxx11abiTRUE for a torch of PyTorch's own images)"
+        name = _flash_attn_wheel(torch, facts.versions.get("flash-attn", ""), facts.python)
     return Reason(
         code="IMG724",
         cause=cause,
         cure="reinstall it for this torch: pip install --no-build-isolation --no-cache-dir"
-        f" --force-reinstall --no-deps flash-attn, or install the wheel {name}",
+        " --force-reinstall --no-deps flash-attn"
+        + (f", or install the wheel {name}" if name else ""),
         confidence="high",
+    )
+
+
+def _flash_attn_wheel(torch: Version, version: str, python: str) -> str:
+    """Return the wheel of flash-attn for a torch, or "" if the project has none.
+
+    The wheel is of the installed `version` if it has one for this torch.
+    """
+    release = torch.release[:2]
+    if release > FLASH_ATTN_TORCH["2.8"]:
+        return ""
+    have = version.partition("+")[0]
+    if release > FLASH_ATTN_TORCH.get(".".join(have.split(".")[:2]), (0, 0)):
+        have = "2.7.4.post1" if release <= FLASH_ATTN_TORCH["2.7"] else "2.8.3"
+    abi = "TRUE" if release >= (2, 7) else "FALSE"
+    tag = f"cp{python.replace('.', '')}" if python else "cp3XX"
+    cuda = "cu123" if have.startswith("2.6.") else "cu12"
+    return (
+        f"flash_attn-{have}+{cuda}torch{'.'.join(map(str, release))}cxx11abi{abi}-{tag}"
+        " (cxx11abiTRUE for a torch of PyTorch's own images)"
     )
 
 

@@ -352,7 +352,7 @@ def _exception_reason(
         or calls.called_by_name_reason(event.text, code, caller, above, value.facts)
         or value_reasons.value_reason(event.text)
         or binary_reasons.binary_reason(event.text, value.facts, caller)
-        or requirements.requirement_reason(event.text, caller)
+        or requirements.requirement_reason(event.text, caller, above)
         or model_code.model_code_reason(event.text, value.facts, caller)
         or python_reasons.python_reason(event.text, value.facts, caller, code)
         or ("NCCL error" in event.text and program_reasons.program_reason(event.text))

@@ -49,7 +49,7 @@ def gpu_name_pattern() -> re.Pattern[str]:
     every = "|".join(row for _, row in rows)
     brand = r"(?:NVIDIA|Tesla|GeForce|Quadro|DGX|Jetson|GPU)"
     card = r"(?<![\w.])(?=[1-5]0[5-9]0 ?(?:Ti\b|显卡|卡|上))(?P<card>\d{4})"
-    return re.compile(rf"(?<![\w.-])(?:(?:{brand}[ -]){{1,3}}({every})|({digits}))(?![\w.])|{card}")
+    return re.compile(rf"(?<![\w.-])(?:(?:{brand}[ -]){{1,3}}({every})|({digits}))(?!\w|\.\w)|{card}")
 
 
 VLLM_BANNER = re.compile(
@@ -209,7 +209,7 @@ class LogFacts(msgspec.Struct):
             self.wheels.setdefault(normalize_package(wheel["name"]), build)
 
     def _version(self, name: str, version: str) -> None:
-        self.versions.setdefault(normalize_package(name), version)
+        self.versions.setdefault(normalize_package(name), version.rstrip("."))
 
     def user_of(self, package: str) -> str:
         """Return the import name of the only package in the log that may use `package`.

@@ -290,6 +290,8 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
         )
     if not caller and (sources := calls.sources_folder_reason(text)) is not None:
         return sources
+    if "." not in module and (elsewhere := _defined_elsewhere(name, package)) is not None:
+        return elsewhere
     package = module.partition(".")[0] if " " in package else package
     return Reason(
         code="IMG902",
@@ -298,6 +300,24 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
         cure=f"{requirements.update_cure(package, caller, facts)}; python -c 'import {module}'"
         " shows"
         " what is absent",
+    )
+
+
+def _defined_elsewhere(name: str, package: str) -> Reason | None:
+    """Return the reason for a class that a package does not export, but that modules define."""
+    definers = releases.definers(name)
+    if not definers:
+        return None
+    others = [each for each in definers if each != package]
+    cures = [f"from {each.replace('-', '_')} import {name} (the class of {each})" for each in others]
+    if package in definers:
+        find = f"grep -rn 'class {name}' $(python -c 'import {package}; print({package}.__path__[0])')"
+        cures.insert(0, f"import it from the module of {package} that defines it: {find}")
+    return Reason(
+        code="IMG902",
+        cause=f"{package} does not export {name}: it is a class of {' and of '.join(definers)}"
+        + (", below its top module" if package in definers else ""),
+        cure=", or ".join(cures),
     )
 
 
