@@ -98,6 +98,7 @@ DISTRIBUTIONS = (
     *("centos", "rocky", "alma", "oracle", "rhel", "red hat"),
 )
 PLATFORM = re.compile(r"--(?:python-)?platform[= ]['\"]?([\w.-]{3,60})(?![\w./-])")  # not Docker's
+INDEX = re.compile(r"\binstall\b.{0,400} (?:--(?:extra-)?index(?:-url)?[= ]|-i )(https?://[^\s'\"]{4,200})")
 ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
 
 
@@ -147,6 +148,7 @@ class LogFacts(msgspec.Struct):
     gpu: str = ""  # name
     glibc: str = ""
     platform: str = ""  # for which pip or uv selects wheels
+    index: str = ""  # that a command of pip or uv adds
     arm: bool = False
 
     def read_line(self, line: LogLine) -> None:
@@ -176,6 +178,8 @@ class LogFacts(msgspec.Struct):
         self._read_glibc(text)
         if not self.platform and (platform := PLATFORM.search(text)):
             self.platform = platform[1]
+        if not self.index and (index := INDEX.search(text)):
+            self.index = index[1]
         self.arm = self.arm or bool(ARM.search(text))
 
     def _read_glibc(self, text: str) -> None:

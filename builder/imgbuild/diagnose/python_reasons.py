@@ -268,6 +268,11 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
             f" ({module.split('.')[0]}.py)",
         )
     existence = releases.name_existence(module, name) or releases.module_existence(module)
+    parent = module.rpartition(".")[0]
+    if existence is None and (exported := releases.name_existence(parent, name)) is not None:
+        if exported.removing_version and not is_in_log_version(exported, facts):
+            what = f"{parent}.{name}"
+            return existence_reason(exported, what, f"do not import {name}", "IMG902", facts, caller)
     # The module is there, so a release that removed it does not explain the absent name.
     if existence is not None and (
         not existence.removing_version or releases.name_existence(module, name)

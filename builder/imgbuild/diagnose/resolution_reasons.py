@@ -56,6 +56,7 @@ ABSENT = re.compile(
     rf"(?P<lost>{REQUIREMENT}) (?:was not found in (?:the package registry|the provided)|"
     r"which doesn't match any versions)"
 )
+TORCH_INDEX = re.compile(r"download\.pytorch\.org/whl/(?:\w+/)?(cpu|cu\d{2,3})\b")
 PYTHON = re.compile(
     r"(?P<by>[A-Za-z][\w.<>=!~,+-]{1,80}) depends on Python ?"
     r"(?P<need>[<>=!~][\w.,<>=!~* ]{1,40}\w)|"
@@ -162,7 +163,8 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     if not second.by:
         system = facts.platform or ("Linux on arm64" if facts.arm else "this system")
         there = second.on.replace("for this system", f"for {system}")
-        return _absent_version_reason(first, there, split[1] if split else "")
+        absent = _absent_version_reason(first, there, split[1] if split else "")
+        return _with_index(absent, _name(first.on), first.on, facts.index)
     cause = f"{_needs(first)}, and {_needs(second)}"
     mine = next((each for each in clash if each.by == "you"), None)
     other = first if mine is second else second
@@ -174,6 +176,24 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     else:
         cure = f"use another version of {_name(first.by)} or of {_name(second.by)}"
     return _resolution_reason(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")
+
+
+def _with_index(reason: Reason, package: str, requirement: str, index: str) -> Reason:
+    """Return the reason for an absent version if the command adds an index, which uv reads first."""
+    build = TORCH_INDEX.search(index)
+    version = requirement.partition("==")[2]
+    if not index or not version or "+" in version:
+        return reason
+    if build is not None and package in ("torch", "torchvision", "torchaudio"):
+        cause = f"{reason.cause}; {index} has builds with a local version, such as +{build[1]}"
+        cure = f"require {package}=={version}+{build[1]} (or use a newer uv), and if there is none, "
+        return msgspec.structs.replace(reason, cause=cause, cure=cure + reason.cure)
+    return msgspec.structs.replace(
+        reason,
+        cause=f"{reason.cause}; uv reads a package only from the first index that has it, here"
+        f" possibly {index}",
+        cure=f"omit {index}, or pass --index-strategy unsafe-best-match; else {reason.cure}",
+    )
 
 
 def _without_clash(plain: str) -> Reason | None:
