@@ -464,6 +464,17 @@ def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts
             f" {package} was written for another {other}",
             cure=requirements.update_cure(other, caller, facts),
         )
+    if owner.startswith("Unsloth") and owner.endswith("Trainer"):
+        have = facts.versions.get("trl", "")
+        return Reason(
+            code="IMG905",
+            cause=f"unsloth generated {owner} from another trl than the installed one"
+            f"{have and f' ({have})'}: its code reads {name}, which this trl renamed or removed, or"
+            " the cached file is from before an update",
+            cure="pip install -U unsloth unsloth_zoo (both from the same time), delete"
+            " unsloth_compiled_cache and restart, or install the trl in the range of this unsloth"
+            " (imgbuild resolve unsloth unsloth-zoo trl)",
+        )
     if f"self.{name}" in code and owner.endswith("Trainer") and package != "transformers":
         pin = requirements.pin_cure("transformers", caller, facts)
         return Reason(

@@ -29,6 +29,10 @@ LISTED = re.compile(
     r"requirement (?P<name>(?!vllm\b)[\w.-]{1,80}+)(?P<spec>==(?P<version>\d[\w.]{0,40})|\S{0,80})"
     r" \(from versions: (?P<have>\d[^)]{0,4000})\)"
 )
+BUILT_FOR = re.compile(
+    r"PyTorch (?P<want>\d[\d.]*)\+(?P<cuda>cu\d{2,3}) with CUDA \d{3,4}"
+    r" \(you have (?P<have>\d[\d.]*)\+(?P<local>\w+)"
+)
 PROCESS = re.compile(r"Process (\d+) has (\d[\d.]* [KMG]iB) memory in use")
 TAG = re.compile(
     r"(?<![\w.-])(?P<package>[A-Za-z][\w.-]{0,80}+)(?P<spec>\S{0,80}) has no wheels with a"
@@ -267,6 +271,26 @@ def _numpy(text: str, facts: LogFacts) -> Adapted:
     return "", ""
 
 
+def _xformers(text: str, _: LogFacts) -> Adapted:
+    """Return the reason for an xformers that was built for the same torch with another CUDA."""
+    builds = BUILT_FOR.search(text)
+    if builds is None or builds["want"] != builds["have"]:
+        return "", ""
+    version, local = builds["have"], builds["local"]
+    if local == "cpu":
+        index = f"{INDEX}{builds['cuda']}"
+        return (
+            f"the installed torch {version}+cpu is a CPU build, and xformers was built for CUDA",
+            f"pip install --force-reinstall torch=={version} {index} (a CUDA build)",
+        )
+    return (
+        f"xformers was built for torch {version}+{builds['cuda']}, and its build {version}+{local}"
+        " is installed: CUDA differs",
+        f"install xformers from the index of this torch: pip install --force-reinstall --no-deps"
+        f" xformers {INDEX}{local}, or torch=={version} with {INDEX}{builds['cuda']}",
+    )
+
+
 def _wheel(text: str, facts: LogFacts) -> Adapted:
     """Return the reason for a wheel that cannot be installed, from the tags in its name."""
     wheel = WHEEL.search(text)
@@ -323,5 +347,6 @@ ADAPTED: Mapping[str, Callable[[str, LogFacts], Adapted]] = {
     "IMG717": _numpy,
     "IMG761": _newer_torch,
     "IMG792": _newer_torch,
+    "IMG1431": _xformers,
     "IMG1444": _old_for_vllm,
 }

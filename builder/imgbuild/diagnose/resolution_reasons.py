@@ -7,6 +7,7 @@ or whose required version is on no index.
 # A separate module: an explanation in prose.
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections import Counter
@@ -22,7 +23,7 @@ from imgbuild.diagnose import machines, requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
-from imgbuild.system.syntax import parse_version
+from imgbuild.system.syntax import is_within, parse_version
 
 SPEC = r"(?:[<>=!~]{1,3}[\w.+*-]{1,60})(?:, ?[<>=!~]{1,3}[\w.+*-]{1,60})*"
 REQUIREMENT = rf"[A-Za-z][\w.-]{{0,80}}(?:\[[\w,.-]{{1,60}}\])?(?:{SPEC})?"
@@ -502,12 +503,21 @@ def _find_clash(
     for rows in constraints.values():
         needs = [row for row in rows if row.by and re.search(r"[<>=!~]", row.on)]
         by = {row.by: row for row in reversed(needs)}
-        if len(by) > 1 and len({row.on for row in needs}) > 1:
-            first, *rest = list(reversed(by.values()))
-            other = next((row for row in rest if row.on != first.on), None)
-            if other is not None:
-                return first, other
+        pairs = [
+            pair
+            for pair in itertools.combinations(reversed(by.values()), 2)
+            if pair[0].on != pair[1].on
+        ]
+        if pairs:
+            return next((pair for pair in pairs if not _may_agree(*pair)), pairs[0])
     return None
+
+
+def _may_agree(first: _PackageConstraint, second: _PackageConstraint) -> bool:
+    """Whether a version that one of two requirements on a package names satisfies both."""
+    specs = [re.search(SPEC, each.on) for each in (first, second)]
+    named = [version for spec in specs if spec for version in re.findall(r"\d[\w.]*", spec[0])]
+    return any(all(spec and is_within(version, spec[0]) for spec in specs) for version in named)
 
 
 def _python(text: str) -> Reason | None:
