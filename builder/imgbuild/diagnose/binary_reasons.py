@@ -11,7 +11,8 @@ from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import machines, pairs, requirements
+from imgbuild.audit.names.releases import Existence
+from imgbuild.diagnose import flash_attention, machines, pairs, requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
@@ -21,7 +22,10 @@ MENTIONED = re.compile(r"(?i)import \W?flash_attn")
 SYMBOL = re.compile(
     r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol(?::\s+|\s+(?=_Z))(?P<symbol>\w+)"
 )
-LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+LIBRARY = re.compile(
+    r"(?P<library>lib(?!nccl-(?:net|tuner|profiler))[\w.+-]+\.so[\w.]*):"
+    r" cannot open shared object file"
+)
 # An extension module, which torch compiles at run time.
 EXTENSION = re.compile(
     r"(?P<folder>/\S{1,300})/(?P<name>(?!lib)[\w-]{1,100})\.so: cannot open shared object file"
@@ -43,8 +47,6 @@ NAMESPACE = re.compile(r"_ZT?[A-Z]{0,3}N?(?:K?)(?P<length>\d{1,2})(?P<rest>[a-zA
 OLD_STRING = re.compile(r"(?:S[sS]|RKSs|KSs)(?:[a-zA-Z0-9_]|$)")
 # Packages whose wheels are compiled for one torch and CUDA, also at installation.
 FROM_SOURCE = ("apex", "causal-conv1d", "flash-attn", "grouped-gemm", "mamba-ssm")
-# The newest torch for which the project has wheels of flash-attn.
-FLASH_ATTN_TORCH = {"2.6": (2, 4), "2.7": (2, 6), "2.8": (2, 8)}
 OF_CUDA = re.compile(r"lib(?:cudart|cublas\w*|nvrtc|nvJitLink)\.so\.(1[123])")
 CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)
 # The number of an error of CUDA's runtime or driver.
@@ -94,10 +96,10 @@ def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None
 def _symbol(text: str, facts: LogFacts) -> Reason | None:
     match = SYMBOL.search(text)
     if match is None:
-        about = "undefined symbol" in text and MENTIONED.search(text)
-        return (
-            _flash_attn("flash-attn was compiled for a different torch", facts) if about else None
-        )
+        if "undefined symbol" not in text or MENTIONED.search(text) is None:
+            return None
+        cause = "flash-attn was compiled for a different torch"
+        return flash_attention.other_torch_reason(cause, facts)
     symbol, file = match["symbol"], match["file"] or ""
     package = site_package(file)
     package = package or file.rpartition("/")[2] or "an extension module"
@@ -234,15 +236,8 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: LogFacts) -> Reas
     cure = f"{_rebuild_cure(package)}, or install the torch that this {package} was built for"
     exported = releases.symbol_existence(symbol)
     if exported is not None and not old:
-        cause += f": {symbol} is in torch{exported.spec} only"
-        cure = f"{_rebuild_cure(package)}, or install 'torch{exported.spec}'"
-        if torch is not None and exported.allows_version(torch.public):
-            cause += f", which torch {torch.public} is: another torch is loaded"
-            cure = (
-                "python -c 'import torch; print(torch.__version__, torch.__file__)' in the program's"
-                f" environment shows the torch that is loaded: install 'torch{exported.spec}' there"
-                f" and remove a second one (~/.local, PYTHONPATH), or {_rebuild_cure(package)}"
-            )
+        added, cure = _exported(package, exported, torch)
+        cause += f": {symbol} is in torch{exported.spec} only{added}"
     if package == "vllm" and version is not None and (build := table.torch_of_vllm(version)):
         cause = (
             f"vllm {version} was compiled for torch {build.version}"
@@ -262,8 +257,19 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: LogFacts) -> Reas
     elif companion := _companion(package, torch, file):
         cure = companion
     if package == "flash-attn":
-        return _flash_attn(cause, facts)
+        return flash_attention.other_torch_reason(cause, facts)
     return Reason(code="IMG901", cause=cause, cure=cure, confidence="high")
+
+
+def _exported(package: str, exported: Existence, torch: Version | None) -> tuple[str, str]:
+    """Return an addition to the cause, and the cure, for a symbol of some releases of torch."""
+    if torch is None or not exported.allows_version(torch.public):
+        return "", f"{_rebuild_cure(package)}, or install 'torch{exported.spec}'"
+    return f", which torch {torch.public} is: another torch is loaded", (
+        "python -c 'import torch; print(torch.__version__, torch.__file__)' in the program's"
+        f" environment shows the torch that is loaded: install 'torch{exported.spec}' there and"
+        f" remove a second one (~/.local, PYTHONPATH), or {_rebuild_cure(package)}"
+    )
 
 
 def _rebuild_cure(package: str) -> str:
@@ -306,52 +312,6 @@ def _companion(package: str, torch: Version | None, file: str) -> str:
         return f"install torchvision=={build.torchvision}, compiled for torch {torch}"
     span = requirements.accepting_versions(package, "torch", torch.base_version) if torch else ""
     return f"pip install '{package}{span}', which is for torch {torch}" if span else ""
-
-
-def _flash_attn(cause: str, facts: LogFacts) -> Reason:
-    """Return the reason for a flash-attn that was built for another torch.
-
-    The file names of flash-attn's wheels contain the torch version.
-    """
-    torch, wheel = facts.version("torch"), facts.wheels.get("flash-attn")
-    if wheel is not None:
-        built = f"torch {wheel.torch}" + (f" (cxx11abi{wheel.abi})" if wheel.abi else "")
-        cause = f"the installed flash-attn {wheel.version} was built for {built}"
-        cause += (
-            f"; installed is torch {torch}" if torch else ", and a different torch is installed"
-        )
-    name = "whose name has torch2.X and cxx11abiTRUE (torch 2.7 and newer, and PyTorch's own"
-    name += " images) or FALSE (PyPI's torch up to 2.6)"
-    if torch is not None:
-        name = _flash_attn_wheel(torch, facts.versions.get("flash-attn", ""), facts.python)
-    return Reason(
-        code="IMG724",
-        cause=cause,
-        cure="reinstall it for this torch: pip install --no-build-isolation --no-cache-dir"
-        " --force-reinstall --no-deps flash-attn"
-        + (f", or install the wheel {name}" if name else ""),
-        confidence="high",
-    )
-
-
-def _flash_attn_wheel(torch: Version, version: str, python: str) -> str:
-    """Return the wheel of flash-attn for a torch, or "" if the project has none.
-
-    The wheel is of the installed `version` if it has one for this torch.
-    """
-    release = torch.release[:2]
-    if release > FLASH_ATTN_TORCH["2.8"]:
-        return ""
-    have = version.partition("+")[0]
-    if release > FLASH_ATTN_TORCH.get(".".join(have.split(".")[:2]), (0, 0)):
-        have = "2.7.4.post1" if release <= FLASH_ATTN_TORCH["2.7"] else "2.8.3"
-    abi = "TRUE" if release >= (2, 7) else "FALSE"
-    tag = f"cp{python.replace('.', '')}" if python else "cp3XX"
-    cuda = "cu123" if have.startswith("2.6.") else "cu12"
-    return (
-        f"flash_attn-{have}+{cuda}torch{'.'.join(map(str, release))}cxx11abi{abi}-{tag}"
-        " (cxx11abiTRUE for a torch of PyTorch's own images)"
-    )
 
 
 def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:

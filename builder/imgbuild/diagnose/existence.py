@@ -169,6 +169,28 @@ def existence_reason(
     )
 
 
+def defined_elsewhere_reason(name: str, package: str) -> Reason | None:
+    """Return the reason for a class that a package does not export, but that modules define."""
+    definers = releases.definers(name)
+    if not definers:
+        return None
+    cures = [
+        f"from {each.replace('-', '_')} import {name} (the class of {each})"
+        for each in definers
+        if each != package
+    ]
+    if package in definers:
+        folder = f"$(python -c 'import {package}; print({package}.__path__[0])')"
+        find = f"grep -rn 'class {name}' {folder}"
+        cures.insert(0, f"import it from the module of {package} that defines it: {find}")
+    return Reason(
+        code="IMG902",
+        cause=f"{package} does not export {name}: it is a class of {' and of '.join(definers)}"
+        + (", below its top module" if package in definers else ""),
+        cure=", or ".join(cures),
+    )
+
+
 def _allows_failing(pin: str, existence: Existence, version: str) -> bool:
     """Whether a pin of the package allows the version in the log, which lacks the name."""
     match = PIN.search(pin)

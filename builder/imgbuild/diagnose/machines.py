@@ -20,7 +20,9 @@ WHEEL = re.compile(
 )
 MANYLINUX = re.compile(r"manylinux_2_(\d{1,2})_")
 LEGACY = {"manylinux1_": 5, "manylinux2010_": 12, "manylinux2014_": 17}
-KERNEL_SOURCE = re.compile(r"CUDA error \(\S{0,120}?(?:xformers|flash-attention|flash_attn)\S{0,200}")
+KERNEL_SOURCE = re.compile(
+    r"CUDA error \(\S{0,120}?(?:xformers|flash-attention|flash_attn)\S{0,200}"
+)
 TOOLKITS = re.compile(
     r"(?:detected CUDA version \(|Installed CUDA version )(?P<have>\d{2}\.\d).{0,80}?"
     r"(?:PyTorch \(|compiled with )(?P<want>\d{2}\.\d)"
@@ -64,8 +66,8 @@ def _no_kernel(text: str, facts: LogFacts) -> Adapted:
         return f"{kernels} has no code for {gpu}", (
             f"uninstall {package} or select another attention (attn_implementation=sdpa), or build"
             f" {package} for this GPU: TORCH_CUDA_ARCH_LIST={capability} pip install"
-            f" --no-build-isolation --no-cache-dir --force-reinstall --no-deps --no-binary {package}"
-            f" {package}"
+            " --no-build-isolation --no-cache-dir --force-reinstall --no-deps --no-binary"
+            f" {package} {package}"
         )
     if torch is not None and cuda and _lacks(cuda, capability):
         cause = f"torch {torch} is a build for CUDA {cuda}, which has no code for {gpu}"
@@ -88,11 +90,9 @@ def _newer_torch(_: str, facts: LogFacts) -> Adapted:
     torch = facts.version("torch")
     if torch is not None and torch.local == "cpu":
         where = "of PyPI with vllm>=0.20.0" if facts.arm else "of PyPI, whose version has no +cpu"
-        return (
-            f"the installed torch {torch} is a CPU build, which has no CUDA",
-            f"pip install --force-reinstall torch==VERSION {where} (VERSION: the one that pip check"
-            f" names for vllm; before 2.11.0 on arm64: {INDEX}cu128)",
-        )
+        cure = f"pip install --force-reinstall torch==VERSION {where} (VERSION: the one that pip"
+        cure += f" check names for vllm; before 2.11.0 on arm64: {INDEX}cu128)"
+        return f"the installed torch {torch} is a CPU build, which has no CUDA", cure
     cuda, driver = _torch_cuda(facts), facts.driver_cuda
     if not gpus.is_older(driver.partition(".")[0], cuda):
         return "", ""
@@ -283,12 +283,11 @@ def _xformers(text: str, _: LogFacts) -> Adapted:
             f"the installed torch {version}+cpu is a CPU build, and xformers was built for CUDA",
             f"pip install --force-reinstall torch=={version} {index} (a CUDA build)",
         )
-    return (
-        f"xformers was built for torch {version}+{builds['cuda']}, and its build {version}+{local}"
-        " is installed: CUDA differs",
-        f"install xformers from the index of this torch: pip install --force-reinstall --no-deps"
-        f" xformers {INDEX}{local}, or torch=={version} with {INDEX}{builds['cuda']}",
-    )
+    cause = f"xformers was built for torch {version}+{builds['cuda']}, and its build"
+    cause += f" {version}+{local} is installed: CUDA differs"
+    cure = "install xformers from the index of this torch: pip install --force-reinstall"
+    cure += f" --no-deps xformers {INDEX}{local}, or torch=={version} with {INDEX}{builds['cuda']}"
+    return cause, cure
 
 
 def _wheel(text: str, facts: LogFacts) -> Adapted:

@@ -180,15 +180,15 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
 
 
 def _with_index(reason: Reason, package: str, requirement: str, index: str) -> Reason:
-    """Return the reason for an absent version if the command adds an index, which uv reads first."""
+    """Return the reason for an absent version if a command adds an index, which uv reads first."""
     build = TORCH_INDEX.search(index)
     version = requirement.partition("==")[2]
     if not index or not version or "+" in version:
         return reason
     if build is not None and package in ("torch", "torchvision", "torchaudio"):
         cause = f"{reason.cause}; {index} has builds with a local version, such as +{build[1]}"
-        cure = f"require {package}=={version}+{build[1]} (or use a newer uv), and if there is none, "
-        return msgspec.structs.replace(reason, cause=cause, cure=cure + reason.cure)
+        cure = f"require {package}=={version}+{build[1]} (or use a newer uv), and if there is none,"
+        return msgspec.structs.replace(reason, cause=cause, cure=f"{cure} {reason.cure}")
     return msgspec.structs.replace(
         reason,
         cause=f"{reason.cause}; uv reads a package only from the first index that has it, here"
