@@ -25,9 +25,7 @@ IMPORT = re.compile(
     r" )?['\"](?P<module>[\w.]+)(?:['\"]| \()"
     r"(?P<circular>.{0,80}circular import)?"
 )
-MODULE = re.compile(
-    r"No module named ['\"]?(?P<module>[A-Za-z_][\w.]*)(?![\w.]|'? \((?:optional|skip|ignor))"
-)
+MODULE = re.compile(r"No module named ['\"]?(?P<module>[A-Za-z_][\w.]*)")
 ATTRIBUTE = re.compile(
     r"(?:module '?(?P<module>[\w.]+)'?|(?:type object )?'(?P<owner>\w+)'(?: object)?|"
     r"(?P<bare>[A-Z]\w+)) has no attribute '?(?P<name>\w+)'?"

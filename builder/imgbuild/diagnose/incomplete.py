@@ -20,6 +20,7 @@ MOST_LINES = 12  # of a description
 MOST_CHARACTERS = 2000
 IMPORT = re.compile(r"from (?P<module>[\w.]{2,100}) import \(?(?P<names>[\w, ]{2,200})")
 NAMES = re.compile(r"(?<!as )\b(?!as\b)\w+")
+FINISHED = "'train_runtime':"  # of transformers' Trainer at the end of a training
 INNERMOST = 4  # frames
 
 
@@ -67,6 +68,8 @@ def described_reason(log: ParsedLog) -> Reason | None:
     if not log.note or script or log.number > MOST_LINES:
         return None
     text = "\n".join(line.text for line in log.last)[:MOST_CHARACTERS]
+    if FINISHED in text:
+        return None
     for topic in _topics():
         matches = [_search(pattern, text) for pattern in topic.words]
         if all(matches) and not any(_search(pattern, text) for pattern in topic.without):
