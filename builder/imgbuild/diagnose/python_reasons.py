@@ -84,7 +84,7 @@ def python_reason(text: str, facts: LogFacts, caller: str = "", code: str = "") 
     if text.startswith("TypeError: __init__()") and (called := CLASS_CALL.findall(code)):
         # Python before 3.10 does not name the class: the innermost call of the line is it.
         text = text.replace("__init__()", f"{called[-1]}.__init__()", 1)
-    if (overridden := calls.overridden_method_reason(text, caller, code)) is not None:
+    if (overridden := calls.overridden_method_reason(text, caller, code, facts)) is not None:
         return overridden
     if (standard := standard_reasons.standard_reason(text, facts)) is not None:
         return standard

@@ -121,7 +121,7 @@ class _ListedVersions(msgspec.Struct, frozen=True):
 class _Listed(msgspec.Struct, frozen=True):
     """The versions that pip lists next to a required one.
 
-    `by` is the package that requires it, and `glibc` that of the system.
+    `by` is the package that requires it, and `glibc` that of the system, which may be arm64.
     """
 
     name: str
@@ -130,6 +130,7 @@ class _Listed(msgspec.Struct, frozen=True):
     below: Version | None
     above: Version | None
     glibc: str
+    arm: bool
 
 
 class _PackageConstraint(msgspec.Struct, frozen=True):
@@ -146,7 +147,7 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     """
     if facts.ignored and (match := UNAVAILABLE.search(text)):
         return _other_python(match["package"], match["spec"], facts)
-    if (missing := unlisted_reason(text, facts.glibc)) is not None:
+    if (missing := unlisted_reason(text, facts.glibc, arm=facts.arm)) is not None:
         return missing
     if not EXPLAINS.search(text):
         return None
@@ -262,10 +263,10 @@ def _pip_requirement(match: re.Match[str]) -> str:
     return match["name"] + (f"=={spec}" if spec[0].isdigit() else spec)
 
 
-def unlisted_reason(text: str, glibc: str = "") -> Reason | None:
+def unlisted_reason(text: str, glibc: str = "", *, arm: bool = False) -> Reason | None:
     """Return the cause if pip finds no matching version, based on the versions that it lists.
 
-    `glibc` is that of the system, or "".
+    `glibc` is that of the system, or "", and `arm` whether it is arm64.
     """
     match = next((match for form in NOT_LISTED if (match := form.search(text))), None)
     if match is None:
@@ -289,7 +290,7 @@ def unlisted_reason(text: str, glibc: str = "") -> Reason | None:
         below = next((each for each in reversed(listed) if each < number), None)
         above = next((each for each in listed if each > number), None)
         by = (match.groupdict().get("by") or "").partition("->")[0]
-        explained = _listed_reason(_Listed(name, required, by, below, above, glibc))
+        explained = _listed_reason(_Listed(name, required, by, below, above, glibc, arm))
         system, cure = explained or (system, cure)
     cause += system
     return Reason(code="IMG617", cause=cause, cure=cure, source="rule", priority=41)
@@ -314,6 +315,11 @@ def _listed_reason(listed: _Listed) -> tuple[str, str] | None:
                 f"{SYSTEM}: pip finds {name} up to {below}{gap} only, so this is {system}",
                 f"use {newer}, or require {span}",
             )
+        if not system and known is None and listed.arm:
+            cure = f"build {required} from its source (git clone; a devel image), use an x86_64"
+            cure += f" machine, or require {span}"
+            only = f"{SYSTEM}: pip finds {name} up to {below} only"
+            return f"{only}, so {required} has no wheel for Linux on arm64", cure
         if not system and (known is not None or listed.by):
             user = re.split(r"[<>=!~ ]", listed.by)[0]
             older = f"an older {user}, which takes {name}<={below}" if user else f"require {span}"
