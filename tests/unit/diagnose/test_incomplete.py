@@ -84,7 +84,7 @@ def test_text_without_a_failure_is_no_description_of_one() -> None:
         "The loss decreases from 2.1 to 0.4 within an epoch on 8 GPUs.",
         "Loading the model from NFS, then training for 300 steps.",
         "Tesla T4\nDevice does not support bfloat16. Will change to float16.",
-        "V100, bf16 is off\n{'train_runtime': 310.2, 'train_loss': 1.01, 'epoch': 1.0}",
+        "V100\nbf16 is off\n{'train_runtime': 310.2, 'train_loss': 1.01, 'epoch': 1.0}",
         "backend=nccl, ddp_timeout=1800, num_processes=8",
         "pip install vllm==0.11.0\nwhich python\n/opt/venv/bin/python",
         "装好 vllm 和 verl 之后直接运行 run_grpo.sh, 模型会自动下载到 ~/.cache",
