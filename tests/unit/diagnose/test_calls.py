@@ -10,9 +10,11 @@ from imgbuild.diagnose.finding import LogFinding
 SITE = "/opt/venv/lib/python3.11/site-packages"
 
 
-def first(*frames: tuple[str, str], error: str) -> LogFinding:
+def first(*frames: tuple[str, str], error: str, name: str = "f") -> LogFinding:
     """The first finding for a traceback with frames of files below site-packages."""
-    lines = "".join(f'  File "{SITE}/{file}", line 7, in f\n    {code}\n' for file, code in frames)
+    lines = "".join(
+        f'  File "{SITE}/{file}", line 7, in {name}\n    {code}\n' for file, code in frames
+    )
     text = f"Traceback (most recent call last):\n{lines}{error}\n"
     return diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
 
@@ -52,6 +54,16 @@ def test_attribute_of_a_trainer_that_unsloth_generated_is_explained() -> None:
     )
     assert "unsloth generated UnslothSFTTrainer from another trl" in finding.cause
     assert "(0.20.0)" in finding.cause
+
+
+def test_exception_in_a_call_at_import_is_of_the_versions() -> None:
+    finding = first(
+        ("transformers/integrations/hub.py", '"cuda": LayerPump('),
+        ("kernels/layer.py", "raise ValueError("),
+        error="ValueError: Either a slot or a pump must be specified.",
+        name="<module>",
+    )
+    assert "install the kernels that transformers requires" in finding.cure
 
 
 def test_missing_method_called_by_another_package_is_explained() -> None:
