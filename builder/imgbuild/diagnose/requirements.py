@@ -257,11 +257,12 @@ def requirement_reason(text: str, caller: str = "", above: str = "") -> Reason |
         user = releases.distribution_of_module(caller) if caller else "a package"
         if user == name:  # its function checks a version for another program
             user = releases.distribution_of_module(above) if above else "the calling program"
+        checker = "the package that checks it" if user == "a package" else user
         return Reason(
             code=CODE,
             cause=f"{user} needs {name}{spec}{have}",
             cure=f"pip install '{name}{spec}' if the other packages allow it (imgbuild resolve"
-            f" {name}), or a release of {user} for the installed {name}",
+            f" {name}), or a release of {checker} for the installed {name}",
             confidence="high" if have else "medium",
         )
     return None
