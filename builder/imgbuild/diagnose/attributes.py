@@ -32,9 +32,11 @@ def attribute_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
         return None
     if module:
         return _module_reason(module, name, facts, caller)
-    existence = releases.member_existence(owner, name)
+    existence, what = releases.member_existence(owner, name), f"{owner}.{name}"
+    if existence is None and (existence := releases.member_existence(f"Async{owner}", name)):
+        what = f"Async{owner}.{name}, which {owner} has in no release"
     if existence is not None and existence.spec and not is_in_log_version(existence, facts):
-        return existence_reason(existence, f"{owner}.{name}", f"do not use {name}", CODE, facts)
+        return existence_reason(existence, what, f"do not use {name}", CODE, facts)
     fields = parameters.accepting_releases(f"{owner}.__init__", name)
     field = next(iter(fields.values()), None)
     if field is not None and len(fields) == 1 and not is_in_log_version(field, facts):

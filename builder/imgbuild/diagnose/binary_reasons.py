@@ -11,7 +11,8 @@ from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import machines, pairs, requirements
+from imgbuild.audit.names.releases import Existence
+from imgbuild.diagnose import flash_attention, machines, pairs, requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
@@ -21,7 +22,10 @@ MENTIONED = re.compile(r"(?i)import \W?flash_attn")
 SYMBOL = re.compile(
     r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol(?::\s+|\s+(?=_Z))(?P<symbol>\w+)"
 )
-LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+LIBRARY = re.compile(
+    r"(?P<library>lib(?!nccl-(?:net|tuner|profiler))[\w.+-]+\.so[\w.]*):"
+    r" cannot open shared object file"
+)
 # An extension module, which torch compiles at run time.
 EXTENSION = re.compile(
     r"(?P<folder>/\S{1,300})/(?P<name>(?!lib)[\w-]{1,100})\.so: cannot open shared object file"
@@ -92,10 +96,10 @@ def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None
 def _symbol(text: str, facts: LogFacts) -> Reason | None:
     match = SYMBOL.search(text)
     if match is None:
-        about = "undefined symbol" in text and MENTIONED.search(text)
-        return (
-            _flash_attn("flash-attn was compiled for a different torch", facts) if about else None
-        )
+        if "undefined symbol" not in text or MENTIONED.search(text) is None:
+            return None
+        cause = "flash-attn was compiled for a different torch"
+        return flash_attention.other_torch_reason(cause, facts)
     symbol, file = match["symbol"], match["file"] or ""
     package = site_package(file)
     package = package or file.rpartition("/")[2] or "an extension module"
@@ -232,8 +236,8 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: LogFacts) -> Reas
     cure = f"{_rebuild_cure(package)}, or install the torch that this {package} was built for"
     exported = releases.symbol_existence(symbol)
     if exported is not None and not old:
-        cause += f": {symbol} is in torch{exported.spec} only"
-        cure = f"{_rebuild_cure(package)}, or install 'torch{exported.spec}'"
+        added, cure = _exported(package, exported, torch)
+        cause += f": {symbol} is in torch{exported.spec} only{added}"
     if package == "vllm" and version is not None and (build := table.torch_of_vllm(version)):
         cause = (
             f"vllm {version} was compiled for torch {build.version}"
@@ -253,8 +257,19 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: LogFacts) -> Reas
     elif companion := _companion(package, torch, file):
         cure = companion
     if package == "flash-attn":
-        return _flash_attn(cause, facts)
+        return flash_attention.other_torch_reason(cause, facts)
     return Reason(code="IMG901", cause=cause, cure=cure, confidence="high")
+
+
+def _exported(package: str, exported: Existence, torch: Version | None) -> tuple[str, str]:
+    """Return an addition to the cause, and the cure, for a symbol of some releases of torch."""
+    if torch is None or not exported.allows_version(torch.public):
+        return "", f"{_rebuild_cure(package)}, or install 'torch{exported.spec}'"
+    return f", which torch {torch.public} is: another torch is loaded", (
+        "python -c 'import torch; print(torch.__version__, torch.__file__)' in the program's"
+        f" environment shows the torch that is loaded: install 'torch{exported.spec}' there and"
+        f" remove a second one (~/.local, PYTHONPATH), or {_rebuild_cure(package)}"
+    )
 
 
 def _rebuild_cure(package: str) -> str:
@@ -297,36 +312,6 @@ def _companion(package: str, torch: Version | None, file: str) -> str:
         return f"install torchvision=={build.torchvision}, compiled for torch {torch}"
     span = requirements.accepting_versions(package, "torch", torch.base_version) if torch else ""
     return f"pip install '{package}{span}', which is for torch {torch}" if span else ""
-
-
-def _flash_attn(cause: str, facts: LogFacts) -> Reason:
-    """Return the reason for a flash-attn that was built for another torch.
-
-    The file names of flash-attn's wheels contain the torch version.
-    """
-    torch, wheel = facts.version("torch"), facts.wheels.get("flash-attn")
-    if wheel is not None:
-        built = f"torch {wheel.torch}" + (f" (cxx11abi{wheel.abi})" if wheel.abi else "")
-        cause = f"the installed flash-attn {wheel.version} was built for {built}"
-        cause += (
-            f"; installed is torch {torch}" if torch else ", and a different torch is installed"
-        )
-    name = "whose name has torch2.X and cxx11abiTRUE (torch 2.7 and newer, and PyTorch's own"
-    name += " images) or FALSE (PyPI's torch up to 2.6)"
-    if torch is not None:
-        version = facts.versions.get("flash-attn", wheel.version if wheel else "2.X")
-        abi = "TRUE" if torch.release[:2] >= (2, 7) else "FALSE"
-        python = f"cp{facts.python.replace('.', '')}" if facts.python else "cp3XX"
-        release = ".".join(map(str, torch.release[:2]))
-        name = f"flash_attn-{version.partition('+')[0]}+cu12torch{release}cxx11abi{abi}-{python}"
-        name += " (cxx11abiTRUE for a torch of PyTorch's own images)"
-    return Reason(
-        code="IMG724",
-        cause=cause,
-        cure="reinstall it for this torch: pip install --no-build-isolation --no-cache-dir"
-        f" --force-reinstall --no-deps flash-attn, or install the wheel {name}",
-        confidence="high",
-    )
 
 
 def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:

@@ -72,7 +72,7 @@ MODEL_CLASS = re.compile(r"(?:Model|For[A-Z]\w+)$")
 OWN_MODELS = ("vllm", "sglang")
 
 
-def overridden_method_reason(text: str, caller: str, code: str) -> Reason | None:
+def overridden_method_reason(text: str, caller: str, code: str, facts: LogFacts) -> Reason | None:
     """Return the cause if a package passes a keyword that a method of the program rejects."""
     match = KEYWORD.search(text)
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
@@ -99,6 +99,15 @@ def overridden_method_reason(text: str, caller: str, code: str) -> Reason | None
             f" the installed {package} shows; otherwise install the {package} that the calling"
             f" package (the trainer) requires, or its release for the installed {package} (imgbuild"
             " resolve names both)",
+        )
+    owning = releases.name_owner(owner)
+    if owning not in ("", package):
+        return Reason(
+            code="IMG904",
+            cause=f"{owner}.{method} of the installed {owning} does not accept the argument {name},"
+            f" which {package} passes: their versions are not compatible",
+            cure=f"{requirements.update_cure(owning, caller, facts)}; or install the {package} for"
+            f" the installed {owning} (imgbuild resolve {package} {owning})",
         )
     defined = f"self.{method}(" in code and not owner.endswith(("Trainer", "Model"))
     before = releases.load_name_table().passed.get(f"{method}.{name}", "")
@@ -463,6 +472,17 @@ def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts
             cause=f"{package} reads {owner}.{name}, which the installed {other} does not define:"
             f" {package} was written for another {other}",
             cure=requirements.update_cure(other, caller, facts),
+        )
+    if owner.startswith("Unsloth") and owner.endswith("Trainer"):
+        have = facts.versions.get("trl", "")
+        return Reason(
+            code="IMG905",
+            cause=f"unsloth generated {owner} from another trl than the installed one"
+            f"{have and f' ({have})'}: its code reads {name}, which this trl renamed or removed, or"
+            " the cached file is from before an update",
+            cure="pip install -U unsloth unsloth_zoo (both from the same time), delete"
+            " unsloth_compiled_cache and restart, or install the trl in the range of this unsloth"
+            " (imgbuild resolve unsloth unsloth-zoo trl)",
         )
     if f"self.{name}" in code and owner.endswith("Trainer") and package != "transformers":
         pin = requirements.pin_cure("transformers", caller, facts)

@@ -69,6 +69,7 @@ BARE = re.compile(
 )
 MODULE_FILE = re.compile(r"from ['\"](?P<top>\w+)[\w.]*['\"] \((?P<file>/[^()]{1,400})\)")
 MISFIT = re.compile(r"unexpected keyword argument|cannot import name")
+CHECKS = "transformers/utils/versions.py"  # for all packages
 # Errors that code expects and handles: the exception that follows is more specific.
 LOOKUPS = (
     *("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError"),
@@ -352,7 +353,7 @@ def _exception_reason(
         or calls.called_by_name_reason(event.text, code, caller, above, value.facts)
         or value_reasons.value_reason(event.text)
         or binary_reasons.binary_reason(event.text, value.facts, caller)
-        or requirements.requirement_reason(event.text, caller)
+        or requirements.requirement_reason(event.text, _checker(exception, caller), above)
         or model_code.model_code_reason(event.text, value.facts, caller)
         or python_reasons.python_reason(event.text, value.facts, caller, code)
         or ("NCCL error" in event.text and program_reasons.program_reason(event.text))
@@ -503,6 +504,12 @@ def _user(exception: LoggedException | None) -> str:
     frames = exception.frames if exception else ()
     packages = (f.package for f in reversed(frames) if f.package and f.package not in LIBRARIES)
     return next(packages, "")
+
+
+def _checker(exception: LoggedException, caller: str) -> str:
+    """Return the package that checks a version, where `caller` has the function for it."""
+    frames = [frame for frame in exception.frames if not frame.file.endswith(CHECKS)]
+    return frames[-1].package if 0 < len(frames) < len(exception.frames) else caller
 
 
 def _package_above(exception: LoggedException, caller: str) -> str:

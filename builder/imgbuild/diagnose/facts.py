@@ -49,7 +49,8 @@ def gpu_name_pattern() -> re.Pattern[str]:
     every = "|".join(row for _, row in rows)
     brand = r"(?:NVIDIA|Tesla|GeForce|Quadro|DGX|Jetson|GPU)"
     card = r"(?<![\w.])(?=[1-5]0[5-9]0 ?(?:Ti\b|显卡|卡|上))(?P<card>\d{4})"
-    return re.compile(rf"(?<![\w.-])(?:(?:{brand}[ -]){{1,3}}({every})|({digits}))(?![\w.])|{card}")
+    named = rf"(?<![\w.-])(?:(?:{brand}[ -]){{1,3}}({every})|({digits}))(?!\w|\.\w)"
+    return re.compile(f"{named}|{card}")
 
 
 VLLM_BANNER = re.compile(
@@ -98,6 +99,9 @@ DISTRIBUTIONS = (
     *("centos", "rocky", "alma", "oracle", "rhel", "red hat"),
 )
 PLATFORM = re.compile(r"--(?:python-)?platform[= ]['\"]?([\w.-]{3,60})(?![\w./-])")  # not Docker's
+INDEX = re.compile(
+    r"\binstall\b.{0,400} (?:--(?:extra-)?index(?:-url)?[= ]|-i )(https?://[^\s'\"]{4,200})"
+)
 ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
 
 
@@ -147,6 +151,7 @@ class LogFacts(msgspec.Struct):
     gpu: str = ""  # name
     glibc: str = ""
     platform: str = ""  # for which pip or uv selects wheels
+    index: str = ""  # that a command of pip or uv adds
     arm: bool = False
 
     def read_line(self, line: LogLine) -> None:
@@ -174,9 +179,15 @@ class LogFacts(msgspec.Struct):
         if not self.gpu and (name := gpu_name_pattern().search(text)):
             self.gpu = next(filter(None, name.groups()))
         self._read_glibc(text)
+        self._read_command(text)
+        self.arm = self.arm or bool(ARM.search(text))
+
+    def _read_command(self, text: str) -> None:
+        """Read the options of a command of pip or uv."""
         if not self.platform and (platform := PLATFORM.search(text)):
             self.platform = platform[1]
-        self.arm = self.arm or bool(ARM.search(text))
+        if not self.index and (index := INDEX.search(text)):
+            self.index = index[1]
 
     def _read_glibc(self, text: str) -> None:
         if stated := GLIBC.search(text):
@@ -209,7 +220,7 @@ class LogFacts(msgspec.Struct):
             self.wheels.setdefault(normalize_package(wheel["name"]), build)
 
     def _version(self, name: str, version: str) -> None:
-        self.versions.setdefault(normalize_package(name), version)
+        self.versions.setdefault(normalize_package(name), version.rstrip("."))
 
     def user_of(self, package: str) -> str:
         """Return the import name of the only package in the log that may use `package`.

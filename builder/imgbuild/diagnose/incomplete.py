@@ -20,18 +20,22 @@ MOST_LINES = 12  # of a description
 MOST_CHARACTERS = 2000
 IMPORT = re.compile(r"from (?P<module>[\w.]{2,100}) import \(?(?P<names>[\w, ]{2,200})")
 NAMES = re.compile(r"(?<!as )\b(?!as\b)\w+")
+FINISHED = "'train_runtime':"  # of transformers' Trainer at the end of a training
 INNERMOST = 4  # frames
 
 
 class Topic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The words of descriptions of the failure `code`.
 
-    Each pattern in `words`, and none in `without`, matches the description, in any order.
+    Each pattern in `words`, and none in `without`, matches the description, in any order. `cause`
+    and `cure` replace those of the rule, which need the message.
     """
 
     code: str
     words: tuple[str, ...]
     without: tuple[str, ...] = ()
+    cause: str = ""
+    cure: str = ""
 
 
 @lru_cache(maxsize=1)
@@ -64,13 +68,15 @@ def described_reason(log: ParsedLog) -> Reason | None:
     if not log.note or script or log.number > MOST_LINES:
         return None
     text = "\n".join(line.text for line in log.last)[:MOST_CHARACTERS]
+    if FINISHED in text:
+        return None
     for topic in _topics():
         matches = [_search(pattern, text) for pattern in topic.words]
         if all(matches) and not any(_search(pattern, text) for pattern in topic.without):
             groups = {
                 name: word for match in matches if match for name, word in match.groupdict().items()
             }
-            return _reason(topic.code, groups)
+            return _reason(topic, groups)
     return None
 
 
@@ -81,13 +87,8 @@ def truncated_reason(frames: Iterable[TraceFrame]) -> Reason | None:
         for call in _truncated_calls():
             match = next(filter(None, (re.search(row, text) for row in call.frames)), None)
             if match is not None:
-                reason = _reason(call.code, match.groupdict())
-                return msgspec.structs.replace(
-                    reason,
-                    role="cause",
-                    cause=call.cause or reason.cause,
-                    cure=call.cure or reason.cure,
-                )
+                reason = _reason(call, match.groupdict())
+                return msgspec.structs.replace(reason, role="cause")
     return None
 
 
@@ -101,14 +102,14 @@ def _search(pattern: str, text: str) -> re.Match[str] | None:
     return re.search(pattern, text, re.ASCII | re.IGNORECASE | re.DOTALL)
 
 
-def _reason(code: str, groups: Mapping[str, str | None]) -> Reason:
-    rule = next(rule for rule in rules.load_rules() if rule.code == code)
+def _reason(text: Topic | TruncatedCall, groups: Mapping[str, str | None]) -> Reason:
+    rule = next(rule for rule in rules.load_rules() if rule.code == text.code)
     named = {**rule.empty_groups, "user": "a package"}
     named |= {name: word for name, word in groups.items() if word}
     return Reason(
-        code=code,
-        cause=rules.fill_placeholders(rule.cause, named),
-        cure=rules.fill_placeholders(rule.cure, named),
+        code=rule.code,
+        cause=rules.fill_placeholders(text.cause or rule.cause, named),
+        cure=rules.fill_placeholders(text.cure or rule.cure, named),
         role="symptom",
         confidence="medium",
         source="rule",

@@ -20,6 +20,9 @@ WHEEL = re.compile(
 )
 MANYLINUX = re.compile(r"manylinux_2_(\d{1,2})_")
 LEGACY = {"manylinux1_": 5, "manylinux2010_": 12, "manylinux2014_": 17}
+KERNEL_SOURCE = re.compile(
+    r"CUDA error \(\S{0,120}?(?:xformers|flash-attention|flash_attn)\S{0,200}"
+)
 TOOLKITS = re.compile(
     r"(?:detected CUDA version \(|Installed CUDA version )(?P<have>\d{2}\.\d).{0,80}?"
     r"(?:PyTorch \(|compiled with )(?P<want>\d{2}\.\d)"
@@ -27,6 +30,10 @@ TOOLKITS = re.compile(
 LISTED = re.compile(
     r"requirement (?P<name>(?!vllm\b)[\w.-]{1,80}+)(?P<spec>==(?P<version>\d[\w.]{0,40})|\S{0,80})"
     r" \(from versions: (?P<have>\d[^)]{0,4000})\)"
+)
+BUILT_FOR = re.compile(
+    r"PyTorch (?P<want>\d[\d.]*)\+(?P<cuda>cu\d{2,3}) with CUDA \d{3,4}"
+    r" \(you have (?P<have>\d[\d.]*)\+(?P<local>\w+)"
 )
 PROCESS = re.compile(r"Process (\d+) has (\d[\d.]* [KMG]iB) memory in use")
 TAG = re.compile(
@@ -45,7 +52,7 @@ def machine_reason(code: str, text: str, facts: LogFacts) -> Adapted:
     return adapt(text, facts) if adapt is not None else ("", "")
 
 
-def _no_kernel(_: str, facts: LogFacts) -> Adapted:
+def _no_kernel(text: str, facts: LogFacts) -> Adapted:
     """Return the reason for wheels without code for the GPU."""
     capability, torch = facts.gpu_capability, facts.version("torch")
     if not capability:
@@ -53,6 +60,15 @@ def _no_kernel(_: str, facts: LogFacts) -> Adapted:
     gpu = f"{facts.gpu or 'this GPU'} (sm_{capability.replace('.', '')})"
     cuda = _torch_cuda(facts)
     cause = f"an installed package (torch, vllm or an extension) has no code for {gpu}"
+    if (source := KERNEL_SOURCE.search(text)) is not None:
+        package = "xformers" if "xformers" in source[0] else "flash-attn"
+        kernels = f"FlashAttention 3 of {package}" if "/hopper/" in source[0] else package
+        return f"{kernels} has no code for {gpu}", (
+            f"uninstall {package} or select another attention (attn_implementation=sdpa), or build"
+            f" {package} for this GPU: TORCH_CUDA_ARCH_LIST={capability} pip install"
+            " --no-build-isolation --no-cache-dir --force-reinstall --no-deps --no-binary"
+            f" {package} {package}"
+        )
     if torch is not None and cuda and _lacks(cuda, capability):
         cause = f"torch {torch} is a build for CUDA {cuda}, which has no code for {gpu}"
     return cause, _gpu_cure(capability)
@@ -71,6 +87,12 @@ def _torch_cuda(facts: LogFacts) -> str:
 
 def _newer_torch(_: str, facts: LogFacts) -> Adapted:
     """Return the reason if torch sees no GPU because it is for a newer major version of CUDA."""
+    torch = facts.version("torch")
+    if torch is not None and torch.local == "cpu":
+        where = "of PyPI with vllm>=0.20.0" if facts.arm else "of PyPI, whose version has no +cpu"
+        cure = f"pip install --force-reinstall torch==VERSION {where} (VERSION: the one that pip"
+        cure += f" check names for vllm; before 2.11.0 on arm64: {INDEX}cu128)"
+        return f"the installed torch {torch} is a CPU build, which has no CUDA", cure
     cuda, driver = _torch_cuda(facts), facts.driver_cuda
     if not gpus.is_older(driver.partition(".")[0], cuda):
         return "", ""
@@ -134,6 +156,16 @@ def _gpu_cure(capability: str) -> str:
         f"install a torch for CUDA 12.8 or newer (torch>=2.8.0 of PyPI, or torch>=2.7.0 with"
         f" {INDEX}cu128) with vllm>=0.10.2 and driver>=570; compile extensions (flash-attn,"
         f" xformers<0.0.31) again for it (TORCH_CUDA_ARCH_LIST={capability})"
+    )
+
+
+def _old_for_vllm(text: str, facts: LogFacts) -> Adapted:
+    if "capability below 7.0" not in text:
+        return "", ""
+    cause = "vllm supports GPUs of compute capability 7.0 and higher (V100, T4 and newer), and"
+    return f"{cause} {facts.gpu or 'this GPU'} is older", (
+        "use a newer GPU; no option of vllm changes it: on this GPU use generate() of transformers"
+        f" or llama.cpp in float32 or float16, with torch<=2.7.1 of PyPI or {INDEX}cu126"
     )
 
 
@@ -239,6 +271,25 @@ def _numpy(text: str, facts: LogFacts) -> Adapted:
     return "", ""
 
 
+def _xformers(text: str, _: LogFacts) -> Adapted:
+    """Return the reason for an xformers that was built for the same torch with another CUDA."""
+    builds = BUILT_FOR.search(text)
+    if builds is None or builds["want"] != builds["have"]:
+        return "", ""
+    version, local = builds["have"], builds["local"]
+    if local == "cpu":
+        index = f"{INDEX}{builds['cuda']}"
+        return (
+            f"the installed torch {version}+cpu is a CPU build, and xformers was built for CUDA",
+            f"pip install --force-reinstall torch=={version} {index} (a CUDA build)",
+        )
+    cause = f"xformers was built for torch {version}+{builds['cuda']}, and its build"
+    cause += f" {version}+{local} is installed: CUDA differs"
+    cure = "install xformers from the index of this torch: pip install --force-reinstall"
+    cure += f" --no-deps xformers {INDEX}{local}, or torch=={version} with {INDEX}{builds['cuda']}"
+    return cause, cure
+
+
 def _wheel(text: str, facts: LogFacts) -> Adapted:
     """Return the reason for a wheel that cannot be installed, from the tags in its name."""
     wheel = WHEEL.search(text)
@@ -295,4 +346,6 @@ ADAPTED: Mapping[str, Callable[[str, LogFacts], Adapted]] = {
     "IMG717": _numpy,
     "IMG761": _newer_torch,
     "IMG792": _newer_torch,
+    "IMG1431": _xformers,
+    "IMG1444": _old_for_vllm,
 }

@@ -239,6 +239,15 @@ def _import_cure(exception: LoggedException, package: str) -> str:
         if frame.name == "<module>" and IMPORTS.match(before.code or before.file)
     )
     advised = remedies.message_advice(exception.message) or exception.name == "OSError"
+    user = next((each for each in reversed(exception.frames) if each.package != package), None)
+    kinds = ("ValueError", "AssertionError", *UNEXPECTED)
+    at_import = user is not None and user.name == "<module>" and exception.name in kinds
+    if user and user.package and at_import and raised and raised.package == package:
+        return (
+            f"{user.package} calls {package} while it is imported, so no setting leads to the"
+            f" message: install the {package} that {user.package} requires, or update"
+            f" {user.package} (imgbuild resolve {user.package} {package})"
+        )
     if not imports or package == owners.MODEL_CODE or advised:
         return ""
     names = releases.load_name_table().companions.get(package, "the packages that it imports")

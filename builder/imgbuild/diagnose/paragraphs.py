@@ -10,7 +10,10 @@ STARTS = re.compile(
     r"^\W{0,6}(?:cause: )?Because [\w.`'-]+|"
     r"CMake Error(?: at |:)"
 )
-ENDS = re.compile(r"\s*(?:hint|help|error|warning|note): |-- |Call Stack|Traceback|To fix this")
+ENDS = re.compile(
+    r"\s*(?:hint|help|error|warning|note): |-- |Call Stack|Traceback|To fix this|"
+    r".{0,9}ResolutionImpossible"
+)
 MOST_LINES = 30
 MOST_CHARACTERS = 4000
 

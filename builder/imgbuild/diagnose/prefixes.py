@@ -91,8 +91,10 @@ HARMLESS = re.compile(
     r"(?i)\b(?:ignoring|(?:is|was|error) ignored|fall(?:ing|s)? back|retrying|will retry|"
     r"trying (?:again|\d+)|skipping|continuing without)\b"
 )
+# After an exception.
+AFTER = re.compile(r"\((?:optional, )?(?:skipped|skipping|ignored|ignoring)\)\s*$")
 # Each match of HARMLESS contains one of these.
-_HARMLESS_WORDS = ("ignor", "fall", "retry", "trying", "skipping", "continuing")
+_HARMLESS_WORDS = ("ignor", "fall", "retry", "trying", "skipp", "continuing")
 EXCEPTION = re.compile(r"\s{0,60}(?:\w{1,80}\.){0,8}\w{1,80}(?:Error|Exception)\b")
 # Prefixes that pip and uv add to the output of a build.
 PROGRAM = re.compile("\\s{0,40}(?:[│\u00d7╰─>]{1,4}|\\[(?:stdout|stderr)\\]) ")
@@ -201,6 +203,5 @@ def _is_harmless(text: str) -> bool:
     low = text.lower()
     return (
         any(word in low for word in _HARMLESS_WORDS)
-        and HARMLESS.search(text) is not None
-        and EXCEPTION.match(text) is None
+        and ((AFTER if EXCEPTION.match(text) else HARMLESS).search(text)) is not None
     )

@@ -9,6 +9,7 @@ from imgbuild.audit.names.releases import Existence
 from imgbuild.diagnose import attributes, calls, requirements, standard_reasons
 from imgbuild.diagnose.existence import (
     OF_TRAINERS,
+    defined_elsewhere_reason,
     existence_reason,
     is_in_log_version,
     moved_import,
@@ -83,7 +84,7 @@ def python_reason(text: str, facts: LogFacts, caller: str = "", code: str = "") 
     if text.startswith("TypeError: __init__()") and (called := CLASS_CALL.findall(code)):
         # Python before 3.10 does not name the class: the innermost call of the line is it.
         text = text.replace("__init__()", f"{called[-1]}.__init__()", 1)
-    if (overridden := calls.overridden_method_reason(text, caller, code)) is not None:
+    if (overridden := calls.overridden_method_reason(text, caller, code, facts)) is not None:
         return overridden
     if (standard := standard_reasons.standard_reason(text, facts)) is not None:
         return standard
@@ -267,17 +268,8 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
             cure="rename files of the project that are named like a package"
             f" ({module.split('.')[0]}.py)",
         )
-    existence = releases.name_existence(module, name) or releases.module_existence(module)
-    # The module is there, so a release that removed it does not explain the absent name.
-    if existence is not None and (
-        not existence.removing_version or releases.name_existence(module, name)
-    ):
-        what, remove = f"{module}.{name}", moved_import(module, name, f"do not import {name}")
-        return existence_reason(existence, what, remove, "IMG902", facts, caller)
-    if module.startswith("transformers") and (model := _model(name)) is not None:
-        return existence_reason(
-            model, f"{name} with its model", "use another model", "IMG902", facts, caller
-        )
+    if (released := _released_reason(module, name, facts, caller)) is not None:
+        return released
     package = releases.distribution_of_module(module)
     if respelled := releases.respelled_class(name, package):
         return Reason(
@@ -290,6 +282,8 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
         )
     if not caller and (sources := calls.sources_folder_reason(text)) is not None:
         return sources
+    if "." not in module and (elsewhere := defined_elsewhere_reason(name, package)) is not None:
+        return elsewhere
     package = module.partition(".")[0] if " " in package else package
     return Reason(
         code="IMG902",
@@ -299,6 +293,28 @@ def _import_reason(text: str, facts: LogFacts, caller: str) -> Reason | None:
         " shows"
         " what is absent",
     )
+
+
+def _released_reason(module: str, name: str, facts: LogFacts, caller: str) -> Reason | None:
+    """Return the reason for a name or its module, of which releases differ in whether they have it.
+
+    A release may have moved the name to the package above the module.
+    """
+    what, remove = f"{module}.{name}", f"do not import {name}"
+    known = releases.name_existence(module, name)
+    existence = known or releases.module_existence(module)
+    # The module is there, so a release that removed it does not explain the absent name.
+    if existence is not None and (known or not existence.removing_version):
+        remove = moved_import(module, name, remove)
+        return existence_reason(existence, what, remove, "IMG902", facts, caller)
+    parent = module.rpartition(".")[0]
+    above = releases.name_existence(parent, name) if existence is None else None
+    if above is not None and above.removing_version and not is_in_log_version(above, facts):
+        return existence_reason(above, f"{parent}.{name}", remove, "IMG902", facts, caller)
+    if module.startswith("transformers") and (model := _model(name)) is not None:
+        what = f"{name} with its model"
+        return existence_reason(model, what, "use another model", "IMG902", facts, caller)
+    return None
 
 
 def _module(text: str, facts: LogFacts, caller: str) -> Reason | None:

@@ -230,10 +230,11 @@ def _twin(package: str) -> str:
     return twin if package.partition("-")[0] == re.split("[-_]", twin)[0] else ""
 
 
-def requirement_reason(text: str, caller: str = "") -> Reason | None:
+def requirement_reason(text: str, caller: str = "", above: str = "") -> Reason | None:
     """Return the cause for a message that states the required version of a package.
 
-    `caller` is the import name of the package that raised the exception.
+    `caller` is the import name of the package that raised the exception, and `above` of the one
+    that called it.
     """
     for pattern in STATED:
         match = pattern.search(text)
@@ -253,13 +254,15 @@ def requirement_reason(text: str, caller: str = "") -> Reason | None:
             spec = f"<{'.'.join(map(str, (*release[:-1], release[-1] + 1)))}"
         installed = (groups.get("have") or "").rstrip(".")
         have = f", and {name} {installed} is installed" if installed else ""
+        user = releases.distribution_of_module(caller) if caller else "a package"
+        if user == name:  # its function checks a version for another program
+            user = releases.distribution_of_module(above) if above else "the calling program"
+        checker = "the package that checks it" if user == "a package" else user
         return Reason(
             code=CODE,
-            cause=f"{releases.distribution_of_module(caller) if caller else 'a package'} needs"
-            f" {name}{spec}"
-            f"{have}",
+            cause=f"{user} needs {name}{spec}{have}",
             cure=f"pip install '{name}{spec}' if the other packages allow it (imgbuild resolve"
-            f" {name})",
+            f" {name}), or a release of {checker} for the installed {name}",
             confidence="high" if have else "medium",
         )
     return None

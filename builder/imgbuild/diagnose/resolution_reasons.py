@@ -7,6 +7,7 @@ or whose required version is on no index.
 # A separate module: an explanation in prose.
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections import Counter
@@ -22,7 +23,7 @@ from imgbuild.diagnose import machines, requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
-from imgbuild.system.syntax import parse_version
+from imgbuild.system.syntax import is_within, parse_version
 
 SPEC = r"(?:[<>=!~]{1,3}[\w.+*-]{1,60})(?:, ?[<>=!~]{1,3}[\w.+*-]{1,60})*"
 REQUIREMENT = rf"[A-Za-z][\w.-]{{0,80}}(?:\[[\w,.-]{{1,60}}\])?(?:{SPEC})?"
@@ -56,6 +57,7 @@ ABSENT = re.compile(
     rf"(?P<lost>{REQUIREMENT}) (?:was not found in (?:the package registry|the provided)|"
     r"which doesn't match any versions)"
 )
+TORCH_INDEX = re.compile(r"download\.pytorch\.org/whl/(?:\w+/)?(cpu|cu\d{2,3})\b")
 PYTHON = re.compile(
     r"(?P<by>[A-Za-z][\w.<>=!~,+-]{1,80}) depends on Python ?"
     r"(?P<need>[<>=!~][\w.,<>=!~* ]{1,40}\w)|"
@@ -119,7 +121,7 @@ class _ListedVersions(msgspec.Struct, frozen=True):
 class _Listed(msgspec.Struct, frozen=True):
     """The versions that pip lists next to a required one.
 
-    `by` is the package that requires it, and `glibc` that of the system.
+    `by` is the package that requires it, and `glibc` that of the system, which may be arm64.
     """
 
     name: str
@@ -128,6 +130,7 @@ class _Listed(msgspec.Struct, frozen=True):
     below: Version | None
     above: Version | None
     glibc: str
+    arm: bool
 
 
 class _PackageConstraint(msgspec.Struct, frozen=True):
@@ -144,7 +147,7 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     """
     if facts.ignored and (match := UNAVAILABLE.search(text)):
         return _other_python(match["package"], match["spec"], facts)
-    if (missing := unlisted_reason(text, facts.glibc)) is not None:
+    if (missing := unlisted_reason(text, facts.glibc, arm=facts.arm)) is not None:
         return missing
     if not EXPLAINS.search(text):
         return None
@@ -162,7 +165,8 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     if not second.by:
         system = facts.platform or ("Linux on arm64" if facts.arm else "this system")
         there = second.on.replace("for this system", f"for {system}")
-        return _absent_version_reason(first, there, split[1] if split else "")
+        absent = _absent_version_reason(first, there, split[1] if split else "")
+        return _with_index(absent, _name(first.on), first.on, facts.index)
     cause = f"{_needs(first)}, and {_needs(second)}"
     mine = next((each for each in clash if each.by == "you"), None)
     other = first if mine is second else second
@@ -174,6 +178,24 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
     else:
         cure = f"use another version of {_name(first.by)} or of {_name(second.by)}"
     return _resolution_reason(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")
+
+
+def _with_index(reason: Reason, package: str, requirement: str, index: str) -> Reason:
+    """Return the reason for an absent version if a command adds an index, which uv reads first."""
+    build = TORCH_INDEX.search(index)
+    version = requirement.partition("==")[2]
+    if not index or not version or "+" in version:
+        return reason
+    if build is not None and package in ("torch", "torchvision", "torchaudio"):
+        cause = f"{reason.cause}; {index} has builds with a local version, such as +{build[1]}"
+        cure = f"require {package}=={version}+{build[1]} (or use a newer uv), and if there is none,"
+        return msgspec.structs.replace(reason, cause=cause, cure=f"{cure} {reason.cure}")
+    return msgspec.structs.replace(
+        reason,
+        cause=f"{reason.cause}; uv reads a package only from the first index that has it, here"
+        f" possibly {index}",
+        cure=f"omit {index}, or pass --index-strategy unsafe-best-match; else {reason.cure}",
+    )
 
 
 def _without_clash(plain: str) -> Reason | None:
@@ -241,10 +263,10 @@ def _pip_requirement(match: re.Match[str]) -> str:
     return match["name"] + (f"=={spec}" if spec[0].isdigit() else spec)
 
 
-def unlisted_reason(text: str, glibc: str = "") -> Reason | None:
+def unlisted_reason(text: str, glibc: str = "", *, arm: bool = False) -> Reason | None:
     """Return the cause if pip finds no matching version, based on the versions that it lists.
 
-    `glibc` is that of the system, or "".
+    `glibc` is that of the system, or "", and `arm` whether it is arm64.
     """
     match = next((match for form in NOT_LISTED if (match := form.search(text))), None)
     if match is None:
@@ -268,7 +290,7 @@ def unlisted_reason(text: str, glibc: str = "") -> Reason | None:
         below = next((each for each in reversed(listed) if each < number), None)
         above = next((each for each in listed if each > number), None)
         by = (match.groupdict().get("by") or "").partition("->")[0]
-        explained = _listed_reason(_Listed(name, required, by, below, above, glibc))
+        explained = _listed_reason(_Listed(name, required, by, below, above, glibc, arm))
         system, cure = explained or (system, cure)
     cause += system
     return Reason(code="IMG617", cause=cause, cure=cure, source="rule", priority=41)
@@ -293,6 +315,11 @@ def _listed_reason(listed: _Listed) -> tuple[str, str] | None:
                 f"{SYSTEM}: pip finds {name} up to {below}{gap} only, so this is {system}",
                 f"use {newer}, or require {span}",
             )
+        if not system and known is None and listed.arm:
+            cure = f"build {required} from its source (git clone; a devel image), use an x86_64"
+            cure += f" machine, or require {span}"
+            only = f"{SYSTEM}: pip finds {name} up to {below} only"
+            return f"{only}, so {required} has no wheel for Linux on arm64", cure
         if not system and (known is not None or listed.by):
             user = re.split(r"[<>=!~ ]", listed.by)[0]
             older = f"an older {user}, which takes {name}<={below}" if user else f"require {span}"
@@ -482,12 +509,21 @@ def _find_clash(
     for rows in constraints.values():
         needs = [row for row in rows if row.by and re.search(r"[<>=!~]", row.on)]
         by = {row.by: row for row in reversed(needs)}
-        if len(by) > 1 and len({row.on for row in needs}) > 1:
-            first, *rest = list(reversed(by.values()))
-            other = next((row for row in rest if row.on != first.on), None)
-            if other is not None:
-                return first, other
+        pairs = [
+            pair
+            for pair in itertools.combinations(reversed(by.values()), 2)
+            if pair[0].on != pair[1].on
+        ]
+        if pairs:
+            return next((pair for pair in pairs if not _may_agree(*pair)), pairs[0])
     return None
+
+
+def _may_agree(first: _PackageConstraint, second: _PackageConstraint) -> bool:
+    """Whether a version that one of two requirements on a package names satisfies both."""
+    specs = [re.search(SPEC, each.on) for each in (first, second)]
+    named = [version for spec in specs if spec for version in re.findall(r"\d[\w.]*", spec[0])]
+    return any(all(spec and is_within(version, spec[0]) for spec in specs) for version in named)
 
 
 def _python(text: str) -> Reason | None:

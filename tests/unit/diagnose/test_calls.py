@@ -10,9 +10,11 @@ from imgbuild.diagnose.finding import LogFinding
 SITE = "/opt/venv/lib/python3.11/site-packages"
 
 
-def first(*frames: tuple[str, str], error: str) -> LogFinding:
+def first(*frames: tuple[str, str], error: str, name: str = "f") -> LogFinding:
     """The first finding for a traceback with frames of files below site-packages."""
-    lines = "".join(f'  File "{SITE}/{file}", line 7, in f\n    {code}\n' for file, code in frames)
+    lines = "".join(
+        f'  File "{SITE}/{file}", line 7, in {name}\n    {code}\n' for file, code in frames
+    )
     text = f"Traceback (most recent call last):\n{lines}{error}\n"
     return diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
 
@@ -24,6 +26,44 @@ def test_function_that_rejects_an_argument_from_another_package_is_explained() -
     )
     assert finding.cause.startswith("get_peft_model of the installed peft does not accept")
     assert "which trl passes to it" in finding.cause
+
+
+def test_method_of_another_package_that_rejects_an_argument_is_explained() -> None:
+    finding = first(
+        ("llamafactory/chat/vllm_engine.py", "result = self.model.generate("),
+        error="TypeError: AsyncLLMEngine.generate() got an unexpected keyword argument 'slots'",
+    )
+    assert "AsyncLLMEngine.generate of the installed vllm does not accept" in finding.cause
+    assert "which llamafactory passes" in finding.cause
+
+
+def test_checker_of_a_version_is_the_caller_of_the_function_for_it() -> None:
+    finding = first(
+        ("llamafactory/train/trainer.py", "require_version('trl<=0.9.6')"),
+        ("transformers/utils/versions.py", "raise ImportError("),
+        error="ImportError: trl<=0.9.6 is required for a normal functioning of this module, but"
+        " found trl==0.24.0.",
+    )
+    assert finding.cause.startswith("llamafactory needs trl<=0.9.6, and trl 0.24.0")
+
+
+def test_attribute_of_a_trainer_that_unsloth_generated_is_explained() -> None:
+    finding = first(
+        ("unsloth/unsloth_compiled_cache/UnslothSFTTrainer.py", "rows = self._slots(model)"),
+        error="AttributeError: 'UnslothSFTTrainer' object has no attribute '_slots'\n# trl==0.20.0",
+    )
+    assert "unsloth generated UnslothSFTTrainer from another trl" in finding.cause
+    assert "(0.20.0)" in finding.cause
+
+
+def test_exception_in_a_call_at_import_is_of_the_versions() -> None:
+    finding = first(
+        ("transformers/integrations/hub.py", '"cuda": LayerPump('),
+        ("kernels/layer.py", "raise ValueError("),
+        error="ValueError: Either a slot or a pump must be specified.",
+        name="<module>",
+    )
+    assert "install the kernels that transformers requires" in finding.cure
 
 
 def test_missing_method_called_by_another_package_is_explained() -> None:

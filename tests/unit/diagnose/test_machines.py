@@ -41,6 +41,14 @@ def test_the_cure_for_an_absent_kernel_is_for_the_gpu(shown: str, cause: str, cu
     assert cure in finding.cure
 
 
+def test_the_file_of_an_absent_kernel_names_its_package() -> None:
+    place = "/__w/xformers/third_party/flash-attention/hopper/launch.h:167"
+    text = f"CUDA error ({place}): no kernel image is available for execution on the device\n"
+    finding = first(f"{text}# NVIDIA GeForce RTX 5090\n")
+    assert "FlashAttention 3 of xformers has no code for RTX 5090 (sm_120)" in finding.cause
+    assert finding.cure.startswith("uninstall xformers")
+
+
 @pytest.mark.parametrize(
     ("text", "code", "cause", "cure"),
     [
@@ -63,6 +71,21 @@ def test_the_cure_for_an_absent_kernel_is_for_the_gpu(shown: str, cause: str, cu
         (
             "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED (CUDA_R_16BF)\n# Tesla T4\n",
             *("IMG516", "no bfloat16", "dtype=half"),
+        ),
+        (
+            "RuntimeError: Failed to infer device type\n# torch==2.8.0+cpu\n",
+            *("IMG761", "CPU build", "whose version has no +cpu"),
+        ),
+        (
+            (
+                "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built"
+                " for:\n    PyTorch 2.1.2+cu121 with CUDA 1201 (you have 2.1.2+cpu)\n"
+            ),
+            *("IMG1431", "2.1.2+cpu is a CPU build", "whl/cu121"),
+        ),
+        (
+            "ValueError: GPUs with compute capability below 7.0 are not supported.\n# Tesla P100\n",
+            *("IMG1444", "P100 is older", "torch<=2.7.1"),
         ),
         (
             "Installed CUDA version 13.0 does not match the version torch was compiled with 12.8\n",
@@ -108,6 +131,13 @@ def test_the_name_of_a_wheel_shows_why_it_does_not_fit(wheel: str, shown: str, c
 def test_glibc_of_the_system(line: str, glibc: str) -> None:
     lines = read_lines(io.BytesIO(f"{line}\n".encode()), "log")
     assert parse_log(lines).facts.glibc == glibc
+
+
+def test_a_listed_version_may_lack_a_wheel_for_arm64() -> None:
+    listed = "requirement acme==2.1 (from versions: 0.0.1, 1.9)"
+    text = f"Linux node3 6.8.0 {{}}\nERROR: Could not find a version that satisfies the {listed}\n"
+    assert "acme==2.1 has no wheel for Linux on arm64" in first(text.format("aarch64")).cause
+    assert "arm64" not in first(text.format("x86_64")).cause
 
 
 def test_pip_lists_the_versions_for_arm64() -> None:

@@ -88,6 +88,13 @@ from tests.support.rows import each_row
         (("Failed to load model: PumpPreTrainedModel._check_pumps() got an unexpected keyword"
           " argument 'allow_all'"),
          "IMG905", "written for another transformers", "transformers_version"),
+        ("AttributeError: type object 'EngineArgs' has no attribute 'disable_log_requests'",
+         "IMG905", "vllm 0.10.1 removed AsyncEngineArgs.disable_log_requests", "vllm<0.10.1"),
+        ("ImportError: cannot import name 'DataCollatorForLanguageModeling' from 'trl'",
+         "IMG902", "trl does not export", "from transformers import DataCollator"),
+        (("ImportError: cannot import name 'is_torch_fx_available' from"
+          " 'transformers.utils.import_utils'"),
+         "IMG902", "transformers 5.0.0 removed transformers.utils.is_torch", "transformers<5.0.0"),
         ("ModuleNotFoundError: No module named 'resource'", "IMG903", "Linux and macOS", "WSL 2"),
         ("ImportError: cannot import name 'slots' from 'unsloth_zoo.pumps' (/v/x.py)",
          "IMG902", "unsloth-zoo", "pip install -U unsloth-zoo unsloth"),

@@ -208,3 +208,24 @@ def test_last_version_that_pip_lists_tells_of_an_old_glibc() -> None:
     )
     assert "this is a glibc older than 2.31" in finding.cause
     assert finding.cure.startswith("use an image with a newer glibc")
+
+
+def test_pair_that_excludes_each_other_is_the_conflict() -> None:
+    finding = first(
+        "ERROR: Cannot install -r requirements.txt (line 2) and pydantic==1.10.12 because these"
+        " package versions have conflicting dependencies.\n\nThe conflict is caused by:\n"
+        "    The user requested pydantic==1.10.12\n    fastapi 0.110.0 depends on pydantic>=1.7\n"
+        "    vllm 0.3.2 depends on pydantic>=2.0\n\nTo fix this you could try to:\n"
+    )
+    assert "you require pydantic==1.10.12, and vllm 0.3.2 needs pydantic>=2.0" in finding.cause
+
+
+def test_index_of_the_command_may_hide_a_version() -> None:
+    text = (
+        "$ uv pip install acme-rl==4 --index https://pumps.example/simple\n"
+        f"{UV}Because there is no version of slots==0.2.9 and acme-rl==4 depends on\n"
+        "      slots==0.2.9, we can conclude that acme-rl==4 cannot be used.\n"
+    )
+    assert "only from the first index that has it" in first(text).cause
+    assert "omit https://pumps.example/simple" in first(text).cure
+    assert "first index" not in first(text.partition("\n")[2]).cause
