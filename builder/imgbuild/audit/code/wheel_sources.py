@@ -15,7 +15,7 @@ from weakref import ref
 
 from imgbuild.audit.code.class_attributes import computed_attributes
 from imgbuild.audit.main_path.answers import package_set_evaluator
-from imgbuild.audit.main_path.sources import ModuleTree, read_function
+from imgbuild.audit.main_path.sources import ModuleTree, read_function, read_text
 from imgbuild.audit.names import classes
 from imgbuild.audit.names.lookup import module_index
 from imgbuild.audit.names.model import LookupResult
@@ -27,6 +27,11 @@ from imgbuild.errors import FetchFailed
 
 _ADVICE = 160  # characters of a table's text
 _REPLACEMENT = re.compile(r"`?(?:np|numpy)\.(\w+)`?")
+# An attribute of an object other than `self` that a statement may assign or delete.
+_STORED_ATTRIBUTE = (
+    r"(?<!(?<![\w.])self)\.\s*{name}\b[ \t]*"
+    r"(?:(?:\*\*|//|<<|>>|[-+*/%@&|^])?=(?!=)|[,)\]:;#\\\r\n]|in\b|\Z)"
+)
 _BINDERS = frozenset(("exec", "vars", "locals"))
 # Of numpy, in C: the parameters of its dispatcher are those of the function.
 _COMPILED_DECORATORS = frozenset(("array_function_dispatch",))
@@ -115,12 +120,19 @@ class WheelSources:
     ) -> bool:
         mentioned = re.compile("|".join(map(re.escape, owners)))
         literal = re.compile(rf"setattr\([^\n]*[\"']{re.escape(name)}[\"']")
+        stored = re.compile(_STORED_ATTRIBUTE.format(name=re.escape(name)))
         for module in package_set.mentioning(top, name):
-            source = package_set_evaluator(package_set).source(module)
-            if source is None:
+            text = read_text(package_set, module)
+            if text is None:
                 return True
-            if source.contains(mentioned) and (name in source.stored or source.contains(literal)):
+            if not mentioned.search(text):
+                continue
+            if literal.search(text):
                 return True
+            if stored.search(text):  # few modules are parsed
+                source = package_set_evaluator(package_set).source(module)
+                if source is None or name in source.stored:
+                    return True
         return False
 
     def _keys(self, modules: tuple[str, ...]) -> Iterator[str]:

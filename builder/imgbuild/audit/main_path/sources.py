@@ -210,6 +210,15 @@ def _suppressed_exceptions(node: ast.expr) -> str:
     return UNKNOWN_EXCEPTIONS if name in OPEN_MANAGERS else ""
 
 
+def read_text(package_set: ImportablePackages, module: str) -> str | None:
+    """Return the text of a module that can be parsed, or None."""
+    content = _content(package_set, module, package_set.module(module))
+    try:
+        return content.decode("utf-8-sig") if content is not None else None
+    except UnicodeDecodeError:
+        return None
+
+
 def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:
     """Return the source of a module, or None if there is none or it cannot be read."""
     facts = package_set.module(module)
