@@ -49,10 +49,6 @@ class ModuleTree:
             re.search(rf"{word}(?<!\w{word}){_CHANGES}", self._text) is not None
         )
 
-    def contains(self, pattern: re.Pattern[str]) -> bool:
-        """Return whether the source of the module contains a pattern."""
-        return pattern.search(self._text) is not None
-
     @functools.cached_property
     def _globals(self) -> frozenset[str]:
         declared = _GLOBAL.findall(self._text)
@@ -208,15 +204,6 @@ def _suppressed_exceptions(node: ast.expr) -> str:
     """Return the exceptions that a context manager suppresses: OPEN for none, "" for any."""
     name = _last_name(node.func if isinstance(node, ast.Call) else node)
     return UNKNOWN_EXCEPTIONS if name in OPEN_MANAGERS else ""
-
-
-def read_text(package_set: ImportablePackages, module: str) -> str | None:
-    """Return the text of a module that can be parsed, or None."""
-    content = _content(package_set, module, package_set.module(module))
-    try:
-        return content.decode("utf-8-sig") if content is not None else None
-    except UnicodeDecodeError:
-        return None
 
 
 def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:
