@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import msgspec
@@ -30,6 +30,7 @@ from imgbuild.audit.main_path.guards import guard_results
 from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.names.releases import Existence
 from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.errors import FetchFailed
 from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 from imgbuild.system import forked
 
@@ -152,15 +153,18 @@ def _check_modules(
         return findings
 
     def _check_copied(shares: Iterable[Iterable[tuple[str, CodeText]]]) -> bytes:
-        with copied() if copied is not None else nullcontext():
-            return msgspec.msgpack.encode((_check_shares(shares), package_conditions(code)))
+        findings: dict[str, FileFindings] = {}
+        with copied() if copied is not None else nullcontext(), suppress(FetchFailed):
+            for share in shares:
+                findings |= _module_findings(look, dict(share), rules, others)
+        return msgspec.msgpack.encode((findings, package_conditions(code)))
 
     findings, copies = forked.compute_shares(shares, _check_shares, _check_copied, processes)
     for data in filter(None, copies):
         more, conditions = msgspec.msgpack.decode(data, type=Checked)
         findings |= more
         guard_results(code).update(conditions)
-    # A copy fails if a file would have to be fetched.
+    # A copy ends early if a file would have to be fetched.
     left = [(name, text) for name, text in new.items() if text.file not in findings]
     return findings | _check_shares([left] if left else [])
 

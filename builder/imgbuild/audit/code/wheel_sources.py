@@ -27,6 +27,12 @@ from imgbuild.errors import FetchFailed
 
 _ADVICE = 160  # characters of a table's text
 _REPLACEMENT = re.compile(r"`?(?:np|numpy)\.(\w+)`?")
+# An attribute of an object other than `self` that a statement may assign or delete. The pattern
+# begins with the name, because a search for a literal is fast.
+_STORED_ATTRIBUTE = (
+    r"{name}(?!\w)(?<=\.{name})(?<!(?<![\w.])self\.{name})[ \t]*"
+    r"(?:(?:\*\*|//|<<|>>|[-+*/%@&|^])?=(?!=)|[,)\]:;#\\\r\n]|in\b|\Z)"
+)
 _BINDERS = frozenset(("exec", "vars", "locals"))
 # Of numpy, in C: the parameters of its dispatcher are those of the function.
 _COMPILED_DECORATORS = frozenset(("array_function_dispatch",))
@@ -49,6 +55,7 @@ class WheelSources:
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
         self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
         self._assigned: dict[tuple[tuple[tuple[str, str], ...], str], bool] = {}
+        self._contents: dict[str, bytes | None] = {}
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
         """Whether reading `name` from a module certainly raises AttributeError."""
@@ -113,15 +120,31 @@ class WheelSources:
     def _assigns_below(
         self, package_set: ImportablePackages, top: str, owners: Iterable[str], name: str
     ) -> bool:
-        mentioned = re.compile("|".join(map(re.escape, owners)))
-        literal = re.compile(rf"setattr\([^\n]*[\"']{re.escape(name)}[\"']")
+        words = [owner.encode() for owner in owners]
+        literal = re.compile(rf"setattr\([^\n]*[\"']{re.escape(name)}[\"']".encode())
+        stored = re.compile(_STORED_ATTRIBUTE.format(name=re.escape(name)).encode())
         for module in package_set.mentioning(top, name):
-            source = package_set_evaluator(package_set).source(module)
-            if source is None:
+            content = self._content(package_set, module)
+            if content is None:
                 return True
-            if source.contains(mentioned) and (name in source.stored or source.contains(literal)):
+            if not any(word in content for word in words):
+                continue
+            if literal.search(content):
                 return True
+            if stored.search(content):  # few modules are parsed
+                source = package_set_evaluator(package_set).source(module)
+                if source is None or name in source.stored:
+                    return True
         return False
+
+    def _content(self, package_set: ImportablePackages, module: str) -> bytes | None:
+        if module not in self._contents:
+            owner = package_set.owner(module)
+            file = package_set.modules_of(owner).get(module) if owner is not None else None
+            self._contents[module] = (
+                package_set.read(owner, file) if owner is not None and file is not None else None
+            )
+        return self._contents[module]
 
     def _keys(self, modules: tuple[str, ...]) -> Iterator[str]:
         """Yield the keys of top-level dictionaries in the first of these modules that exists."""

@@ -49,10 +49,6 @@ class ModuleTree:
             re.search(rf"{word}(?<!\w{word}){_CHANGES}", self._text) is not None
         )
 
-    def contains(self, pattern: re.Pattern[str]) -> bool:
-        """Return whether the source of the module contains a pattern."""
-        return pattern.search(self._text) is not None
-
     @functools.cached_property
     def _globals(self) -> frozenset[str]:
         declared = _GLOBAL.findall(self._text)

@@ -151,14 +151,6 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
             return here
     instance_names = instance_attributes(modules, lookup_result)
     absent = instance_names is not None and name not in instance_names
-    sources = module_sources(modules)
-    if absent and sources is not None:
-        owners = tuple(
-            (each.home.module, each.definition.name)
-            for each in chain
-            if isinstance(each.definition, Class) and each.home is not None
-        )
-        absent = not sources.may_be_assigned(owners, name)
     if (
         absent
         and not lookup_result.exact
@@ -167,6 +159,14 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
     ):
         # A subclass may have it: then the name occurs somewhere in the package.
         absent = not modules.mentioning(lookup_result.home.module.partition(".")[0], name)
+    sources = module_sources(modules) if absent else None
+    if sources is not None:
+        owners = tuple(
+            (each.home.module, each.definition.name)
+            for each in chain
+            if isinstance(each.definition, Class) and each.home is not None
+        )
+        absent = not sources.may_be_assigned(owners, name)
     return LookupResult(state="absent" if absent else "unknown", trace=lookup_result.trace)
 
 

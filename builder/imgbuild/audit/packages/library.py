@@ -236,7 +236,7 @@ class LibraryWheel:
                 if self.published_wheel_facts is not None
                 else {}
             )
-            self._mentions = {**published, **(self._stored_value(MENTIONS, Mentions) or {})}
+            self._mentions = {**published, **self._stored_entries(MENTIONS, Mentions)}
         key = f"{parent} {word}"
         if key not in self._mentions:
             self._mentions[key] = self.text(parent).modules_containing(word.encode())
@@ -283,7 +283,7 @@ class LibraryWheel:
             if name not in self._found and name in self.sources
         }
         if missing and self._kept is None:
-            self._kept = self._stored_value(MODULES, dict[str, msgspec.Raw]) or {}
+            self._kept = self._stored_entries(MODULES, dict[str, msgspec.Raw])
         for name in list(missing):
             encoded = (self._kept or {}).get(name)
             if encoded is not None:
@@ -307,7 +307,7 @@ class LibraryWheel:
             with self._library.store.hold_lock(f"audit-{self.wheel.sha256}"):
                 mentions = self._mentions or {}
                 new_mentions = {key: mentions[key] for key in sorted(self._new_mentions)}
-                stored_mentions = self._stored_value(MENTIONS, Mentions) or {}
+                stored_mentions = self._stored_entries(MENTIONS, Mentions)
                 self._store_value(MENTIONS, stored_mentions | new_mentions)
             self._new_mentions.clear()
         if not self._new:
@@ -317,7 +317,7 @@ class LibraryWheel:
             for name in sorted(self._new)
         }
         with self._library.store.hold_lock(f"audit-{self.wheel.sha256}"):
-            stored = self._stored_value(MODULES, dict[str, msgspec.Raw]) or {}
+            stored = self._stored_entries(MODULES, dict[str, msgspec.Raw])
             self._store_value(MODULES, stored | new)
         self._new.clear()
 
@@ -398,7 +398,7 @@ class LibraryWheel:
                 if (data := self._stored_value(MEMBER, bytes, f"/{path}")) is not None
             },
             imports=self._stored_value(IMPORTS, dict[str, tuple[str, ...]]),
-            mentions=self._stored_value(MENTIONS, Mentions) or {},
+            mentions=self._stored_entries(MENTIONS, Mentions),
             elf_facts=self._stored_value(ELF_FACTS, tuple[ElfFacts, ...]),
         )
 
@@ -414,13 +414,23 @@ class LibraryWheel:
         return value
 
     def _stored_value(self, kind: str, form: type[T], more: str = "") -> T | None:
-        if not self._library.stored:
-            return None
+        return next(self._stored_values(kind, form, more), None)
+
+    def _stored_entries(self, kind: str, form: type[dict[str, T]]) -> dict[str, T]:
+        """Return a dictionary that grows. A remote wheel adds to the entries of a local one."""
+        entries: dict[str, T] = {}
+        for stored in self._stored_values(kind, form):
+            entries = stored | entries
+        return entries
+
+    def _stored_values(self, kind: str, form: type[T], more: str = "") -> Iterator[T]:
+        """Yield the values that were stored for a local file and, for a remote wheel, for it."""
         key = f"{self.wheel.sha256} {reader_version()}{more}"
-        value = read_fact(self._library.store, kind, key, form)
-        if value is None and not self.is_local:
-            value = read_fact(self._library.store, kind + REMOTE_SUFFIX, key, form)
-        return value
+        kinds = (kind,) if self.is_local else (kind, kind + REMOTE_SUFFIX)
+        for each in kinds if self._library.stored else ():
+            value = read_fact(self._library.store, each, key, form)
+            if value is not None:
+                yield value
 
     def _store_value(self, kind: str, value: object, more: str = "") -> None:
         if not self._library.stored:

@@ -92,6 +92,20 @@ def test_facts_of_a_remote_wheel_are_not_used_for_a_local_wheel(store, demo):
         Library(store).wheel(wheel, site.url(wheel.file)).module("demo.b")
 
 
+def test_facts_of_a_remote_wheel_are_used_besides_those_of_the_local_wheel(store, demo):
+    wheel, path = demo
+    with Library(store) as library:
+        library.wheel(wheel, path).module("demo.a")
+    with (
+        serve_site(FileSite(files={wheel.file: path.read_bytes()})) as site,
+        Library(store, HttpClient()) as library,
+    ):
+        library.wheel(wheel, site.url(wheel.file)).module("demo.b")
+    later = Library(store).wheel(wheel, site.url(wheel.file))
+    assert later.module("demo.a") is not None
+    assert later.module("demo.b") is not None
+
+
 def test_small_files_of_a_wheel_are_cached(store, demo):
     assert Library(store).wheel(*demo).read(["demo/b.py", "demo/none"]) == {"demo/b.py": b"B = 1\n"}
     demo[1].unlink()
