@@ -253,7 +253,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
         for image in target.page.images
         for name in gpu_results(image.runs).passed
     }
-    models = gpu_names.gpu_choices()
+    models = gpu_names.gpu_name_table()["models"]
     return {
         "stacks": [stack for stack in STACKS if any(stack in each.stacks for each in targets)],
         "cuda": sorted({target.row.cuda for target in targets}, key=gpus.version_numbers),
@@ -269,7 +269,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
         "tested": sorted(tested, key=lambda name: (name[0].isdigit(), name)),
         "runs": _runs_by_gpu(targets),
         "gpus": [(each["capability"], each["arch"], each["name"].split(", ")) for each in models],
-        "models": gpu_names.gpu_name_table()["models"],
+        "models": models,
         "releases": [
             {
                 "cuda": release.cuda,
@@ -291,7 +291,7 @@ def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
         if image.driver
     ]
     rows: dict[str, dict[str, Any]] = {}
-    for model in gpu_names.gpu_choices():
+    for model in gpu_names.gpu_name_table()["models"]:
         able: dict[str, dict[str, list[Arch]]] = {}
         for image, name in images:
             if model["capability"] in (*image.gpu, *image.gpu_ptx) and model["arch"] in (
