@@ -256,8 +256,8 @@ def test_machine_form_gives_the_reason_that_excludes_an_unsupported_gpu(
 ) -> None:
     open_form(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
     assert "(compute capability" in window.texts(".machine-read")[0]
-    assert window.run("return document.querySelectorAll('[data-state=\"no\"]').length") > 0
-    assert window.run("return document.querySelectorAll('[data-state]:not([data-state=\"no\"])').length") == 0
+    states = "return [...document.querySelectorAll('[data-state]')].map(each => each.dataset.state)"
+    assert {*window.run(states)} == {"no"}
     assert reason in window.run("return document.getElementById('answer').textContent")
 
 

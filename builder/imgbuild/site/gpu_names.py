@@ -47,4 +47,3 @@ def _shown_names(model: GpuModel) -> tuple[str, ...]:
     patterns = {name.rstrip("#") for name in model.names if "#" in name}
     names = [name for name in model.names if name not in patterns]
     return tuple(name.replace("#", "x") for name in names)
-

@@ -148,13 +148,24 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     yield _page("changes.html", "changes.html", days=days, recent=RECENT, older=older)
     for target in catalogue.targets:
         number = next((n for n, names in enumerate(jobs.values(), 1) if target.name in names), 0)
-        yield _page(f"targets/{target.name}.html", "target.html", target=target, job=number)
+        newer = _successor(target, locked)
+        path = f"targets/{target.name}.html"
+        yield _page(path, "target.html", target=target, job=number, newer=newer)
     for page, same in itertools.groupby(catalogue.debian, key=lambda each: each.page):
         lists = [*same]
         shared = set.intersection(*({*each.packages} for each in lists))
         yield _page(f"debian/{page}.html", "debian.html", lists=lists, shared=sorted(shared))
     for path, names in (("site.css", ("site.css",)), ("site.js", SCRIPTS)):
         yield path, b"".join(map(_dense_script, names))
+
+
+def _successor(target: SiteTarget, locked: Sequence[SiteTarget]) -> tuple[str, Arch] | None:
+    """Return the first target in the reason for a retirement, and an architecture of both."""
+    rows = {each.name: each.row for each in locked}
+    words = (word.rstrip(".") for word in re.findall(r"[\w.-]+", target.row.retired))
+    named = next((rows[word] for word in words if word in rows), target.row)
+    shared = ((named.target, arch) for arch in named.arch if arch in target.row.arch)
+    return next(shared, None) if named is not target.row else None
 
 
 def _frameworks(targets: Sequence[SiteTarget]) -> list[tuple[str, list[str], list[str]]]:

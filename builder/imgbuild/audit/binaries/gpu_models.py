@@ -59,8 +59,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
     names = [(name, model) for model in load_gpu_models() for name in model.names]
     names.sort(key=lambda pair: -len(pair[0]))
     return tuple(
-        (re.compile(name_pattern(name) + VARIANT.pattern, re.ASCII), model)
-        for name, model in names
+        (re.compile(name_pattern(name) + VARIANT.pattern, re.ASCII), model) for name, model in names
     )
 
 

@@ -65,7 +65,10 @@ def test_tegra_capability_requires_arm64() -> None:
     assert (model.tegra, model.arch) == (True, Arch.ARM64)
 
 
-@each_row("name", ["", "NVIDIA", "MI300X", "A100X2", "RTX 6000", "RTX 3000", "4000", "5880", "hopper", "A" * 200])
+@each_row(
+    "name",
+    ["", "NVIDIA", "MI300X", "A100X2", "RTX 6000", "RTX 3000", "4000", "5880", "hopper", "A" * 200],
+)
 def test_unknown_gpu_models_are_rejected(name: str) -> None:
     assert gpu_models.find_gpu_model(name) is None
 
