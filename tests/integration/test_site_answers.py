@@ -243,20 +243,29 @@ def test_machine_form_has_the_same_results_as_the_doctor_command(
     assert {("at first use", True), ("at first use", False), ("PTX only", True)} <= compiled
 
 
-@pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])
-def test_machine_form_does_not_report_an_unsupported_gpu_as_compatible(
-    site: Path, window: Browser, name: str
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Jetson AGX Orin", "(8.7), and code for other GPUs does not run on a Tegra"),
+        ("NVIDIA Thor", "it has no code for NVIDIA Thor (11.0)"),
+        ("P100", "it has no code for P100 (6.0)"),
+    ],
+)
+def test_machine_form_gives_the_reason_that_excludes_an_unsupported_gpu(
+    site: Path, window: Browser, name: str, reason: str
 ) -> None:
     open_form(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
     assert "(compute capability" in window.texts(".machine-read")[0]
-    assert window.texts('[data-state="fits"]') == []
+    states = "return [...document.querySelectorAll('[data-state]')].map(each => each.dataset.state)"
+    assert {*window.run(states)} == {"no"}
+    assert reason in window.run("return document.getElementById('answer').textContent")
 
 
 def test_machine_form_parses_gpu_names_as_the_doctor_command_does(
     site: Path, window: Browser
 ) -> None:
     names = [
-        name.replace("#", "9") for model in gpu_models.load_gpu_models() for name in model.names
+        name.replace("##", "90") for model in gpu_models.load_gpu_models() for name in model.names
     ]
     names += [
         f"NVIDIA {name} {more}"
@@ -268,6 +277,9 @@ def test_machine_form_parses_gpu_names_as_the_doctor_command_does(
         "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
         "NVIDIA GH200 480GB",
         "Quadro RTX 8000",
+        "4090 Ti",
+        "RTX 3000",
+        "sm_90a",
         "x",
         "",
         "A" * 100,

@@ -303,11 +303,12 @@ def list_targets(
 
     The column "tested" shows the GPUs and the month of the highest tier of smoke tests that passed,
     such as "2 H200 2026-11", or only the tier if it needs no GPU. It shows "failed" if the latest
-    run of a tier failed, "-" if the image has no test record, and "not locked" (or "plan" on a
-    narrow terminal) if the target has no image. Test runs of images with the same configuration are
-    included; --wide shows their digests. Test records for arm64 are included with --arch arm64, or
-    if --gpu selects a GPU of an arm64 machine. --json includes all values of the matrix, the
-    reasons for missing architectures, and the test records.
+    run of a tier without GPUs or on one GPU failed, "-" if the image has no test record, and "not
+    locked" (or "plan" on a narrow terminal) if the target has no image. Test runs of images with
+    the same configuration are included; --wide shows their digests. Test records for arm64 are
+    included with --arch arm64, or if --gpu selects a GPU of an arm64 machine. All failed tiers are
+    named below the table. --json includes all values of the matrix, the reasons for missing
+    architectures, and the test records.
 
     Examples:
 
@@ -413,8 +414,9 @@ def _notes(
         yield "* recommended; to show more packages and columns, run: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):
         yield f"not locked ({table.PLANNED_STATE}); to show the reasons, run: imgbuild show TARGET"
-    if any(not run.good for row in rows for image in row.images for run in image.runs):
-        yield "failed: to show the cases that failed, run: imgbuild show TARGET --tests"
+    if failed := [text for row in rows if (text := table.failed_tiers(row))]:
+        cases = "to show the cases, run: imgbuild show TARGET --tests"
+        yield f"failed: {', '.join(failed)}; {cases}"
     if hidden:
         yield f"retired: {len(hidden)}; to list them, add --all"
     if restricted:

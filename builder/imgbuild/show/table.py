@@ -244,6 +244,14 @@ def highest_record(row: TableRow, *, brief: bool = False) -> str:
     return best.gpu_models if brief else f"{best.gpu_models} {best.started[:7]}"
 
 
+def failed_tiers(row: TableRow) -> str:
+    """Name the tiers that failed, as "cu130-trl (gpu on H200)", or return "" if none failed."""
+    runs = [run for image in row.images for run in image.runs if not run.good]
+    tiers = (f"{run.tier} on {run.gpu_models}" if run.gpu else run.tier for run in runs)
+    failed = dict.fromkeys(tiers)
+    return f"{row.target} ({', '.join(failed)})" if failed else ""
+
+
 def runs_on_gpu(row: TableRow, gpu: str) -> list[RecordedRun]:
     """Return the runs of a row on `gpu`, such as "H200", or "2 H200" for two GPUs."""
     several = re.fullmatch(r"(\d+) (.+)", gpu)

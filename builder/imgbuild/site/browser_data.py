@@ -77,7 +77,7 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
         "wheels": wheels,
         "restriction": restriction_text("{}", FULL_DRIVER),
         "gpus": gpu_names.gpu_name_table(),
-        "capabilities": gpu_names.computed_capabilities(),
+        "capabilities": gpu_names.known_capabilities(),
         "branches": whole_branches(),
         "releases": [
             {"cuda": release.cuda, "driver": gpus.load_drivers().oldest_driver(release.cuda)}
@@ -299,7 +299,7 @@ def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) 
 def _accepted_capabilities(target_needs: TargetNeeds, arch: Arch) -> tuple[list[str], list[str]]:
     """The capabilities that doctor accepts for an image, and capabilities with only PTX kernels."""
     able, later = [], []
-    for capability in gpu_names.computed_capabilities():
+    for capability in gpu_names.known_capabilities():
         gpu = HostGpu(name="GPU", capability=capability)
         if judge_target(Host(arch=arch, gpus=(gpu,)), target_needs).fits:
             able.append(capability)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from imgbuild.audit.binaries import gpu_models, gpus
+from imgbuild.audit.binaries import gpu_models
 from imgbuild.audit.binaries.gpu_models import GpuModel
 
 
-def computed_capabilities() -> tuple[str, ...]:
-    """Return the compute capabilities for which requirements of images are computed."""
-    return tuple(entry.capability for entry in gpus.load_drivers().gpus)
+def known_capabilities() -> tuple[str, ...]:
+    """Return the compute capabilities of all models in the table, oldest first."""
+    return tuple(dict.fromkeys(model.capability for model in gpu_models.load_gpu_models()))
 
 
 def gpu_name_table() -> dict[str, Any]:
@@ -20,7 +20,7 @@ def gpu_name_table() -> dict[str, Any]:
     pattern, a name can contain a match of `variant`.
     """
     patterns = [
-        (gpu_models.simplify_name(name).replace("#", r"\d"), number)
+        (gpu_models.name_pattern(name), number)
         for number, model in enumerate(gpu_models.load_gpu_models())
         for name in model.names
     ]
@@ -32,12 +32,13 @@ def gpu_name_table() -> dict[str, Any]:
     }
 
 
-def model_data(model: GpuModel) -> dict[str, str]:
+def model_data(model: GpuModel) -> dict[str, Any]:
     """Return the name and compute capability of a model, and the architecture if it is known."""
     return {
         "name": ", ".join(_shown_names(model)),
         "capability": model.capability,
         "arch": str(model.arch or ""),
+        **({"tegra": True} if model.tegra else {}),
     }
 
 
@@ -46,11 +47,3 @@ def _shown_names(model: GpuModel) -> tuple[str, ...]:
     patterns = {name.rstrip("#") for name in model.names if "#" in name}
     names = [name for name in model.names if name not in patterns]
     return tuple(name.replace("#", "x") for name in names)
-
-
-def gpu_choices() -> list[dict[str, str]]:
-    """Return the models to compare an image with, oldest model first."""
-    computed = computed_capabilities()
-    return [
-        model_data(model) for model in gpu_models.load_gpu_models() if model.capability in computed
-    ]

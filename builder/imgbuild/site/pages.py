@@ -148,13 +148,24 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     yield _page("changes.html", "changes.html", days=days, recent=RECENT, older=older)
     for target in catalogue.targets:
         number = next((n for n, names in enumerate(jobs.values(), 1) if target.name in names), 0)
-        yield _page(f"targets/{target.name}.html", "target.html", target=target, job=number)
+        newer = _successor(target, locked)
+        path = f"targets/{target.name}.html"
+        yield _page(path, "target.html", target=target, job=number, newer=newer)
     for page, same in itertools.groupby(catalogue.debian, key=lambda each: each.page):
         lists = [*same]
         shared = set.intersection(*({*each.packages} for each in lists))
         yield _page(f"debian/{page}.html", "debian.html", lists=lists, shared=sorted(shared))
     for path, names in (("site.css", ("site.css",)), ("site.js", SCRIPTS)):
         yield path, b"".join(map(_dense_script, names))
+
+
+def _successor(target: SiteTarget, locked: Sequence[SiteTarget]) -> tuple[str, Arch] | None:
+    """Return the first target in the reason for a retirement, and an architecture of both."""
+    rows = {each.name: each.row for each in locked}
+    words = (word.rstrip(".") for word in re.findall(r"[\w.-]+", target.row.retired))
+    named = next((rows[word] for word in words if word in rows), target.row)
+    shared = ((named.target, arch) for arch in named.arch if arch in target.row.arch)
+    return next(shared, None) if named is not target.row else None
 
 
 def _frameworks(targets: Sequence[SiteTarget]) -> list[tuple[str, list[str], list[str]]]:
@@ -253,7 +264,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
         for image in target.page.images
         for name in gpu_results(image.runs).passed
     }
-    models = gpu_names.gpu_choices()
+    models = gpu_names.gpu_name_table()["models"]
     return {
         "stacks": [stack for stack in STACKS if any(stack in each.stacks for each in targets)],
         "cuda": sorted({target.row.cuda for target in targets}, key=gpus.version_numbers),
@@ -269,7 +280,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
         "tested": sorted(tested, key=lambda name: (name[0].isdigit(), name)),
         "runs": _runs_by_gpu(targets),
         "gpus": [(each["capability"], each["arch"], each["name"].split(", ")) for each in models],
-        "models": gpu_names.gpu_name_table()["models"],
+        "models": models,
         "releases": [
             {
                 "cuda": release.cuda,
@@ -291,7 +302,7 @@ def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
         if image.driver
     ]
     rows: dict[str, dict[str, Any]] = {}
-    for model in gpu_names.gpu_choices():
+    for model in gpu_names.gpu_name_table()["models"]:
         able: dict[str, dict[str, list[Arch]]] = {}
         for image, name in images:
             if model["capability"] in (*image.gpu, *image.gpu_ptx) and model["arch"] in (

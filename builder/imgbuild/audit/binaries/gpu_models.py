@@ -59,8 +59,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
     names = [(name, model) for model in load_gpu_models() for name in model.names]
     names.sort(key=lambda pair: -len(pair[0]))
     return tuple(
-        (re.compile(simplify_name(name).replace("#", r"\d") + VARIANT.pattern, re.ASCII), model)
-        for name, model in names
+        (re.compile(name_pattern(name) + VARIANT.pattern, re.ASCII), model) for name, model in names
     )
 
 
@@ -126,6 +125,15 @@ def most_similar_name(text: str) -> str:
     }
     close = difflib.get_close_matches(simplify_name(text[:LONGEST_NAME]), names, 1, 0.75)
     return names[close[0]] if close else ""
+
+
+def name_pattern(name: str) -> str:
+    """Return a regular expression for a simplified name in the table.
+
+    A series, such as "RTX 40##", also matches without its first word: "4090".
+    """
+    series = re.fullmatch(r"([a-z]+)(\d\d)##", simplify_name(name))
+    return rf"(?:{series[1]})?{series[2]}[1-9]0" if series else simplify_name(name)
 
 
 def simplify_name(text: str) -> str:

@@ -42,6 +42,8 @@
   /** The GPU of the table that a name means, which may be cut off by "..."; null if none. */
   function find(name, table) {
     if (name.length > 80) return null;
+    const stated = /^sm_?(\d{1,2})(\d)a?$/i.exec(name);
+    if (stated) return { capability: `${stated[1]}.${stated[2]}`, arch: "" };
     const cut = /\.\.\.?\s*$/.test(name);
     const words = name
       .replace(/\.\.\.?\s*$/, "")
@@ -61,11 +63,7 @@
 
   function gpu(name, capability, table) {
     const model = find(name, table);
-    return {
-      name,
-      capability: capability || (model ? model.capability : ""),
-      arch: model ? model.arch : "",
-    };
+    return { arch: "", tegra: false, ...model, name, capability: capability || (model || {}).capability || "" };
   }
 
   /** The machine of `imgbuild doctor --json`. */
@@ -147,7 +145,7 @@
     for (let start = 0; start < words.length; start++) {
       for (let end = Math.min(words.length, start + 4); end > start; end--) {
         const name = words.slice(start, end).join(" ");
-        if (!/^[\d.]+$/.test(name) && find(name, table)) {
+        if (find(name, table)) {
           names.push(name);
           start = end - 1;
           break;
@@ -207,7 +205,8 @@
       else if (!image.gpus || data.capabilities.indexOf(each.capability) < 0) {
         unknown.push(`compute capability ${each.capability} is not in the tables`);
       } else if (image.gpus.indexOf(each.capability) < 0) {
-        reasons.push(`it has no code for ${each.name} (${each.capability})`);
+        reasons.push(`it has no code for ${each.name} (${each.capability})` +
+          (each.tegra ? ", and code for other GPUs does not run on a Tegra" : ""));
       } else if (image.later.indexOf(each.capability) >= 0) {
         const tooOld = older(machine.driver, image.driverFull, data.branches);
         limited ||= tooOld;

@@ -82,10 +82,12 @@
   }
 
   /** Lists the matching rows without a lock, for which there is no image. */
-  function planned({ arch, cuda, python, stack }, active, unlocked) {
+  function planned({ arch, cuda, packages, python, stack }, active, unlocked) {
     const place = document.getElementById("rows");
+    const { read } = versions.requirements(separated(packages), true);
     const rows = unlocked.filter(row => (!cuda || row.cuda === cuda) &&
       (!arch || row.arches.includes(arch)) &&
+      read.every(each => !(each.name in row.pins) || allows(each, row.pins[each.name])) &&
       (!python || row.python === python) && (!stack || stack in row.pins));
     place.hidden = !(active && (cuda || python || stack) && rows.length);
     place.textContent =

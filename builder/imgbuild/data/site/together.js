@@ -4,7 +4,7 @@
 
   const versions = window.imgbuildVersions;
   const {
-    commands, count, distinct, element, heading, link, list, mark, paragraph, show, skipped, whenChanged,
+    commands, count, details, distinct, element, heading, link, list, mark, paragraph, show, skipped, whenChanged,
   } = window.imgbuildElements;
   const { allows, ARCHES, separated } = versions;
   const FACTS = ["cuda", "python", ...Object.keys(ARCHES)];
@@ -325,11 +325,11 @@
       ]).filter(([, clash]) => clash);
     });
     const clashes = distinct(lines.map(([, clash]) => clash));
-    return lines.length ? [
-      element("h3", { text: "Images that have all but one of them, and why it cannot be added" }),
-      element("ul", {}, clashes.map(clash => linked("",
-        lines.filter(line => line[1] === clash).map(([target]) => target), `: ${clash}`))),
-    ] : [];
+    const title = "Images that have all but one of them, and why it cannot be added";
+    const why = element("ul", {}, clashes.map(clash => linked("",
+      lines.filter(line => line[1] === clash).map(([target]) => target), `: ${clash}`)));
+    if (clashes.length > 5) return [details(title, [why])];
+    return clashes.length ? [element("h3", { text: title }), why] : [];
   }
 
   /** The pairs of requested packages that no image has, and without a recorded reason. */
@@ -387,9 +387,12 @@
     }
     const beside = requests.filter(other => other !== request).map(({ name }) => {
       const here = Object.entries(data.versions[name] || {})
-        .filter(([, every]) => every.some(number => numbers.includes(number)))
-        .map(([version]) => version).sort(versions.compare);
-      return here.length ? `${name} ${here.join(", ")}`.trim() : `no ${name}`;
+        .map(([version, every]) => [version, every.filter(number => numbers.includes(number))])
+        .filter(([, every]) => every.length);
+      const some = targetsOf(here.flatMap(([, every]) => every)).length;
+      const found = here.map(([version]) => version).sort(versions.compare).join(", ");
+      return !some ? `no ${name}` : `${name} ${found}`.trim()
+        + (some < targetsOf(numbers).length ? ` (${some} of them)` : "");
     });
     return [linked(
       `${request.line}: in ${count(targetsOf(numbers).length, "image")}`
