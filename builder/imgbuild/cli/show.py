@@ -273,8 +273,9 @@ def show(
     PATH:LINE), or a file of the repository. If the image has a different version of the package,
     this version and its origin (pins or lock) are shown.
 
-    --guide prints /opt/imgbuild/README of the image as Markdown (first commands, missing features,
-    and how to add a package), with the digest, download size and test results of the image.
+    --guide prints how to use the image as Markdown (first commands, missing features, and how to
+    add a package), with its digest, download size and test results. The image has most of it in
+    /opt/imgbuild/README, without corrections that were made after it was locked.
 
     --sbom writes the SBOM that `imgbuild push` attaches, with the same bytes on every machine.
 
@@ -372,9 +373,11 @@ def target_guide(session: Session, item: Selected) -> TargetGuide:
     """Return the guide of a locked target. Raises LockStale if the target is not locked."""
     images = session.project.images
     lock = read_lock(images, item.name)
-    text = lock.settings.readme or readme_text(lock, item.target, images)
+    text = readme_text(lock, item.target, images)
     return TargetGuide(
-        readme=guide.image_readme(text, lock, item.target), page=_page(session, item)
+        readme=guide.image_readme(text, lock, item.target),
+        page=_page(session, item),
+        corrects_image=lock.settings.readme not in (msgspec.UNSET, text),
     )
 
 

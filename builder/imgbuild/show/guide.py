@@ -1,7 +1,8 @@
 """Formats the image's README with sizes and test results, for `imgbuild show TARGET --guide`.
 
 The README in the image contains neither the digest and the sizes, which depend on the README, nor
-test records and known issues, which are found after the digest.
+test records and known issues, which are found after the digest. The guide has the README that the
+next lock writes, with corrections since the last one.
 """
 
 from __future__ import annotations
@@ -31,15 +32,20 @@ SERVERS = {
 SLURM = "imgbuild slurm "
 PAGE = " (docs/reference/test-runs.md)"  # of the repository; an installed tool has --tests
 KUBERNETES = ("imgbuild push ", "imgbuild render ")
+CORRECTED = "/opt/imgbuild/README in the image is older than this page, which corrects it."
 PULL = "docker pull "  # the start of the command that pulls an image from a registry
 ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
 
 
 class TargetGuide(msgspec.Struct, frozen=True, kw_only=True):
-    """The README of an image with its known issues, and the page of the target."""
+    """The current README for an image with its known issues, and the page of the target.
+
+    `corrects_image` is set if the README in the image differs, because it was locked earlier.
+    """
 
     readme: str
     page: TargetPage
+    corrects_image: bool = False
 
 
 def image_readme(text: str, lock: Lock, target: Target) -> str:
@@ -66,6 +72,8 @@ def guide_lines(guide: TargetGuide) -> Iterator[str]:
     yield from ("", "## Image", "")
     if page.digest:
         yield from (f"    {page.digest}", "")
+    if guide.corrects_image:
+        yield from (CORRECTED, "")
     for image in page.images:
         yield from _item(f"{image.arch}: {'; '.join(_facts(image))}")
     for arch, reason in page.row.exclude.items():

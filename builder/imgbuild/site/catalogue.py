@@ -199,9 +199,8 @@ def _target(
 
 
 def _guide(project: Project, target: Target, lock: Lock) -> str:
-    """Return the README of an image, without the title and the list of versions."""
-    text = lock.settings.readme or readme_text(lock, target, project.images)
-    applied = guide.image_readme(text, lock, target)
+    """Return the current README for an image, without the title and the list of versions."""
+    applied = guide.image_readme(readme_text(lock, target, project.images), lock, target)
     return applied[applied.find("\n## ") + 1 :]
 
 

@@ -14,7 +14,7 @@ from imgbuild.lock import lock_file
 from imgbuild.pipeline.session import SessionOptions, open_session
 from imgbuild.plan.image_digests import read_digests
 from imgbuild.render.readme import readme_text as readme_of
-from imgbuild.show import page, table
+from imgbuild.show import guide, page, table
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
 from tests.support import smoke_records, terminal
@@ -190,6 +190,22 @@ def test_known_issues_are_in_the_guide_and_change_no_digest(
     assert imgbuild("digest", TARGET).stdout == digest != ""
     sample.matrix.write_text(text.replace(row, f'{row}    known_issues: [""]\n', 1), "utf-8")
     assert "known_issues[0]" in imgbuild("show", TARGET, "--guide").stderr
+
+
+def test_guide_has_corrections_of_the_readme_in_the_image(
+    imgbuild: Command, tmp_path: Path
+) -> None:
+    digest = ("digest", "cu130-vllm0.33.0", "--matrix", str(tmp_path / "matrix.yaml"))
+    text = (ROOT / "matrix.yaml").read_text("utf-8")
+    (tmp_path / "images").symlink_to(ROOT / "images")
+    (tmp_path / "matrix.yaml").write_text(text, "utf-8")
+    before = imgbuild(*digest).stdout
+    note = "(trl vllm-serve) needs a GPU that no trainer uses."
+    (tmp_path / "matrix.yaml").write_text(text.replace(note, "needs another GPU."), "utf-8")
+    shown = imgbuild("show", "cu130-vllm0.33.0", "--guide", *digest[2:]).stdout
+    assert "- TRL's server mode needs another GPU." in shown
+    assert guide.CORRECTED in shown
+    assert imgbuild(*digest).stdout == before != ""
 
 
 def test_guide_of_image_without_user_packages_has_no_pip(imgbuild: Command) -> None:
