@@ -293,7 +293,6 @@ def test_unreachable_engine_of_docker_host_is_not_replaced_by_another_engine(mon
     assert engine.require_engine("podman").kind == "podman"
 
 
-@every_engine
 def test_loading_an_image_with_a_wrong_diff_id_is_refused(container_engine, tmp_path, tag):
     """Docker refuses such an image, but podman would accept it."""
 

@@ -94,7 +94,13 @@ def imgbuild(
     return Command(monkeypatch, capsys)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=pytest.mark.long if number % 2 else [])
+        for number, form in enumerate(FORMS)
+    ],
+)
 def test_index_url_is_written_to_row_without_credentials(
     form: str,
     private: FileSite,

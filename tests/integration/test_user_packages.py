@@ -215,6 +215,7 @@ def test_user_can_add_packages_to_the_image(
         assert ignored.stat().st_uid == uid
 
 
+@pytest.mark.long
 def test_root_can_modify_the_environment_of_the_image(image: Image) -> None:
     needs.user_namespaces()
     image.steps("root", 0, ROOT_STEPS, writable=True)
