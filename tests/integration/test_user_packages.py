@@ -24,11 +24,11 @@ from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.timeout(900)]
 TARGET = f"users-{uuid.uuid4().hex[:8]}"  # the name of the image in the engines
-DEBIAN = {
+DEBIAN: dict[str, object] = {
     "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
     "packages": ["python3", "usr-is-merged"],
 }  # fmt: skip
-TOOLS = {"tools": ["jq", "python3-venv"]}  # only `STEPS` uses them
+TOOLS: dict[str, object] = {"tools": ["jq", "python3-venv"]}  # only `STEPS` uses them
 DRIVER = """\
 import json, subprocess, sys
 for line in json.loads(sys.argv[1]):
