@@ -202,6 +202,7 @@ def test_error_of_the_container_engine_is_reported(container_engine, folder, tag
     assert engine.inspect_image(container_engine, tag) is None
 
 
+@pytest.mark.long  # an earlier test runs the second image
 def test_tag_refers_to_the_newly_loaded_image(container_engine, folder, tag):
     old, _ = (
         load_image(

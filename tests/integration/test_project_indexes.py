@@ -253,6 +253,7 @@ nosuch
 """
 
 
+@pytest.mark.long  # unit/cli/test_init_project.py has such a list
 def test_init_lists_all_causes_together(imgbuild: Command) -> None:
     Path("requirements.txt").write_text(CAUSES)
     Path("pyproject.toml").write_text(UV.format(url=f"{UNREACHABLE}/simple"))
