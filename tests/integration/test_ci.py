@@ -147,6 +147,7 @@ def changed(sample: Sample) -> Sample:
     return sample
 
 
+@pytest.mark.long  # the other tests of workflows run single jobs
 def test_pull_request_builds_only_the_changed_target(changed):
     job_run = changed.job("images", "jobs", BASE=changed.base)
     assert job_run.status == 0, job_run.said

@@ -291,16 +291,12 @@ def test_git_version_is_derived_from_history(work):
     assert built.env == {"SETUPTOOLS_SCM_PRETEND_VERSION": built.version}
 
 
+@pytest.mark.long  # the previous test has the history
 @pytest.mark.parametrize(
     ("requires", "backend", "extra"),
     [
         ("setuptools>=64', 'setuptools-scm>=8", "setuptools.build_meta", "[tool.setuptools_scm]"),
-        pytest.param(
-            "hatchling', 'hatch-vcs",
-            "hatchling.build",
-            "[tool.hatch.version]\nsource = 'vcs'",
-            marks=pytest.mark.long,
-        ),
+        ("hatchling', 'hatch-vcs", "hatchling.build", "[tool.hatch.version]\nsource = 'vcs'"),
     ],
 )
 def test_build_backends_derive_version_from_history(requires, backend, extra, work, tmp_path):

@@ -202,6 +202,7 @@ def test_error_of_the_container_engine_is_reported(container_engine, folder, tag
     assert engine.inspect_image(container_engine, tag) is None
 
 
+@pytest.mark.long  # an earlier test runs the second image
 def test_tag_refers_to_the_newly_loaded_image(container_engine, folder, tag):
     old, _ = (
         load_image(
@@ -293,7 +294,6 @@ def test_unreachable_engine_of_docker_host_is_not_replaced_by_another_engine(mon
     assert engine.require_engine("podman").kind == "podman"
 
 
-@every_engine
 def test_loading_an_image_with_a_wrong_diff_id_is_refused(container_engine, tmp_path, tag):
     """Docker refuses such an image, but podman would accept it."""
 

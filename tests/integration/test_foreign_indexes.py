@@ -253,6 +253,7 @@ def test_flashinfer_wheel_for_torch_is_locked(project: Project, net: Net) -> Non
     project.run("build", "ready")
 
 
+@pytest.mark.long
 def test_compiled_kernel_cache_package_is_locked(project: Project) -> None:
     project.run("lock", "cached")
     locked_wheels = wheels(project, "cached")
@@ -261,6 +262,7 @@ def test_compiled_kernel_cache_package_is_locked(project: Project) -> None:
     assert locked_wheels["flashinfer-python"]["index"] == "pypi"
 
 
+@pytest.mark.long
 def test_kernel_cache_package_for_each_gpu_generation_is_locked(project: Project) -> None:
     project.run("lock", "parted")
     locked_wheels = wheels(project, "parted")

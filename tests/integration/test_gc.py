@@ -100,6 +100,7 @@ def sample(pushed: Sample, tmp_path: Path) -> Iterator[Sample]:
         yield Sample(pushed.project, registry, pushed.digests)
 
 
+@pytest.mark.long  # unit/publish/test_gc.py has the rules
 def test_images_with_a_lock_or_another_tag_are_kept(sample):
     assert sample.gc(sample.images, "--keep-days", "36500")["old"] == []
     (old,) = sample.gc(sample.images)["old"]

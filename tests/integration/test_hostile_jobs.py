@@ -89,8 +89,19 @@ def job(kind: ScriptKind, folder: Path, *, pyxis: bool, hostile: bool = True) ->
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("pyxis", [False, True], ids=["apptainer", "pyxis"])
-@pytest.mark.parametrize("kind", ScriptKind)
+@pytest.mark.parametrize(
+    ("kind", "pyxis"),
+    [
+        pytest.param(
+            kind,
+            pyxis,
+            marks=pytest.mark.long if number % 2 == pyxis else [],
+            id=f"{kind}-{'pyxis' if pyxis else 'apptainer'}",
+        )
+        for number, kind in enumerate(ScriptKind)
+        for pyxis in (False, True)
+    ],
+)
 def test_job_receives_exact_arguments(
     kind: ScriptKind, pyxis: bool, programs: Programs, tmp_path: Path
 ) -> None:

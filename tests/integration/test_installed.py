@@ -295,6 +295,7 @@ def test_commands_do_not_modify_the_installed_catalogue(user: User) -> None:
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
+@pytest.mark.long  # test_extend.py has a checkout
 def test_project_that_extends_a_target_is_initialized_locked_and_built(user: User) -> None:
     user_project = user.elsewhere("own")
     user_project.run("init", "ours", "--extends", TARGET, "--add", "gadget")

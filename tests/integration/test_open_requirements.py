@@ -89,6 +89,7 @@ def test_resolve_reads_project_files(project: Project, words: tuple[str, ...]) -
     assert answer["requested"] == ["thewheel", "torch"]
 
 
+@pytest.mark.long
 def test_version_bounds_in_files_and_on_the_command_line_are_combined(project: Project) -> None:
     write(project, requirements_txt="thewheel>=1\ntorch\n")
     words = ("thewheel<2", "-r", "requirements.txt", "--arch", "x86_64", "--json")

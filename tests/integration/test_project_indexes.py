@@ -94,7 +94,13 @@ def imgbuild(
     return Command(monkeypatch, capsys)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=pytest.mark.long if number % 2 else [])
+        for number, form in enumerate(FORMS)
+    ],
+)
 def test_index_url_is_written_to_row_without_credentials(
     form: str,
     private: FileSite,
@@ -247,6 +253,7 @@ nosuch
 """
 
 
+@pytest.mark.long  # unit/cli/test_init_project.py has such a list
 def test_init_lists_all_causes_together(imgbuild: Command) -> None:
     Path("requirements.txt").write_text(CAUSES)
     Path("pyproject.toml").write_text(UV.format(url=f"{UNREACHABLE}/simple"))

@@ -199,10 +199,11 @@ def test_unpinned_torch_is_resolved_for_the_cuda_release_of_the_row(
     assert "CUDA 13.0" in refused
 
 
+@pytest.mark.long  # unit/resolve/test_engine_torch.py has the choice
 @pytest.mark.parametrize(
     ("requirement", "torch"),
     [
-        pytest.param("torch>=2.6", "2.6.0", marks=pytest.mark.long),
+        ("torch>=2.6", "2.6.0"),
         ("torchaudio==2.5.1", "2.5.1"),
     ],
 )

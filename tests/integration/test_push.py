@@ -226,6 +226,7 @@ def test_diff_accepts_git_revision(shop):
     }  # fmt: skip
 
 
+@pytest.mark.long  # unit/publish/test_push.py has threads
 def test_concurrent_pushes_share_mounted_layers(shop):
     """Two processes push the same target to a new repository, and no blob is sent."""
     before = len(shop.registry.received_requests())

@@ -207,6 +207,7 @@ def test_image_with_a_registry_base_runs_in_a_root_folder(sample):
     assert done.stdout.strip() == SEEN
 
 
+@pytest.mark.long  # test_lock_command.py locks twice
 def test_second_lock_is_identical_and_check_passes(sample):
     before = sample.project.files()
     sample.project.run("lock", TARGET, "--check")

@@ -297,6 +297,7 @@ def test_docker_builds_the_online_dockerfile_from_its_folder(project, tmp_path):
     assert ran.split() == ["42", "/opt/venv"]
 
 
+@pytest.mark.long  # the test of Docker runs the same steps
 @pytest.mark.engine
 def test_steps_of_the_definition_file_run_in_the_base_image(project, tmp_path):
     """The steps run in the base without a network, as in Apptainer."""

@@ -127,6 +127,7 @@ def test_resolve_lists_a_locked_target_first(site: FileSite, project: Project) -
     project.run("resolve", "thewheel==9.0", "--arch", "x86_64", "--cuda", "12.4", status=8)
 
 
+@pytest.mark.long  # test_learned.py changes them for `lock`
 def test_resolve_changes_unpinned_versions_after_audit_errors(project: Project) -> None:
     arguments = ("engine==1.0", "trl", "--arch", "x86_64", "--cuda", "12.4", "--json")
     answer = json.loads(project.run("resolve", *arguments).stdout)

@@ -257,7 +257,10 @@ def test_files_written_by_run_belong_to_the_ordinary_user() -> None:
 TRAP = "trap 'echo caught; exit 3' INT; echo ready; while :; do sleep 0.1; done"
 
 
-@pytest.mark.parametrize(("script", "times"), [(TRAP, 1), ("echo ready; sleep 1000", 2)])
+@pytest.mark.parametrize(
+    ("script", "times"),
+    [(TRAP, 1), pytest.param("echo ready; sleep 1000", 2, marks=pytest.mark.long)],
+)
 def test_interrupt_stops_command(folder: Path, through: str, script: str, times: int) -> None:
     """A command that ignores the first interrupt is stopped by the second."""
     with subprocess.Popen(

@@ -23,7 +23,7 @@ from imgbuild.report import Severity
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.sdists import host_arch, make_wheel
 from imgbuild.values import sha256
-from tests.support import needs, samples
+from tests.support import needs, samples, small_elf
 from tests.support.local_index import LocalIndex, sdist_bytes
 from tests.support.resolving import resolve_wheels
 from tests.support.servers import FileSite, serve_site
@@ -256,14 +256,25 @@ def test_root_folder_for_builds_is_created_once_and_not_changed(site, root, stor
     assert {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")} == before
 
 
-def test_sdist_that_compiles_code_is_refused(site, root, store):
-    files = {
-        "setup.py": b"from setuptools import Extension, setup\n"
-        b"setup(name='demo', version='1.0', ext_modules=[Extension('fast', ['fast.c'])])\n",
-        "fast.c": b"#include <Python.h>\n"
-        b'static struct PyModuleDef m = {PyModuleDef_HEAD_INIT, "fast", 0, -1, 0};\n'
-        b"PyMODINIT_FUNC PyInit_fast(void) { return PyModule_Create(&m); }\n",
-    }
+# The base has no compiler.
+COPIES = b"""
+import os
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+class CopyExtension(build_ext):
+    def build_extension(self, extension):
+        path = self.get_ext_fullpath(extension.name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.copy_file("fast.bin", path)
+
+setup(name="demo", version="1.0", ext_modules=[Extension("fast", [])],
+      cmdclass={"build_ext": CopyExtension})
+"""
+
+
+def test_sdist_whose_wheel_has_machine_code_is_refused(site, root, store):
+    files = {"setup.py": COPIES, "fast.bin": small_elf.elf_file(small_elf.SONAME, "fast.so")}
     error = refused(site, root, store, files)
     assert error.message == "demo 1.0 cannot be built as a pure wheel"
     assert "which is platform-specific" in error.reasons[0]

@@ -110,9 +110,9 @@ def _sample(template: Path) -> Iterator[Sample]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("case", ["versions", "requirements", "files", "imports"])
-def test_smoke_tests_of_a_valid_package_set_pass(sample, case):
-    cases = sample.run(case)
+def test_smoke_tests_of_a_valid_package_set_pass(sample):
+    cases = sample.run("versions|requirements|files|imports")
+    assert cases.keys() >= {"versions", "requirements", "files", "imports"}
     assert {item.outcome for item in cases.values()} == {"passed"}, cases
 
 

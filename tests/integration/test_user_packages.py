@@ -24,11 +24,11 @@ from tests.support.servers import FileSite, serve_site
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.timeout(900)]
 TARGET = f"users-{uuid.uuid4().hex[:8]}"  # the name of the image in the engines
-DEBIAN = {
+DEBIAN: dict[str, object] = {
     "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
     "packages": ["python3", "usr-is-merged"],
 }  # fmt: skip
-TOOLS = {"tools": ["jq", "python3-venv"]}  # only `STEPS` uses them
+TOOLS: dict[str, object] = {"tools": ["jq", "python3-venv"]}  # only `STEPS` uses them
 DRIVER = """\
 import json, subprocess, sys
 for line in json.loads(sys.argv[1]):
@@ -215,6 +215,7 @@ def test_user_can_add_packages_to_the_image(
         assert ignored.stat().st_uid == uid
 
 
+@pytest.mark.long
 def test_root_can_modify_the_environment_of_the_image(image: Image) -> None:
     needs.user_namespaces()
     image.steps("root", 0, ROOT_STEPS, writable=True)

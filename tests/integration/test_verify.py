@@ -204,6 +204,7 @@ def _signature(client: RegistryClient, sample: Sample, digest: str) -> str:
     raise AssertionError("the image is not signed")
 
 
+@pytest.mark.long  # unit/verify/test_verify.py flips bytes
 def test_verify_refuses_a_flipped_byte_on_the_disk_of_the_registry(sample):
     for what, (digest, check) in _stored(sample).items():
         path = sample.file(digest)
