@@ -94,7 +94,7 @@ HARMLESS = re.compile(
 # After an exception.
 AFTER = re.compile(r"\((?:optional, )?(?:skipped|skipping|ignored|ignoring)\)\s*$")
 # Each match of HARMLESS contains one of these.
-_HARMLESS_WORDS = ("ignor", "fall", "retry", "trying", "skipp", "continuing")
+_HARMLESS_WORDS = ("ignor", "fall", "retry", "trying", "skip", "continuing")
 EXCEPTION = re.compile(r"\s{0,60}(?:\w{1,80}\.){0,8}\w{1,80}(?:Error|Exception)\b")
 # Prefixes that pip and uv add to the output of a build.
 PROGRAM = re.compile("\\s{0,40}(?:[│\u00d7╰─>]{1,4}|\\[(?:stdout|stderr)\\]) ")
