@@ -27,7 +27,7 @@ import pytest
 from tests.support import needs, schedule
 
 # Another process may keep the machine busy, so no test has a deadline. Examples differ in each run.
-EXAMPLES = 100 if needs.is_long_run() else 30
+EXAMPLES = 100 if needs.is_long_run() else 20
 hypothesis.settings.register_profile("imgbuild", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("imgbuild")
 

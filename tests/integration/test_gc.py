@@ -111,6 +111,7 @@ def test_images_with_a_lock_or_another_tag_are_kept(sample):
     assert sample.gc(sample.images)["old"] == []
 
 
+@pytest.mark.long  # unit/publish/test_gc.py deletes images
 def test_deletion_frees_only_blobs_of_the_old_image(sample, tmp_path):
     before = sample.registry.blobs()
     index = json.loads(skopeo("inspect", "--raw", f"docker://{sample.images}@{sample.digests[0]}"))

@@ -214,13 +214,8 @@ def stop(
     return process.returncode, output
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGINT, signal.SIGTERM)),
-        signal.SIGKILL,
-    ],
-)
+@pytest.mark.long  # test_ending.py and test_store_processes.py end processes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_interrupted_lock_command_keeps_old_lock_and_resumes(site, project, base, tmp_path, number):
     before = project.files()
     project.write(base, thewheel="2.0")

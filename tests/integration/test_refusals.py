@@ -69,6 +69,7 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
     return ask
 
 
+@pytest.mark.long  # unit/resolve/test_conflict.py has such a torch
 def test_cuda_12_4_on_arm64_is_refused(refuse: Refuse) -> None:
     refusal = refuse("torch==2.6.0", "tensordict==0.6.2", arch=Arch.ARM64, cuda="12.4")
     torch, any_torch, tensordict = refusal.reasons

@@ -279,7 +279,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
     assert mine == theirs
 
 
-@pytest.mark.long  # the next test has the library of this machine
+@pytest.mark.long
 def test_driver_library_at_another_location_is_found(sif, tmp_path):
     """The library of the host is at the path to which --nv mounts the driver."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1'); print('loaded')"
@@ -314,10 +314,8 @@ def _driver():
         yield folder
 
 
-@pytest.mark.parametrize(
-    "user",
-    [pytest.param(None, marks=pytest.mark.long, id="root"), pytest.param(NOBODY, id="a user")],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("user", [None, NOBODY], ids=["root", "a user"])
 def test_nv_option_mounts_the_driver_found_in_the_loader_cache(sif, driver, user):
     env = {"IMGBUILD_APPTAINER_DRIVER": str(driver)}
     code = (

@@ -167,6 +167,7 @@ def run(project: Project, folder: Path, *words: str) -> tuple[int, str]:
     return slurm_project.run_job(project, path)
 
 
+@pytest.mark.long  # test_hostile_jobs.py runs these scripts
 def test_trainers_connect_to_the_server_on_the_last_node(project: Project, tmp_path: Path) -> None:
     status, log = run(project, tmp_path, "--steps", "2")
     assert status == 0, log

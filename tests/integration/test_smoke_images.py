@@ -98,6 +98,7 @@ def test_tier_without_test_cases_is_not_a_failure(built, wheels, tmp_path, monke
     assert imgbuild(*words, "cpu").status == 1
 
 
+@pytest.mark.long  # test_run_command.py runs as an ordinary user
 def test_smoke_tests_in_a_root_folder_need_no_root_privileges(built, wheels, place):
     needs.require_root()  # to become nobody
     needs.user_namespaces()

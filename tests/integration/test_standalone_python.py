@@ -121,6 +121,7 @@ def _project(tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
+@pytest.mark.long  # unit/lock/test_standalone.py has the layers
 def test_image_with_a_standalone_python_is_built(project: Project, tmp_path: Path) -> None:
     path = project.folder / "matrix.yaml"
     text = path.read_text()
