@@ -243,24 +243,6 @@ def test_machine_form_has_the_same_results_as_the_doctor_command(
     assert {("at first use", True), ("at first use", False), ("PTX only", True)} <= compiled
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("Jetson AGX Orin", "(8.7), and code for other GPUs does not run on a Tegra"),
-        ("NVIDIA Thor", "it has no code for NVIDIA Thor (11.0)"),
-        ("P100", "it has no code for P100 (6.0)"),
-    ],
-)
-def test_machine_form_gives_the_reason_that_excludes_an_unsupported_gpu(
-    site: Path, window: Browser, name: str, reason: str
-) -> None:
-    open_form(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
-    assert "(compute capability" in window.texts(".machine-read")[0]
-    states = "return [...document.querySelectorAll('[data-state]')].map(each => each.dataset.state)"
-    assert {*window.run(states)} == {"no"}
-    assert reason in window.run("return document.getElementById('answer').textContent")
-
-
 def test_machine_form_parses_gpu_names_as_the_doctor_command_does(
     site: Path, window: Browser
 ) -> None:

@@ -467,3 +467,49 @@ def test_answer_about_a_conflict_begins_with_the_decisive_reason(
     stops = [line for line in window.texts("#answer li") if "; the image has " in line]
     torch_lines = [line for line in stops if "torch==" in line]
     assert all("requires torch==" in line for line in torch_lines)
+
+
+# -- requirements, planned and retired images, machines
+
+
+def test_requirements_that_exclude_each_other_are_named(site: Path, window: Browser) -> None:
+    requirements = "torch==2.13.0\nvllm==0.33.0\ntransformers==4.57.6"
+    open_form(window, site, "requirements.html", requirements=requirements)
+    found = window.texts("#answer > ul li")
+    assert "vllm 0.33.0 requires torch==2.14.0" in found
+    assert sum("tokenizers" in line for line in found) == 1  # of both packages once
+    open_form(window, site, "requirements.html", requirements="torch==2.14.0\nvllm==0.33.0")
+    assert "exclude each other" not in window.texts("#answer")[0]
+
+
+def test_planned_rows_match_the_packages_of_the_filter(site: Path, window: Browser) -> None:
+    open_form(window, site, "index.html", cuda="13.0", packages="vllm>=0.30")
+    planned = window.texts("#rows")[0]
+    assert "cu130-vllm0.33.0-py312" in planned
+    assert "cu130-flashinfer" not in planned
+
+
+def test_page_of_a_retired_image_links_to_the_comparison_with_its_successor(
+    site: Path, window: Browser
+) -> None:
+    window.open(site / "targets/cu130-vllm0.26.0.html")
+    window.run("document.querySelector('.notice a[href*=compare]').click()")
+    assert "From cu130-vllm0.26.0 to cu130-vllm0.31.0" in window.texts("#answer")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Jetson AGX Orin", "(8.7), and code for other GPUs does not run on a Tegra"),
+        ("NVIDIA Thor", "it has no code for NVIDIA Thor (11.0)"),
+        ("P100", "it has no code for P100 (6.0)"),
+    ],
+)
+def test_machine_form_gives_the_reason_that_excludes_an_unsupported_gpu(
+    site: Path, window: Browser, name: str, reason: str
+) -> None:
+    open_form(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
+    assert "(compute capability" in window.texts(".machine-read")[0]
+    states = "return [...document.querySelectorAll('[data-state]')].map(each => each.dataset.state)"
+    assert {*window.run(states)} == {"no"}
+    assert reason in window.run("return document.getElementById('answer').textContent")

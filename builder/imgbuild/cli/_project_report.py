@@ -3,7 +3,7 @@
 # A separate module: size.
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from imgbuild.audit.binaries import gpu_models
@@ -11,6 +11,7 @@ from imgbuild.cli._output import align_columns, fold_lines, format_count, size_t
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.choose_target import TargetChoice
 from imgbuild.pipeline.declared_files import ReadFiles
+from imgbuild.project import images
 from imgbuild.project.model import Declarations
 from imgbuild.resolve import choose, python_support
 from imgbuild.resolve.choose import TargetCandidate
@@ -85,6 +86,17 @@ def cuda_lines(declared: Declarations, choice: TargetChoice) -> list[str]:
     if not named or cuda in {item.name for item in declared.cuda}:
         return []
     return [f"the image has CUDA {cuda}, as its torch build requires, not {', '.join(named)}"]
+
+
+def base_lines(declared: Declarations, chosen: str, names: Collection[str]) -> list[str]:
+    """Return how to compare `chosen` with the targets `names` that are base images."""
+    bases = {images.split_image(each.name)[1]: each.place for each in declared.images}
+    return [
+        f"{place} is based on {name}; to show how {chosen} differs, and how much to download, run: "
+        f"imgbuild diff {name} {chosen}"
+        for name, place in bases.items()
+        if name in names and name != chosen
+    ]
 
 
 def report_lines(choice: TargetChoice | None, matrix: Path) -> list[str]:

@@ -276,6 +276,11 @@ def _announce_downloads(after: Session, planned: ProjectMove) -> None:
             f"to compare the new lock with the project's code, {size_text(missing)} of "
             f"{planned.new.name} are downloaded, and the packages that the project adds"
         )
+    old, new = planned.old.name, planned.new.name
+    if planned.origin == init.CATALOGUE_PLACE and old != new:
+        console.info(
+            f"to compare only the published images, in seconds, run: imgbuild diff {old} {new}"
+        )
 
 
 def _stage_project(

@@ -50,6 +50,15 @@ VexFile = Annotated[
         panel=OUTPUT,
     ),
 ]
+OneId = Annotated[
+    str | None,
+    option(
+        "--id",
+        "Check only for this vulnerability, such as CVE-2025-32434, of any severity.",
+        metavar="ID",
+        often=True,
+    ),
+]
 Author = Annotated[
     str, option("--author", "The author of the OpenVEX document.", metavar="NAME", panel=OUTPUT)
 ]
@@ -81,6 +90,7 @@ def cves(
                                    "version.",
                often=True),
     ] = False,
+    only: OneId = None,
     report: Annotated[
         Path | None,
         option("--report", "Read vulnerabilities from the JSON report of a scanner (osv-scanner,"
@@ -109,6 +119,8 @@ def cves(
 
         imgbuild cves cu130-vllm
 
+        imgbuild cves --all --id CVE-2025-32434
+
         imgbuild cves --all --severity critical --ignore-unfixed --json
 
         imgbuild cves cu130-vllm --report trivy.json
@@ -120,6 +132,9 @@ def cves(
     if sign_key is not None and attach is None:
         message = "--sign-key requires --attach-to"
         raise InputError(message, hint="specify the repository: --attach-to HOST/REPOSITORY")
+    if only and (vex or attach):
+        message = "--id cannot be combined with --vex or --attach-to, which need all advisories"
+        raise InputError(message, hint="omit one of these options")
     key = keys.load_private(sign_key) if sign_key else None
     repository = parse_repository(attach) if attach is not None else None
     session = open_session(selection.matrix, names=selection.named_targets)
@@ -133,13 +148,15 @@ def cves(
     except FetchFailed as error:
         now = datetime.datetime.now(datetime.UTC)
         kept = OsvServer(osv, Context.open(console, offline=True), now).cached_advisories
-        _end_unreachable(check.check_cves(cases, source_packages, kept, policy, whole=whole), error)
+        known = check.check_cves(cases, source_packages, kept, policy, whole=whole)
+        _end_unreachable(known, error, only)
     if vex is not None:
         _write_vex(vex, session, cases, reports, author)
     if repository is not None:
         _attach_vex(repository, session, cases, reports, author, key, plain_http)
-    print_result(reports, list(_report_lines(reports)))
-    _end_check(reports)
+    reports = [check.keep_id(each, only) for each in reports] if only else reports
+    print_result(reports, list(_report_lines(reports, only)))
+    _end_check(reports, only)
 
 
 def _cases(session: Session, selection: SelectionOptions) -> list[CveCase]:
@@ -216,8 +233,11 @@ def _manifest_digests(session: Session, cases: Sequence[CveCase]) -> list[Digest
     ]
 
 
-def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
-    print_result(reports, list(_report_lines(reports)))
+def _end_unreachable(
+    reports: Sequence[CveReport], error: FetchFailed, only: str | None
+) -> NoReturn:
+    reports = [check.keep_id(each, only) for each in reports] if only else reports
+    print_result(reports, list(_report_lines(reports, only)))
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         if any(len(report.unqueried) < report.packages for report in reports):
             console.info(f"advisories in the cache: {of}")
@@ -234,9 +254,9 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
     raise error
 
 
-def _report_lines(reports: Sequence[CveReport]) -> Iterator[str]:
+def _report_lines(reports: Sequence[CveReport], only: str | None) -> Iterator[str]:
     for report in reports:
-        yield from fold_lines([_counts(report)])
+        yield from fold_lines([_counts(report, only)])
         yield from align_columns(
             [
                 _row(vulnerability)
@@ -284,7 +304,7 @@ def _row(vulnerability: Vulnerability) -> list[str]:
     ]
 
 
-def _counts(report: CveReport) -> str:
+def _counts(report: CveReport, only: str | None) -> str:
     open_ones = [
         vulnerability for vulnerability in report.vulnerabilities if vulnerability.accepted is None
     ]
@@ -299,10 +319,13 @@ def _counts(report: CveReport) -> str:
         return f"{report.target} {report.arch}: not checked ({packages})"
     if report.unqueried:
         packages = f"{report.packages - len(report.unqueried)} of {packages}"
+    if only:
+        state = "affected by" if report.vulnerabilities else "no advisory has the ID"
+        return f"{report.target} {report.arch}: {state} {only} ({packages})"
     return f"{report.target} {report.arch}: {', '.join(counts)}{more} ({packages})"
 
 
-def _end_check(reports: Sequence[CveReport]) -> None:
+def _end_check(reports: Sequence[CveReport], only: str | None) -> None:
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         console.info(f"advisories: {of}")
     failed = [report for report in reports if not report.ok]
@@ -311,7 +334,8 @@ def _end_check(reports: Sequence[CveReport]) -> None:
     if console.json:  # the answer is on stdout already
         raise typer.Exit(AuditFailed.exit_code)
     names = ", ".join(f"{report.target} {report.arch}" for report in failed)
-    message = f"known vulnerabilities with severity {failed[0].threshold} or higher in {names}"
+    kind = only or f"known vulnerabilities with severity {failed[0].threshold} or higher"
+    message = f"{kind} in {names}"
     raise AuditFailed(message, hint=HINT)
 
 

@@ -358,6 +358,8 @@ def _create_project(
     matrix = load_matrix(source.catalogue.matrix)
     chooser = TargetChooser(source.catalogue, matrix, declared, request, context)
     choice = chooser.choose_target(files.folder)
+    for line in _project_report.base_lines(declared, choice.chosen.target, matrix.targets):
+        console.info(line)
     _print_differences(declared, choice)
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]

@@ -115,6 +115,19 @@ def check_cves(
     return _add_unused_entries(cases, reports, whole=whole)
 
 
+def keep_id(report: CveReport, name: str) -> CveReport:
+    """Return the report with only the vulnerability that has the ID `name`, of any severity."""
+    kept = tuple(
+        each
+        for each in report.vulnerabilities
+        if name.casefold() in {known.casefold() for known in (each.id, *each.ids)}
+    )
+    counted = tuple(f"{each.package}/{each.id}" for each in kept if each.accepted is None)
+    return msgspec.structs.replace(
+        report, vulnerabilities=kept, counted=counted, expired=(), unused=()
+    )
+
+
 def _add_unused_entries(
     cases: Sequence[CveCase], reports: Sequence[CveReport], *, whole: bool
 ) -> list[CveReport]:

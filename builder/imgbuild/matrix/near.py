@@ -86,10 +86,13 @@ def similar_target_lines(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ..
 
 
 def describe_target(matrix: Matrix, name: str, arch: Arch) -> str:
-    """Return a line about the target `name`, with its CUDA release and its pins."""
+    """Return a line about the target: its CUDA release, pins and packages from other indexes."""
     target = matrix.targets[name]
     names = sorted(target.pins, key=lambda name: name not in FIRST_PINS)
     pins = [f"{package} {target.pins[package]}" for package in names]
     more = [f"{len(pins) - SHOWN_PINS} more"] if len(pins) > SHOWN_PINS else []
     listed = ", ".join([*pins[:SHOWN_PINS], *more])
-    return f"the target {name} on {arch}: CUDA {target.cuda}, {listed}"
+    others = "".join(
+        f"; needs {package} from the index {at}" for package, at in target.indexes.items()
+    )
+    return f"the target {name} on {arch}: CUDA {target.cuda}, {listed}{others}"

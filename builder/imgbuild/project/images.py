@@ -1,6 +1,5 @@
 """Reads versions of Python, torch and CUDA from image tags."""
 
-# A separate module: a table of images.
 from __future__ import annotations
 
 import re

@@ -130,8 +130,7 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     yield _page("start.html", "start.html", example=current[0] if current else None)
     name = current[0].name if current else "IMAGE"
     yield _page("code.html", "code.html", name=name, frameworks=_frameworks(current))
-    lacking = limits.catalogue_limits(catalogue)
-    sections = limits.limit_sections()
+    lacking, sections = limits.catalogue_limits(catalogue), limits.limit_sections()
     yield _page("limits.html", "limits.html", limits=lacking, checked=checked, sections=sections)
     yield _page("security.html", "security.html", current=current, checked=checked)
     jobs = _jobs(current)
@@ -148,9 +147,8 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
     yield _page("changes.html", "changes.html", days=days, recent=RECENT, older=older)
     for target in catalogue.targets:
         number = next((n for n, names in enumerate(jobs.values(), 1) if target.name in names), 0)
-        newer = _successor(target, locked)
-        path = f"targets/{target.name}.html"
-        yield _page(path, "target.html", target=target, job=number, newer=newer)
+        of = {"target": target, "job": number, "newer": _successor(target, locked)}
+        yield _page(f"targets/{target.name}.html", "target.html", **of)
     for page, same in itertools.groupby(catalogue.debian, key=lambda each: each.page):
         lists = [*same]
         shared = set.intersection(*({*each.packages} for each in lists))

@@ -68,6 +68,22 @@ def test_severity_option_sets_the_threshold_of_cves(imgbuild: Command, site: Osv
     assert queries == 1  # the second result is from the cache
 
 
+@pytest.mark.usefixtures("folder", "site")
+def test_one_vulnerability_is_reported_at_any_severity(imgbuild: Command) -> None:
+    done = imgbuild("cves", TARGET, "--id", "cve-2025-48887")
+    assert done.status == AuditFailed.exit_code
+    assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
+        f"{TARGET} x86_64: affected by cve-2025-48887 (4 packages)",
+        "medium CVE-2025-48887 vllm 0.8.5.post1 fixed in 0.9.0",
+    ]
+    assert f"cve-2025-48887 in {TARGET} x86_64" in done.stderr
+    done = imgbuild("cves", TARGET, "--id", "CVE-1999-0001")
+    assert (done.status, done.stdout) == (
+        0,
+        f"{TARGET} x86_64: no advisory has the ID CVE-1999-0001 (4 packages)\n",
+    )
+
+
 @pytest.mark.usefixtures("folder")
 def test_json_output_of_cves_has_all_fields(imgbuild: Command, site: OsvSite) -> None:
     done = imgbuild("cves", TARGET, "--json")

@@ -43,6 +43,14 @@ def test_requirements_file_extended_by_a_dockerfile_is_reported(imgbuild: Comman
     assert "megatron-core==0.12.1" in left_out
 
 
+def test_dockerfile_based_on_a_target_shows_how_to_compare_targets(imgbuild: Command) -> None:
+    require(MET)
+    require("FROM registry.example:5000/rl/images:cu130-vllm0.26.0\n", "Dockerfile")
+    done = imgbuild("init", "--target", TARGET, status=0)
+    assert "Dockerfile:1 is based on cu130-vllm0.26.0; to show how" in done.stderr
+    assert f"imgbuild diff cu130-vllm0.26.0 {TARGET}" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("files", "reason"),
     [

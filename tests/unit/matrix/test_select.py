@@ -100,7 +100,10 @@ def test_excluded_architecture_is_refused_with_reason(matrix: Matrix) -> None:
         chosen(matrix, "cu124-vllm", arches=(X86, ARM))
     assert caught.value.reasons == ("cu124-vllm on arm64: no wheel for aarch64",)
     assert caught.value.nearest == (
-        "the target cu130-vllm on arm64: CUDA 13.0, torch 2.6.0, vllm 0.8.5.post1, trl 0.18.2",
+        (
+            "the target cu130-vllm on arm64: CUDA 13.0, torch 2.6.0, vllm 0.8.5.post1, trl 0.18.2"
+            "; needs torch from the index torch"
+        ),
     )
     assert caught.value.hint == "targets on arm64: cu130-vllm, gh200"
     assert caught.value.exit_code == 8

@@ -394,11 +394,20 @@
         more,
         list(given.read.filter(({ name }) => data.sources[name] && !data.versions[name])
           .map(({ name }) => `${name}: ${data.sources[name]}`)),
+        ...contradictions(data, given.read),
         ...current.slice(0, 6).map(card),
         details(`The other ${count(current.length - 6, "image")}`, current.slice(6).map(card)),
         details("Retired images", compared.filter(entry => target(entry).retired).map(card)),
       ]);
     });
+  }
+
+  /** What no image can have: the lines whose versions exclude each other. */
+  function contradictions(data, requests) {
+    const same = text => text.split("; ").sort().join("; ");
+    const every = window.imgbuildTogether.excluded(data, requests, "obstacle");
+    const lines = every.filter((text, number) => every.findIndex(other => same(other) === same(text)) === number);
+    return lines.length ? [paragraph("These lines exclude each other, so no image can have them:"), list(lines)] : [];
   }
 
   /** The rows without a lock whose pins are among what is asked for, if one of them is an engine. */

@@ -158,16 +158,10 @@
       ...refused(data, request),
     ]);
     const of = kind => distinct(found.filter(each => each.kind === kind).map(({ text }) => text));
-    // Of a range, versions that are not in the data may go together.
-    const pairs = kind => requests.filter(({ name, specifier }) => specifier.startsWith("==") && !FACTS.includes(name))
-      .flatMap(request => requests.filter(other => other !== request).flatMap(other => {
-        const every = known(data, request).map(version => exclusions(data, request, version, other, kind));
-        return every.length && every.every(texts => texts.length) ? every.flat() : [];
-      })).sort((left, right) => rank(left) - rank(right));
-    const impossible = pairs("obstacle");
+    const impossible = excluded(data, requests, "obstacle");
     const absent = requests.filter(({ name }) => data.sources[name] && !data.versions[name])
       .map(({ name }) => `${name} is in no image: ${data.sources[name].split(";")[0]}`);
-    const [first = ""] = [...absent, ...impossible, ...pairs("defect")];
+    const [first = ""] = [...absent, ...impossible, ...excluded(data, requests, "defect")];
     return {
       impossible: impossible.length > 0,
       decisive: first.replace(/^(learned|known): /, ""),
@@ -175,6 +169,14 @@
       outside: of("outside"), defects: of("defect"),
     };
   }
+
+  /** Why exact versions exclude all that another request allows. Of a range, other versions may not. */
+  const excluded = (data, requests, kind) => requests.filter(({ name, specifier }) =>
+    specifier.startsWith("==") && !FACTS.includes(name) && (kind !== "obstacle" || data.requires[name]))
+    .flatMap(request => requests.filter(other => other !== request).flatMap(other => {
+      const every = known(data, request).map(version => exclusions(data, request, version, other, kind));
+      return every.length && every.every(texts => texts.length) ? every.flat() : [];
+    })).sort((left, right) => rank(left) - rank(right));
 
   /** Why the minor releases do not go together, where the data has not the versions that are named. */
   function nearby(data, requests) {
@@ -399,5 +401,5 @@
       + `${beside.length ? `, with ${beside.join(" and ")}` : ""}: `, targetsOf(numbers))];
   }
 
-  window.imgbuildTogether = answerTogether;
+  window.imgbuildTogether = Object.assign(answerTogether, { excluded });
 })();
