@@ -153,7 +153,6 @@ def test_smoke_tests_run_in_a_given_root_folder(built, wheels, tmp_path):
     assert "ModuleNotFoundError: No module named 'alpha'" in failed["import alpha"]
 
 
-# An arbitrary user in the one engine, the image's own in the other: the long form has all pairs.
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["docker", "podman"])
 def test_smoke_tests_run_in_container(kind, built, wheels, tmp_path):
