@@ -212,15 +212,17 @@ class _CommandLines:
     def _parser(self, program: PackageProgram) -> Parser | None:
         """Return the parsers of a program.
 
-        Return None if its package is not installed or not available.
+        Return None if its package, or one that defines some of the options, is not installed or not
+        available.
         """
         if program.files not in self._parsers:
             self._parsers[program.files] = None
             contents = dict(self._sources.files(program.package, program.files))
-            if contents:
+            more = [self._sources.files(*each) for each in program.more.items()]
+            if contents and all(more):
                 named = self._sources.files(program.package, program.subcommands)
-                for package, patterns in program.more.items():
-                    contents.update(self._sources.files(package, patterns))
+                for each in more:
+                    contents.update(each)
                 self._parsers[program.files] = _read_parser(contents, named, program.classes)
         return self._parsers[program.files]
 

@@ -244,14 +244,10 @@ def _parameter_from_decorator(
     if evidence.relation is not ConflictRelation.KEYWORD:
         return ""
     signature = _signature(here, path)
-    result = classes.follow_assignment(package_set, resolve_path(package_set, path))
-    functions = [result.definition] if isinstance(result.definition, Function) else []
-    if isinstance(result.definition, Class):
-        for ancestor in classes.class_ancestors(package_set, result):
-            if isinstance(ancestor.definition, Class) and ancestor.home is not None:
-                members = module_index(ancestor.home).members
-                inits = members.get(f"{ancestor.definition.name}.__init__", ())
-                functions += [each for each in inits if isinstance(each, Function)]
+    try:
+        functions = _called_functions(package_set, path)
+    except FetchFailed:
+        return ""
     for function in functions:
         for text in function.decorators:
             match = _RENAMING_DECORATOR.search(text)
@@ -262,6 +258,19 @@ def _parameter_from_decorator(
             ):
                 return match[2]
     return ""
+
+
+def _called_functions(package_set: ImportablePackages, path: str) -> list[Function]:
+    """Return the function at a path or, if it is a class, the constructors of its ancestors."""
+    result = classes.follow_assignment(package_set, resolve_path(package_set, path))
+    functions = [result.definition] if isinstance(result.definition, Function) else []
+    if isinstance(result.definition, Class):
+        for ancestor in classes.class_ancestors(package_set, result):
+            if isinstance(ancestor.definition, Class) and ancestor.home is not None:
+                members = module_index(ancestor.home).members
+                inits = members.get(f"{ancestor.definition.name}.__init__", ())
+                functions += [each for each in inits if isinstance(each, Function)]
+    return functions
 
 
 def _parameter_from_table(package_set: ImportablePackages, evidence: Evidence) -> str:

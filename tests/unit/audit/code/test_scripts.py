@@ -341,3 +341,17 @@ def test_finding_names_the_release_that_added_an_argument(audit: Findings) -> No
     (finding,) = audit({"a.py": code}, {"trl==0.18.2": trl})
     assert finding.since == "0.16.0"
     assert finding.remedy.endswith("install trl<0.16.0")
+
+
+def test_options_are_unknown_without_the_package_that_defines_more_of_them(audit: Findings) -> None:
+    files: audited.Files = {
+        "llamafactory/__init__.py": "",
+        "llamafactory/cli.py": "COMMAND = 'train'\n",
+        "llamafactory/hparams/finetuning_args.py": "class FinetuningArguments:\n    stage: str\n",
+    }
+    fields = "class TrainingArguments:\n    output_dir: str\n"
+    scripts = {"run.sh": "llamafactory-cli train --stage sft --output_dir o --absent 1\n"}
+    alone = {"llamafactory==0.9.5": files}
+    assert audit(scripts, alone) == []
+    both = {**alone, "transformers==5.6": {"transformers/training_args.py": fields}}
+    assert finding_places(audit(scripts, both)) == ["IMG301 1:51"]
