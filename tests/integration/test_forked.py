@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,16 @@ import pytest
 from imgbuild.audit.code import check, python_code
 from imgbuild.audit.code.code_files import find_files
 from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.package_set import open_package_set
 from imgbuild.cache.store import Store
+from imgbuild.http.client import HttpClient
 from imgbuild.system import forked
 from imgbuild.system.forked import ForkedCall, copy_limit
+from imgbuild.values import Arch
 from tests.support import audited
 from tests.support.audited_code import BASE
+from tests.support.servers import FileSite, serve_site
 
 
 def _fail() -> bytes:
@@ -30,6 +35,15 @@ def _fail() -> bytes:
 def _wait() -> bytes:
     time.sleep(600)
     return b""
+
+
+def _compute_in_copy(
+    shares: Sequence[Any],
+    here: Callable[[Iterable[Any]], object],
+    copied: Callable[[Iterable[Any]], bytes],
+    _: int,
+) -> tuple[object, list[bytes | None]]:
+    return here([]), [ForkedCall(lambda: copied(shares)).result()]
 
 
 def test_forked_process_uses_objects_of_its_parent() -> None:
@@ -94,6 +108,37 @@ def test_shares_are_computed_here_if_no_process_can_be_started(
     assert own == [*range(9)]
     assert copies == []
     assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_copied_process_leaves_files_that_require_a_download_to_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = "class Config:\n    size = 1\n"
+    more = "# Config: " + " ".join(f"absent{number}" for number in range(5))
+    locked, path = audited.wheel(
+        tmp_path, "base", "4.0", {"base/__init__.py": config, "base/more.py": more}
+    )
+    (tmp_path / "code").mkdir()
+    for number in range(5):
+        code = f"from base import Config\nc = Config()\nc.absent{number}\n"
+        (tmp_path / "code" / f"file{number}.py").write_text(code, encoding="utf-8")
+    texts = find_files([tmp_path / "code"])
+    monkeypatch.setattr(forked, "copy_limit", lambda: 3)
+    monkeypatch.setattr(python_code, "SHARE", 1)
+    monkeypatch.setattr(forked, "compute_shares", _compute_in_copy)
+    with serve_site(FileSite(files={locked.file: path.read_bytes()})) as site:
+        library = Library(Store.open(tmp_path / "cache"), HttpClient())
+        remote = open_package_set(
+            [locked],
+            library,
+            python="3.11",
+            arch=Arch.X86_64,
+            glibc="2.36",
+            locate=lambda wheel: site.url(wheel.file),
+        )
+        remote.module("base")
+        findings = check.check_code(remote, texts, library.store).findings
+    assert [finding.code for finding in findings] == ["IMG104"] * 5
 
 
 @pytest.mark.parametrize("fails", [False, True])

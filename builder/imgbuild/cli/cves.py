@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -39,6 +40,7 @@ from imgbuild.values import Digest
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
 NAMED_PACKAGES = 5  # packages about which nothing is known; --json has all
+ADVISORY_ID = re.compile(r"[A-Za-z]{2,20}-[\w.:-]{1,80}")
 HINT = "update to fixed versions, or accept vulnerabilities under `accept_cves:` in matrix.yaml"
 
 VexFile = Annotated[
@@ -132,6 +134,9 @@ def cves(
     if sign_key is not None and attach is None:
         message = "--sign-key requires --attach-to"
         raise InputError(message, hint="specify the repository: --attach-to HOST/REPOSITORY")
+    if only is not None and not ADVISORY_ID.fullmatch(only):
+        message = f"--id {only}: not the ID of a vulnerability"
+        raise InputError(message, hint="specify one ID, such as CVE-2025-32434 or GHSA-…")
     if only and (vex or attach):
         message = "--id cannot be combined with --vex or --attach-to, which need all advisories"
         raise InputError(message, hint="omit one of these options")
@@ -141,7 +146,8 @@ def cves(
     cases = _cases(session, selection)
     find = _advisory_source(report, osv, offline=offline)
     today = datetime.datetime.now(datetime.UTC).date()
-    policy = check.CvePolicy(threshold=severity, fixable=ignore_unfixed, today=today)
+    lowest = Rating.UNKNOWN if only else severity
+    policy = check.CvePolicy(threshold=lowest, fixable=ignore_unfixed, today=today)
     source_packages, whole = _package_records(session), selection.everything
     try:
         reports = check.check_cves(cases, source_packages, find, policy, whole=whole)
@@ -261,7 +267,7 @@ def _report_lines(reports: Sequence[CveReport], only: str | None) -> Iterator[st
             [
                 _row(vulnerability)
                 for vulnerability in report.vulnerabilities
-                if _is_shown(vulnerability, report)
+                if only or _is_shown(vulnerability, report)
             ]
         )
         yield from fold_lines(

@@ -116,13 +116,14 @@ def check_cves(
 
 
 def keep_id(report: CveReport, name: str) -> CveReport:
-    """Return the report with only the vulnerability that has the ID `name`, of any severity."""
+    """Return the report with only the vulnerability that has the ID `name`."""
     kept = tuple(
         each
         for each in report.vulnerabilities
         if name.casefold() in {known.casefold() for known in (each.id, *each.ids)}
     )
-    counted = tuple(f"{each.package}/{each.id}" for each in kept if each.accepted is None)
+    names = {f"{each.package}/{each.id}" for each in kept}
+    counted = tuple(each for each in report.counted if each in names)
     return msgspec.structs.replace(
         report, vulnerabilities=kept, counted=counted, expired=(), unused=()
     )

@@ -158,12 +158,15 @@ def site_pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple
 
 
 def _successor(target: SiteTarget, locked: Sequence[SiteTarget]) -> tuple[str, Arch] | None:
-    """Return the first target in the reason for a retirement, and an architecture of both."""
-    rows = {each.name: each.row for each in locked}
+    """Return the first other image in the reason for a retirement, and an architecture of both."""
+    others = {each.name: each for each in locked if each.name != target.name}
     words = (word.rstrip(".") for word in re.findall(r"[\w.-]+", target.row.retired))
-    named = next((rows[word] for word in words if word in rows), target.row)
-    shared = ((named.target, arch) for arch in named.arch if arch in target.row.arch)
-    return next(shared, None) if named is not target.row else None
+    named = next((word for word in words if word in others), None)
+    if named is None:
+        return None
+    arches = [image.arch for image in target.page.images]
+    shared = (each.arch for each in others[named].page.images if each.arch in arches)
+    return next(((named, arch) for arch in shared), None)
 
 
 def _frameworks(targets: Sequence[SiteTarget]) -> list[tuple[str, list[str], list[str]]]:

@@ -82,6 +82,9 @@ def test_one_vulnerability_is_reported_at_any_severity(imgbuild: Command) -> Non
         0,
         f"{TARGET} x86_64: no advisory has the ID CVE-1999-0001 (4 packages)\n",
     )
+    done = imgbuild("cves", TARGET, "--id", "")
+    assert (done.status, done.stdout) == (InputError.exit_code, "")
+    assert "--id : not the ID of a vulnerability" in done.stderr
 
 
 @pytest.mark.usefixtures("folder")
@@ -216,6 +219,8 @@ def test_vulnerabilities_without_fix_can_be_ignored(imgbuild: Command, folder: P
     done = imgbuild(*words, "--ignore-unfixed")
     assert "CVE-2025-27587" not in done.stdout
     assert "1 unknown" in done.stdout
+    done = imgbuild(*words, "--ignore-unfixed", "--id", "CVE-2025-27587")
+    assert (done.status, "no fix" in done.stdout) == (0, True)
 
 
 @pytest.mark.usefixtures("site")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
+import msgspec
 import pytest
 import typer.main
 import yaml
@@ -16,6 +17,8 @@ from imgbuild.render.write import RenderOptions
 from imgbuild.site import commands, pages
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.model import SiteCatalogue, SiteTarget
+from imgbuild.values import Arch
+from tests.support.rows import each_row
 from tests.support.site_history import HISTORY
 
 MARK = re.compile("</?b[^>]*>")  # of what a reader chooses
@@ -112,6 +115,29 @@ def test_push_and_job_on_a_page_name_the_same_repository(shown: SiteTarget) -> N
     assert f"imgbuild push cu130-verl0.9 {place}\n" in example_site["Kubernetes"]
     assert f"--registry {place} -- torchrun" in example_site["Kubernetes"]
     assert f"--registry {place} --" in example_site["Ray in Kubernetes"]
+
+
+@each_row(
+    ("reason", "expected"),
+    [
+        ("", None),
+        ("it failed on a GPU", None),
+        ("absent-target has a newer vLLM", None),
+        ("cu124-vllm0.7.2 failed; use cu124-vllm.", ("cu124-vllm", Arch.X86_64)),
+    ],
+)
+def test_successor_of_a_retired_image_is_another_image(
+    example_site: SiteCatalogue, reason: str, expected: tuple[str, Arch] | None
+) -> None:
+    targets = {each.name: each for each in example_site.targets}
+    locked = [each for each in example_site.targets if each.lock]
+    chosen = targets["cu124-vllm0.7.2"]
+    retired = msgspec.structs.replace(
+        chosen, row=msgspec.structs.replace(chosen.row, retired=reason)
+    )
+    assert pages._successor(retired, locked) == expected
+    planned = msgspec.structs.replace(retired, page=msgspec.structs.replace(chosen.page, images=()))
+    assert pages._successor(planned, locked) is None
 
 
 def test_page_has_compose_and_ray_commands_only_for_suitable_images(

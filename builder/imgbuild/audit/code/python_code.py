@@ -29,8 +29,8 @@ from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.guards import guard_results
 from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.names.releases import Existence
+from imgbuild.audit.packages.library import DownloadRequired
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.errors import FetchFailed
 from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
 from imgbuild.system import forked
 
@@ -154,7 +154,7 @@ def _check_modules(
 
     def _check_copied(shares: Iterable[Iterable[tuple[str, CodeText]]]) -> bytes:
         findings: dict[str, FileFindings] = {}
-        with copied() if copied is not None else nullcontext(), suppress(FetchFailed):
+        with copied() if copied is not None else nullcontext(), suppress(DownloadRequired):
             for share in shares:
                 findings |= _module_findings(look, dict(share), rules, others)
         return msgspec.msgpack.encode((findings, package_conditions(code)))
@@ -164,7 +164,7 @@ def _check_modules(
         more, conditions = msgspec.msgpack.decode(data, type=Checked)
         findings |= more
         guard_results(code).update(conditions)
-    # A copy ends early if a file would have to be fetched.
+    # A copy ends early if a file must be downloaded.
     left = [(name, text) for name, text in new.items() if text.file not in findings]
     return findings | _check_shares([left] if left else [])
 

@@ -33,6 +33,8 @@ _STORED_ATTRIBUTE = (
     r"{name}(?!\w)(?<=\.{name})(?<!(?<![\w.])self\.{name})[ \t]*"
     r"(?:(?:\*\*|//|<<|>>|[-+*/%@&|^])?=(?!=)|[,)\]:;#\\\r\n]|in\b|\Z)"
 )
+# Searched from the start of each line: a search from each "setattr(" is quadratic in a long line.
+_SET_BY_NAME = r"(?m:^)(?>[^\n]*?setattr\()[^\n]*[\"']{name}[\"']"
 _BINDERS = frozenset(("exec", "vars", "locals"))
 # Of numpy, in C: the parameters of its dispatcher are those of the function.
 _COMPILED_DECORATORS = frozenset(("array_function_dispatch",))
@@ -121,7 +123,7 @@ class WheelSources:
         self, package_set: ImportablePackages, top: str, owners: Iterable[str], name: str
     ) -> bool:
         words = [owner.encode() for owner in owners]
-        literal = re.compile(rf"setattr\([^\n]*[\"']{re.escape(name)}[\"']".encode())
+        literal = re.compile(_SET_BY_NAME.format(name=re.escape(name)).encode())
         stored = re.compile(_STORED_ATTRIBUTE.format(name=re.escape(name)).encode())
         for module in package_set.mentioning(top, name):
             content = self._content(package_set, module)
@@ -129,7 +131,7 @@ class WheelSources:
                 return True
             if not any(word in content for word in words):
                 continue
-            if literal.search(content):
+            if b"setattr(" in content and literal.search(content):
                 return True
             if stored.search(content):  # few modules are parsed
                 source = package_set_evaluator(package_set).source(module)

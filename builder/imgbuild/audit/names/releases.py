@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -317,8 +317,16 @@ def definers(name: str) -> tuple[str, ...]:
 
 def respelled_class(name: str, package: str) -> str:
     """Return the class of `package` whose name differs from `name` in case only, or ""."""
-    same = (each for each in _classes() if each != name and each.lower() == name.lower())
-    return next((each for each in same if package in definers(each)), "")
+    same = _classes_in_lower_case().get(name.lower(), ())
+    return next((each for each in same if each != name and package in definers(each)), "")
+
+
+@lru_cache(maxsize=1)
+def _classes_in_lower_case() -> Mapping[str, Sequence[str]]:
+    spellings: dict[str, list[str]] = {}
+    for name in _classes():
+        spellings.setdefault(name.lower(), []).append(name)
+    return spellings
 
 
 @lru_cache(maxsize=1)

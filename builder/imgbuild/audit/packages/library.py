@@ -50,6 +50,7 @@ from imgbuild.audit.packages.shortened import shorten_source
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts
 from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
+from imgbuild.errors import ControlSignal
 from imgbuild.index.remote_wheel import RangeClient
 from imgbuild.lock.resolution import Wheel
 from imgbuild.system.forked import processor_count
@@ -97,6 +98,8 @@ class LibraryWheel:
     @cached_property
     def content(self) -> WheelContent:
         """The content of the wheel."""
+        if self._library.only_parent_downloads and not self.is_local:
+            raise DownloadRequired(self.wheel.file)
         return open_content(self.where, self.wheel.file, self._library.http)
 
     @cached_property
@@ -439,6 +442,13 @@ class LibraryWheel:
         write_fact(self._library.store, kind if self.is_local else kind + REMOTE_SUFFIX, key, value)
 
 
+class DownloadRequired(ControlSignal):
+    """A forked copy of the process needs a file that only its parent downloads.
+
+    It is not a FetchFailed, after which checks continue with less knowledge of the packages.
+    """
+
+
 class Library:
     """The facts about all wheels, and the store that caches them. Closing saves the facts."""
 
@@ -459,6 +469,7 @@ class Library:
         self.store = store
         self.published = published_facts() if published is None else published
         self.http = http
+        self.only_parent_downloads = False
         self.ahead = ahead
         self.stored = stored
         self.workers = ReaderProcesses(processes or processor_count())
@@ -485,10 +496,10 @@ class Library:
     def use_in_copied_process(self) -> Iterator[None]:
         """Use the library in a forked copy of the process (`system.forked`), and save its facts.
 
-        Files are opened again, because copies of an open file share its position. Nothing is
-        downloaded.
+        Files are opened again, because copies of an open file share its position. Raises
+        DownloadRequired where the parent would download a part of a wheel.
         """
-        self.http = None
+        self.only_parent_downloads = self.http is not None
         self.workers = ReaderProcesses(1)
         for library_wheel in self._library_wheels.values():
             vars(library_wheel).pop("content", None)

@@ -204,6 +204,13 @@ def test_attributes_that_a_package_assigns_to_instances_are_not_reported(
     assert finding_places(audit_files(tmp_path, code, names)) == expected
 
 
+def test_long_line_of_a_package_is_searched_once_for_an_assignment(tmp_path: Path) -> None:
+    more = f"# SFTConfig {'setattr(' * 200_000} absent\n"
+    names = {"trl==1.12": {"trl/__init__.py": CONFIG, "trl/more.py": more}}
+    code = {"train.py": "from trl import SFTConfig\nc = SFTConfig()\nc.absent\n"}
+    assert finding_places(audit_files(tmp_path, code, names)) == ["IMG104 3:1"]
+
+
 def test_former_names_of_required_parameters_can_be_passed(tmp_path: Path) -> None:
     source = (
         "from .deprecation import deprecate_kwarg\n"
