@@ -1,7 +1,8 @@
 """Reads decorators, rejected names and rejected keywords from sources in wheels.
 
 The `__getattr__` of a module is evaluated for names that the facts do not show. A decorator that
-returns the function, or a wrapper that passes all arguments on, keeps the parameters. A function
+returns the function, or a wrapper that passes all arguments on, keeps the parameters. A wrapper can
+accept more keywords, and remove them. A function
 that raises an exception if `**kwargs` is not empty accepts no keywords other than those that it
 removes first.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from weakref import ref
 
 from imgbuild.audit.code.class_attributes import computed_attributes
@@ -51,7 +52,7 @@ class WheelSources:
     def __init__(self, package_set: ImportablePackages) -> None:
         self._package_set = ref(package_set)  # which keeps this object
         self._rejected: dict[tuple[str, str], bool] = {}
-        self._kept: dict[tuple[str, str], bool] = {}
+        self._kept: dict[tuple[str, str], frozenset[str] | None] = {}
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
         self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
         self._assigned: dict[tuple[tuple[tuple[str, str], ...], str], bool] = {}
@@ -65,19 +66,33 @@ class WheelSources:
             self._rejected[key] = self._certainly_rejects(facts, name)
         return self._rejected[key]
 
-    def keeps_signature(self, facts: ModuleFacts, decorator: str) -> bool:
-        """Whether a decorator, as written in a module, preserves the parameters of a function."""
+    def wrapper_keywords(self, facts: ModuleFacts, decorator: str) -> frozenset[str] | None:
+        """Return the keywords that a decorator, as written in a module, adds to a function.
+
+        Return None if the decorator may change the parameters in another way.
+        """
         key = (facts.module, decorator.partition("(")[0])
         if key not in self._kept:
-            self._kept[key] = key[1].rpartition(".")[2] in _COMPILED_DECORATORS
-            package_set = self._package_set()
-            if package_set is not None:
-                target = classes.follow_assignment(
-                    package_set, classes.resolve_expression(package_set, facts, key[1])
-                )
-                node = self._function(target.home, target.definition)
-                self._kept[key] |= node is not None and keeps_parameters(node)
+            found = self._resolve_function(facts, key[1])
+            self._kept[key] = found and wrapper_keywords(
+                found[1], lambda name: (self._resolve_function(found[0], name) or (None, None))[1]
+            )
+            if key[1].rpartition(".")[2] in _COMPILED_DECORATORS:
+                self._kept[key] = frozenset()
         return self._kept[key]
+
+    def _resolve_function(
+        self, facts: ModuleFacts, name: str
+    ) -> tuple[ModuleFacts, FunctionNode] | None:
+        """Return the function to which `name` refers, with its module."""
+        package_set = self._package_set()
+        if package_set is None:
+            return None
+        target = classes.follow_assignment(
+            package_set, classes.resolve_expression(package_set, facts, name)
+        )
+        node = self._function(target.home, target.definition)
+        return (target.home, node) if target.home is not None and node is not None else None
 
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
         """Return the keywords that a function accepts in `**kwargs`.
@@ -245,47 +260,62 @@ def recommended_name(advice: str) -> str:
     return match[1] if match else ""
 
 
-def keeps_parameters(decorator: FunctionNode) -> bool:
-    """Whether a decorator, called or not, preserves the parameters of the function.
+def wrapper_keywords(
+    decorator: FunctionNode, resolve: Callable[[str], FunctionNode | None]
+) -> frozenset[str] | None:
+    """Return the keywords that a decorator, called or not, adds to a function.
 
     The decorator returns the function, a wrapper that passes all arguments on, or another decorator
-    that does so.
+    that does so. Return None for other decorators. `resolve` returns the function with a name.
     """
     given = decorator.args
     names = [each.arg for each in (*given.posonlyargs, *given.args)]
     nodes = list(_body_nodes(decorator.body))
     inner = {node.name: node for node in nodes if isinstance(node, FunctionNode)}
+    added: frozenset[str] = frozenset()
 
-    def _is_kept(value: ast.expr | None) -> bool:
+    def _keywords(value: ast.expr | None) -> frozenset[str] | None:
         if isinstance(value, ast.Name):
             if value.id in inner:
                 wrapper = inner[value.id]
-                return _passes_arguments(wrapper, names) or keeps_parameters(wrapper)
-            return value.id in names[:1]
+                removed = _removed_by_wrapper(wrapper, names, resolve)
+                return wrapper_keywords(wrapper, resolve) if removed is None else removed
+            return frozenset() if value.id in names[:1] else None
         if isinstance(value, ast.Call):
             function = value.func
             if isinstance(function, ast.Call):  # its own result: D()(function)
-                return dotted_name(function.func) == decorator.name
+                return frozenset() if dotted_name(function.func) == decorator.name else None
             last = dotted_name(function).rpartition(".")[2]
             if last == "cast" and len(value.args) == 2:
-                return _is_kept(value.args[1])
+                return _keywords(value.args[1])
             if last == "partial" and value.args:
-                return dotted_name(value.args[0]) == decorator.name
-            return last in inner and keeps_parameters(inner[last])
-        return False
+                return frozenset() if dotted_name(value.args[0]) == decorator.name else None
+            return wrapper_keywords(inner[last], resolve) if last in inner else None
+        return None
 
     values = [node.value for node in nodes if isinstance(node, ast.Return)]
-    return bool(values) and all(map(_is_kept, values))
+    for value in values:
+        more = _keywords(value)
+        if more is None:
+            return None
+        added |= more
+    return added if values else None
 
 
-def _passes_arguments(wrapper: FunctionNode, functions: list[str]) -> bool:
-    """Whether a wrapper passes its arguments unchanged to one of `functions`."""
+def _removed_by_wrapper(
+    wrapper: FunctionNode, functions: list[str], resolve: Callable[[str], FunctionNode | None]
+) -> frozenset[str] | None:
+    """Return the keywords that a wrapper removes before it calls one of `functions`.
+
+    Return None unless the wrapper passes all other arguments on, unchanged.
+    """
     given = wrapper.args
     if given.vararg is None or given.kwarg is None or given.kwonlyargs or given.defaults:
-        return False
+        return None
     star, words = given.vararg.arg, given.kwarg.arg
     calls = 0
     aside: set[ast.AST] = set()
+    removed_keywords: frozenset[str] = frozenset()
     for node in _body_nodes(wrapper.body):
         if isinstance(node, ast.If) and _leaves_function(node.body, functions):
             aside.update(each for statement in node.body for each in walk_tree(statement))
@@ -296,18 +326,70 @@ def _passes_arguments(wrapper: FunctionNode, functions: list[str]) -> bool:
             passed = [dotted_name(each.value) for each in starred]
             named = [(word.arg, dotted_name(word.value)) for word in node.keywords]
             if passed != [star] or named != [(None, words)]:
-                return False
+                return None
             calls += 1
         elif isinstance(node, ast.Call) and dotted_name(node.func).startswith(f"{words}."):
             method = dotted_name(node.func).rpartition(".")[2]
             removed = string_value(node.args[0]) if node.args else None
             if method not in ("get", "items", "keys", "values", "copy") and removed != "self":
-                return False
+                return None
+        elif isinstance(node, ast.Assign) and dotted_name(node.targets[0]) == words:
+            more = _removed_by_call(node, words, resolve)
+            if more is None:
+                return None
+            removed_keywords |= more
+            aside.update(node.targets)
         elif isinstance(node, (ast.Name, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
             changed = node.value if isinstance(node, ast.Subscript) else node
             if dotted_name(changed) == words:
-                return False
-    return calls > 0
+                return None
+    return removed_keywords if calls > 0 else None
+
+
+def _removed_by_call(
+    assignment: ast.Assign, words: str, resolve: Callable[[str], FunctionNode | None]
+) -> frozenset[str] | None:
+    """Return the keywords that `f` removes in `kwargs = f(…, kwargs)`, or None if unknown.
+
+    The function `f` changes a copy of the dictionary, and returns the copy.
+    """
+    call = assignment.value
+    function = resolve(dotted_name(call.func)) if isinstance(call, ast.Call) else None
+    if function is None or not isinstance(call, ast.Call) or len(assignment.targets) != 1:
+        return None
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    places = [
+        *(name for name, value in zip(names, call.args, strict=False) if _is_name(value, words)),
+        *(word.arg for word in call.keywords if _is_name(word.value, words)),
+    ]
+    first = next((each for each in function.body if isinstance(each, ast.Assign)), None)
+    if len(places) != 1 or first is None or dotted_name(first.targets[0]) in ("", *names):
+        return None
+    copied, source = dotted_name(first.targets[0]), first.value
+    if not isinstance(source, ast.Call) or dotted_name(source.func) != f"{places[0]}.copy":
+        return None
+    keys: set[str] = set()
+    allowed: set[ast.AST] = {first.targets[0]}
+    for node in _body_nodes(function.body):
+        if isinstance(node, ast.Call) and dotted_name(node.func) == f"{copied}.pop" and node.args:
+            key = string_value(node.args[0])
+            if key is None:
+                return None
+            keys.add(key)
+            allowed.update(walk_tree(node.func))
+        elif isinstance(node, ast.Subscript) and string_value(node.slice) is not None:
+            allowed.add(node.value)  # sets a keyword
+        elif isinstance(node, ast.Return):
+            if not _is_name(node.value, copied):
+                return None
+            allowed.update(walk_tree(node))
+        elif _is_name(node, copied) and node not in allowed:
+            return None
+    return frozenset(keys)
+
+
+def _is_name(node: ast.AST | None, name: str | None) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _leaves_function(body: list[ast.stmt], functions: list[str]) -> bool:

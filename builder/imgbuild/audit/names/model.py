@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -45,8 +45,11 @@ class ModuleSources(Protocol):
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
         """Return whether the `__getattr__` of the module raises AttributeError for a name."""
 
-    def keeps_signature(self, facts: ModuleFacts, decorator: str) -> bool:
-        """Return whether a decorator, as written in the module, preserves the parameters."""
+    def wrapper_keywords(self, facts: ModuleFacts, decorator: str) -> frozenset[str] | None:
+        """Return the keywords that a decorator, as written in the module, adds to a function.
+
+        Return None if the decorator may change the parameters in another way.
+        """
 
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
         """Return the keywords that a function accepts in `**kwargs`, or None for any keyword."""
@@ -61,6 +64,13 @@ class ModuleSources(Protocol):
         """Return whether a package assigns an attribute to instances of a class from outside.
 
         `owners` are the class and its bases, each as module and name.
+        """
+
+    def is_removed(self, chain: Sequence[LookupResult], name: str, *, called: bool) -> bool:
+        """Return whether a release removed a member of a class from the package.
+
+        `chain` contains the class and its bases, which do not define `name`. A method that is
+        `called` cannot be one of the values that `__getattr__` returns.
         """
 
 
