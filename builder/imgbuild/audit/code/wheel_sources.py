@@ -17,7 +17,7 @@ from weakref import ref
 from imgbuild.audit.code.class_attributes import computed_attributes
 from imgbuild.audit.main_path.answers import package_set_evaluator
 from imgbuild.audit.main_path.sources import ModuleTree, read_function
-from imgbuild.audit.names import classes
+from imgbuild.audit.names import classes, releases
 from imgbuild.audit.names.lookup import module_index
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -37,6 +37,7 @@ _STORED_ATTRIBUTE = (
 _BINDERS = frozenset(("exec", "vars", "locals"))
 # Of numpy, in C: the parameters of its dispatcher are those of the function.
 _COMPILED_DECORATORS = frozenset(("array_function_dispatch",))
+_COMPUTING_METHODS = ("__getattr__", "__getattribute__")
 _READING_METHODS = frozenset(("pop", "get"))
 _HARMLESS = frozenset(("update", "join", "len", "list", "sorted", "str", "bool", "set", "dict"))
 # Functions that accept the keywords in tables of another module.
@@ -131,6 +132,42 @@ class WheelSources:
             except FetchFailed:
                 self._assigned[key] = True
         return self._assigned[key]
+
+    def is_removed(self, chain: Sequence[LookupResult], name: str) -> bool:
+        """Whether the table of releases says that a release removed a member of a class.
+
+        `chain` contains the class and its bases, which do not define `name`.
+        """
+        package_set = self._package_set()
+        return package_set is not None and any(
+            _is_removed(package_set, each, name) for each in chain
+        )
+
+    def may_be_computed(self, chain: Sequence[LookupResult], name: str, *, called: bool) -> bool:
+        """Whether a class in `chain` may have a member with a computed name.
+
+        A method that is `called` cannot be one of the values that `__getattr__` returns.
+        """
+        package_set = self._package_set()
+        if package_set is None:
+            return True
+        literal = re.compile(rf"[\"']{re.escape(name)}[\"']".encode())
+        modules: set[str] = set()
+        for ancestor in chain:
+            home, owner = ancestor.home, getattr(ancestor.definition, "name", "")
+            if home is None:
+                continue
+            for method in _COMPUTING_METHODS:
+                for definition in module_index(home).members.get(f"{owner}.{method}", ()):
+                    node = self._function(home, definition)
+                    if not called or node is None or _delegates(node):
+                        return True
+            modules.update(package_set.mentioning(home.module.partition(".")[0], name))
+        try:
+            contents = [self._content(package_set, module) for module in sorted(modules)]
+        except FetchFailed:
+            return True
+        return any(content is None or literal.search(content) for content in contents)
 
     def _assigns_below(
         self, package_set: ImportablePackages, top: str, owners: Iterable[str], name: str
@@ -254,6 +291,23 @@ class WheelSources:
         return {}
 
 
+def _is_removed(package_set: ImportablePackages, holder: LookupResult, name: str) -> bool:
+    """Whether the table of releases says that a release removed a member of this class."""
+    home, owner = holder.home, getattr(holder.definition, "name", "")
+    known = releases.member_existence(owner, name) if home is not None else None
+    if home is None or known is None or known.package != package_set.owner(home.module):
+        return False
+    return known.change(package_set.version(known.package) or "").startswith("removed")
+
+
+def _delegates(function: FunctionNode) -> bool:
+    """Whether a `__getattr__` may return an attribute of another object."""
+    return any(
+        isinstance(node, ast.Call) and dotted_name(node.func) == "getattr"
+        for node in walk_tree(function)
+    )
+
+
 def recommended_name(advice: str) -> str:
     """Return the name that a message of NumPy recommends, or "" if it recommends none."""
     match = _REPLACEMENT.search(advice)
@@ -322,10 +376,7 @@ def _removed_by_wrapper(
         if node in aside:
             continue
         if isinstance(node, ast.Call) and dotted_name(node.func) in functions:
-            starred = [each for each in node.args if isinstance(each, ast.Starred)]
-            passed = [dotted_name(each.value) for each in starred]
-            named = [(word.arg, dotted_name(word.value)) for word in node.keywords]
-            if passed != [star] or named != [(None, words)]:
+            if not _passes_all(node, star, words):
                 return None
             calls += 1
         elif isinstance(node, ast.Call) and dotted_name(node.func).startswith(f"{words}."):
@@ -339,11 +390,23 @@ def _removed_by_wrapper(
                 return None
             removed_keywords |= more
             aside.update(node.targets)
-        elif isinstance(node, (ast.Name, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
-            changed = node.value if isinstance(node, ast.Subscript) else node
-            if dotted_name(changed) == words:
-                return None
+        elif _changes(node, words):
+            return None
     return removed_keywords if calls > 0 else None
+
+
+def _changes(node: ast.AST, name: str) -> bool:
+    """Whether a node is a name, or an entry of it, that a statement assigns or deletes."""
+    if not isinstance(node, (ast.Name, ast.Subscript)) or isinstance(node.ctx, ast.Load):
+        return False
+    return dotted_name(node.value if isinstance(node, ast.Subscript) else node) == name
+
+
+def _passes_all(call: ast.Call, star: str, words: str) -> bool:
+    """Whether a call passes `*star` and `**words`, and no other keywords."""
+    starred = [each for each in call.args if isinstance(each, ast.Starred)]
+    named = [(word.arg, dotted_name(word.value)) for word in call.keywords]
+    return [dotted_name(each.value) for each in starred] == [star] and named == [(None, words)]
 
 
 def _removed_by_call(

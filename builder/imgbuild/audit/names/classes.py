@@ -129,8 +129,13 @@ def strip_subscript(expression: str) -> str:
     return expression.partition("[")[0].strip()
 
 
-def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupResult:
-    """Return an attribute of a module or class. The attribute of any other object is unknown."""
+def find_member(
+    modules: Modules, lookup_result: LookupResult, name: str, *, called: bool = False
+) -> LookupResult:
+    """Return an attribute of a module or class. The attribute of any other object is unknown.
+
+    With `called`, the attribute is a method that is called.
+    """
     definition = lookup_result.definition
     if isinstance(definition, AssignedName):
         lookup_result = follow_assignment(modules, lookup_result)
@@ -140,9 +145,9 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
     if not isinstance(definition, Class):
         return LookupResult(state="unknown", trace=lookup_result.trace)
     chain = class_ancestors(modules, lookup_result)
-    is_enumeration = _is_enumeration(modules, chain)
+    sources = module_sources(modules)
     for ancestor in chain:
-        if ancestor.definition is None and is_enumeration:
+        if ancestor.definition is None and sources is not None and _is_builtin(ancestor):
             continue
         if ancestor.definition is None:
             return LookupResult(state="unknown", trace=lookup_result.trace)
@@ -151,6 +156,10 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
             return here
     instance_names = instance_attributes(modules, lookup_result)
     absent = instance_names is not None and name not in instance_names
+    if instance_names is None and sources is not None and not lookup_result.ambiguous:
+        absent = sources.is_removed(chain, name) and not sources.may_be_computed(
+            chain, name, called=called
+        )
     if (
         absent
         and not lookup_result.exact
@@ -159,8 +168,7 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
     ):
         # A subclass may have it: then the name occurs somewhere in the package.
         absent = not modules.mentioning(lookup_result.home.module.partition(".")[0], name)
-    sources = module_sources(modules) if absent else None
-    if sources is not None:
+    if absent and sources is not None:
         owners = tuple(
             (each.home.module, each.definition.name)
             for each in chain
@@ -170,11 +178,10 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
     return LookupResult(state="absent" if absent else "unknown", trace=lookup_result.trace)
 
 
-def _is_enumeration(modules: Modules, chain: Iterable[LookupResult]) -> bool:
-    """Return whether the unread bases of a user's class are enumerations, str or int."""
-    bases = {each.trace[0] if each.trace else "" for each in chain if each.definition is None}
-    is_readable = bases <= {*_ENUMERATIONS, "str", "int"} and not bases.isdisjoint(_ENUMERATIONS)
-    return is_readable and module_sources(modules) is not None
+def _is_builtin(ancestor: LookupResult) -> bool:
+    """Return whether the attributes of a base class that cannot be read are known."""
+    base = ancestor.trace[0] if ancestor.trace else ""
+    return base in _BASES or base in _ENUMERATIONS
 
 
 def follow_assignment(modules: Modules, lookup_result: LookupResult) -> LookupResult:

@@ -66,11 +66,16 @@ class ModuleSources(Protocol):
         `owners` are the class and its bases, each as module and name.
         """
 
-    def is_removed(self, chain: Sequence[LookupResult], name: str, *, called: bool) -> bool:
+    def is_removed(self, chain: Sequence[LookupResult], name: str) -> bool:
         """Return whether a release removed a member of a class from the package.
 
-        `chain` contains the class and its bases, which do not define `name`. A method that is
-        `called` cannot be one of the values that `__getattr__` returns.
+        `chain` contains the class and its bases, which do not define `name`.
+        """
+
+    def may_be_computed(self, chain: Sequence[LookupResult], name: str, *, called: bool) -> bool:
+        """Return whether a class in `chain` may have a member with a computed name.
+
+        A method that is `called` cannot be one of the values that `__getattr__` returns.
         """
 
 
