@@ -34,6 +34,11 @@ _STORED_ATTRIBUTE = (
     r"{name}(?!\w)(?<=\.{name})(?<!(?<![\w.])self\.{name})[ \t]*"
     r"(?:(?:\*\*|//|<<|>>|[-+*/%@&|^])?=(?!=)|[,)\]:;#\\\r\n]|in\b|\Z)"
 )
+# A method, a name in a class body, an attribute that a statement assigns, or a string.
+_BOUND_MEMBER = (
+    r"\bdef {name}\b|[\"']{name}[\"']"
+    r"|^[ \t]+(?:[\w.]+[ \t]*[,=][ \t]*)*(?:\w+\.)?{name}[ \t]*[,:=]"
+)
 _BINDERS = frozenset(("exec", "vars", "locals"))
 # Of numpy, in C: the parameters of its dispatcher are those of the function.
 _COMPILED_DECORATORS = frozenset(("array_function_dispatch",))
@@ -57,6 +62,7 @@ class WheelSources:
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
         self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
         self._assigned: dict[tuple[tuple[tuple[str, str], ...], str], bool] = {}
+        self._creating: dict[tuple[str, str], bool] = {}
         self._contents: dict[str, bytes | None] = {}
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
@@ -128,6 +134,48 @@ class WheelSources:
                 self._assigned[key] = package_set is None or any(
                     self._assigns_below(package_set, top, [each for _, each in owners], name)
                     for top in {module.partition(".")[0] for module, _ in owners}
+                )
+            except FetchFailed:
+                self._assigned[key] = True
+        return self._assigned[key]
+
+    def returns_own_class(self, facts: ModuleFacts, function: Function) -> bool:
+        """Whether a class method without an annotation returns `cls(…)`, or calls one that does."""
+        if function.returns or function.decorators != ("classmethod",):
+            return classes.returns_self(function)
+        key = (facts.module, function.name)
+        if key not in self._creating:
+            self._creating[key] = False  # of a method that calls itself
+            node, owner = self._function(facts, function), function.name.rpartition(".")[0]
+            members = module_index(facts).members
+            called = _called_methods(node) if node is not None else []
+            self._creating[key] = bool(called) and all(
+                not method
+                or any(
+                    isinstance(each, Function) and self.returns_own_class(facts, each)
+                    for each in members.get(f"{owner}.{method}", ())
+                )
+                for method in called
+            )
+        return self._creating[key]
+
+    def may_be_in_subclass(self, package: str, name: str) -> bool:
+        """Whether a class in the modules below `package` may define a member."""
+        key = (((package, ""),), name)
+        if key not in self._assigned:
+            package_set = self._package_set()
+            bound = re.compile(_BOUND_MEMBER.format(name=re.escape(name)).encode(), re.MULTILINE)
+            try:
+                contents = (
+                    [
+                        self._content(package_set, each)
+                        for each in package_set.mentioning(package, name)
+                    ]
+                    if package_set is not None
+                    else [None]
+                )
+                self._assigned[key] = any(
+                    content is None or bound.search(content) for content in contents
                 )
             except FetchFailed:
                 self._assigned[key] = True
@@ -298,6 +346,25 @@ def _is_removed(package_set: ImportablePackages, holder: LookupResult, name: str
     if home is None or known is None or known.package != package_set.owner(home.module):
         return False
     return known.change(package_set.version(known.package) or "").startswith("removed")
+
+
+def _called_methods(function: FunctionNode) -> list[str]:
+    """Return the method m in each `return cls.m(…)` of a class method, "" for `return cls(…)`.
+
+    Return [] if it returns something else, or assigns `cls`.
+    """
+    own = next((each.arg for each in (*function.args.posonlyargs, *function.args.args)), "")
+    methods: list[str] = []
+    for node in _body_nodes(function.body):
+        if isinstance(node, (ast.Yield, ast.YieldFrom)) or _changes(node, own):
+            return []
+        if isinstance(node, ast.Return):
+            callee = dotted_name(node.value.func) if isinstance(node.value, ast.Call) else ""
+            first, _, method = callee.partition(".")
+            if first != own or "." in method:
+                return []
+            methods.append(method)
+    return methods
 
 
 def _delegates(function: FunctionNode) -> bool:

@@ -66,6 +66,12 @@ class ModuleSources(Protocol):
         `owners` are the class and its bases, each as module and name.
         """
 
+    def returns_own_class(self, facts: ModuleFacts, function: Function) -> bool:
+        """Return whether a class method without an annotation returns an instance of its class."""
+
+    def may_be_in_subclass(self, package: str, name: str) -> bool:
+        """Return whether a class in the modules below `package` may define a member."""
+
     def is_removed(self, chain: Sequence[LookupResult], name: str) -> bool:
         """Return whether a release removed a member of a class from the package.
 
