@@ -11,7 +11,7 @@ from imgbuild.audit.source.text import dotted_name, string_list, string_value
 from imgbuild.audit.source.tree import child_nodes, walk_tree
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_RESTORING = frozenset(("__setstate__",))  # sets the attributes of another instance
+_PICKLING = frozenset(("__getstate__", "__setstate__"))  # of attributes that another method sets
 _ANY_ATTRIBUTE = frozenset(("__getattr__", "__getattribute__"))
 # What keeps a dictionary of attributes: methods, and functions to which it is passed.
 _READING_METHODS = frozenset(("copy", "get", "items", "keys", "values"))
@@ -30,7 +30,7 @@ def computed_attributes(source: ModuleTree, line: int) -> frozenset[str] | None:
         return None
     names: set[str] = set()
     for method in definition.body:
-        if isinstance(method, _FUNCTIONS) and method.name not in _RESTORING:
+        if isinstance(method, _FUNCTIONS) and method.name not in _PICKLING:
             given = (*method.args.posonlyargs, *method.args.args)
             more = _Method(method, given[0].arg).names() if given else frozenset()
             if more is None or method.name in _ANY_ATTRIBUTE:
