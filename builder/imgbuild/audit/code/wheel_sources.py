@@ -38,10 +38,10 @@ _STORED_ATTRIBUTE = (
     r"{name}(?!\w)(?<=\.{name})(?<!(?<![\w.])self\.{name})[ \t]*"
     r"(?:(?:\*\*|//|<<|>>|[-+*/%@&|^])?=(?!=)|[,)\]:;#\\\r\n]|in\b|\Z)"
 )
-# A method, a name in a class body, an attribute that a statement assigns, or a string.
+# A line that defines a member: a method, a name in a class body, an attribute, or a string.
 _BOUND_MEMBER = (
-    r"\bdef {name}\b|[\"']{name}[\"']"
-    r"|^[ \t]+(?:[\w.]+[ \t]*[,=][ \t]*)*(?:\w+\.)?{name}[ \t]*[,:=]"
+    r"[ \t]*(?:async )?def {name}\b|.*[\"']{name}[\"']"
+    r"|[ \t]+(?:[\w.]+[ \t]*[,=][ \t]*)*(?:\w+\.)?{name}[ \t]*[,:=]"
 )
 _BINDERS = frozenset(("exec", "vars", "locals"))
 # Of numpy, in C: the parameters of its dispatcher are those of the function.
@@ -167,21 +167,12 @@ class WheelSources:
         key = (((package, ""),), name)
         if key not in self._assigned:
             package_set = self._package_set()
-            bound = re.compile(_BOUND_MEMBER.format(name=re.escape(name)).encode(), re.MULTILINE)
-            try:
-                contents = (
-                    [
-                        self._content(package_set, each)
-                        for each in package_set.mentioning(package, name)
-                    ]
-                    if package_set is not None
-                    else [None]
-                )
-                self._assigned[key] = any(
-                    content is None or bound.search(content) for content in contents
-                )
-            except FetchFailed:
-                self._assigned[key] = True
+            word = re.compile(rf"\b{re.escape(name)}\b".encode())
+            bound = re.compile(_BOUND_MEMBER.format(name=re.escape(name)).encode())
+            self._assigned[key] = package_set is None or any(
+                content is None or any(map(bound.match, _lines_with(content, word)))
+                for content in self._contents_mentioning(package_set, {package}, name)
+            )
         return self._assigned[key]
 
     def is_removed(self, chain: Sequence[LookupResult], name: str) -> bool:
@@ -194,31 +185,46 @@ class WheelSources:
             _is_removed(package_set, each, name) for each in chain
         )
 
-    def may_be_computed(self, chain: Sequence[LookupResult], name: str, *, called: bool) -> bool:
-        """Whether a class in `chain` may have a member with a computed name.
+    def may_be_computed(self, chain: Sequence[LookupResult], name: str) -> bool:
+        """Whether a class in `chain` may have a method with a computed name.
 
-        A method that is `called` cannot be one of the values that `__getattr__` returns.
+        The values that `__getattr__` returns, except attributes of other objects, and the
+        attributes that are set from a user's data are not methods.
         """
         package_set = self._package_set()
         if package_set is None:
             return True
         literal = re.compile(rf"[\"']{re.escape(name)}[\"']".encode())
-        modules: set[str] = set()
+        packages: set[str] = set()
         for ancestor in chain:
             home, owner = ancestor.home, getattr(ancestor.definition, "name", "")
             if home is None:
                 continue
+            packages.add(home.module.partition(".")[0])
             for method in _COMPUTING_METHODS:
                 for definition in module_index(home).members.get(f"{owner}.{method}", ()):
                     node = self._function(home, definition)
-                    if not called or node is None or _delegates(node):
+                    if node is None or _delegates(node):
                         return True
-            modules.update(package_set.mentioning(home.module.partition(".")[0], name))
+        return any(
+            content is None or literal.search(content)
+            for content in self._contents_mentioning(package_set, packages, name)
+        )
+
+    def _contents_mentioning(
+        self, package_set: ImportablePackages, packages: Iterable[str], name: str
+    ) -> Iterator[bytes | None]:
+        """Yield the contents of the modules of `packages` that mention a name.
+
+        None stands for a content that is not available.
+        """
         try:
-            contents = [self._content(package_set, module) for module in sorted(modules)]
+            for package in sorted(packages):
+                for module in (package, *package_set.mentioning(package, name)):
+                    if module != package or package_set.owner(module) is not None:
+                        yield self._content(package_set, module)
         except FetchFailed:
-            return True
-        return any(content is None or literal.search(content) for content in contents)
+            yield None
 
     def _assigns_below(
         self, package_set: ImportablePackages, top: str, owners: Iterable[str], name: str
@@ -349,6 +355,13 @@ def _is_removed(package_set: ImportablePackages, holder: LookupResult, name: str
     if home is None or known is None or known.package != package_set.owner(home.module):
         return False
     return known.change(package_set.version(known.package) or "").startswith("removed")
+
+
+def _lines_with(content: bytes, word: re.Pattern[bytes]) -> Iterator[bytes]:
+    """Yield the lines that contain a word."""
+    for found in word.finditer(content):
+        end = content.find(b"\n", found.end())
+        yield content[content.rfind(b"\n", 0, found.start()) + 1 : end if end >= 0 else None]
 
 
 def _called_methods(function: FunctionNode) -> list[str]:

@@ -156,10 +156,8 @@ def find_member(
             return here
     instance_names = instance_attributes(modules, lookup_result)
     absent = instance_names is not None and name not in instance_names
-    if instance_names is None and sources is not None and not lookup_result.ambiguous:
-        absent = sources.is_removed(chain, name) and not sources.may_be_computed(
-            chain, name, called=called
-        )
+    if called and instance_names is None and sources is not None and not lookup_result.ambiguous:
+        absent = sources.is_removed(chain, name) and not sources.may_be_computed(chain, name)
     absent = absent and not _may_be_in_subclass(modules, lookup_result, name)
     if absent and sources is not None:
         owners = tuple(

@@ -78,10 +78,11 @@ class ModuleSources(Protocol):
         `chain` contains the class and its bases, which do not define `name`.
         """
 
-    def may_be_computed(self, chain: Sequence[LookupResult], name: str, *, called: bool) -> bool:
-        """Return whether a class in `chain` may have a member with a computed name.
+    def may_be_computed(self, chain: Sequence[LookupResult], name: str) -> bool:
+        """Return whether a class in `chain` may have a method with a computed name.
 
-        A method that is `called` cannot be one of the values that `__getattr__` returns.
+        The values that `__getattr__` returns, except attributes of other objects, and the
+        attributes that are set from a user's data are not methods.
         """
 
 
