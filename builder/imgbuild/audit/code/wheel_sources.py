@@ -367,7 +367,7 @@ def _lines_with(content: bytes, word: re.Pattern[bytes]) -> Iterator[bytes]:
 def _called_methods(function: FunctionNode) -> list[str]:
     """Return the method m in each `return cls.m(…)` of a class method, "" for `return cls(…)`.
 
-    Return [] if it returns something else, or assigns `cls`.
+    Return [] if it returns something else, or assigns its first parameter.
     """
     own = next((each.arg for each in (*function.args.posonlyargs, *function.args.args)), "")
     methods: list[str] = []
