@@ -7,8 +7,11 @@ library, reports names that this Python does not have and classes that are not s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
+
+import msgspec
 
 from imgbuild.audit.checks import standard
 from imgbuild.audit.checks.findings import create_finding, finding_place, sort_findings
@@ -24,7 +27,7 @@ from imgbuild.audit.main_path.guards import (
 )
 from imgbuild.audit.main_path.policy import MainPathPolicy, load_policy
 from imgbuild.audit.names import classes, signatures
-from imgbuild.audit.names.model import CallSignature
+from imgbuild.audit.names.model import CallSignature, LookupResult, module_sources
 from imgbuild.audit.names.scopes import (
     Meaning,
     find_alternatives,
@@ -40,6 +43,8 @@ from imgbuild.values import normalize_package
 
 CHECK = "calls"
 Problem = tuple[ConflictRelation, str, str]  # relation, subject of the evidence, text
+# Problems that are the same in several classes.
+_SHARED_RELATIONS = frozenset((ConflictRelation.KEYWORD, ConflictRelation.ATTRIBUTE))
 _SKIPPED_COURSE = Course(runs=False)
 # Problems that a test with hasattr avoids.
 _TESTED_RELATIONS = frozenset(
@@ -162,10 +167,30 @@ class _ModuleCalls:
         if other is not None:
             for problem in self._package_problems(fact, what, other):
                 yield other, problem
+        elif what.found.state == "absent":
+            yield from self._inherited_problems(what)
         elif isinstance(fact, Call) and what.found.state == "defined" and fact.keywords:
             yield from self._passed_keyword_problems(fact, what)
         elif isinstance(fact, Call) and what.found.state == "unknown" and self._is_user(fact):
             yield from self._problems_in_all_classes(fact)
+
+    def _inherited_problems(self, what: Meaning) -> Iterator[tuple[str, Problem]]:
+        """Yield the member that a release removed from a package's class that the user inherits."""
+        sources, holder = module_sources(self.package_set), what.holder
+        if sources is None or holder is None or not isinstance(holder.definition, Class):
+            return
+        chain = classes.class_ancestors(self.package_set, holder)
+        for base in chain:
+            other = self.package_set.owner(base.home.module) if base.home is not None else None
+            if other is None or other == self.package:
+                continue
+            if sources.is_removed(chain, what.name):
+                path = f"{import_path(base)}.{what.name}"
+                inherited = msgspec.structs.replace(what, holder=base, path=path)
+                version = f"{other} {self.package_set.version(other)}"
+                if not _is_in_subclass(self.package_set, holder, what.name):
+                    yield other, _absence_problem(inherited, version)
+            return
 
     def _is_user(self, fact: Call) -> bool:
         how = self.path.reached(
@@ -174,19 +199,20 @@ class _ModuleCalls:
         return how is not None and how.user
 
     def _problems_in_all_classes(self, fact: Call) -> Iterator[tuple[str, Problem]]:
-        """Yield the keywords that this method rejects in every possible class of the receiver."""
+        """Yield the problems of a method in every possible class of the receiver.
+
+        These are keywords that it rejects, and a method that is missing.
+        """
         each_has: list[list[tuple[str, Problem]]] = []
         for what in find_alternatives(self.package_set, self.facts, fact):
             other = self._other_package(what)
-            if other is None or what.found.state != "defined":
+            if other is None or what.found.state == "unknown":
                 return
             problems = self._package_problems(fact, what, other)
-            each_has.append(
-                [(other, each) for each in problems if each[0] is ConflictRelation.KEYWORD]
-            )
+            each_has.append([(other, each) for each in problems if each[0] in _SHARED_RELATIONS])
         for other, problem in each_has[0] if each_has else ():
-            keyword = problem[1].rpartition("(")[2]
-            if all(any(f"({keyword}" in each[1] for _, each in more) for more in each_has):
+            name = _last_name(problem)
+            if all(any(_last_name(each) == name for _, each in more) for more in each_has):
                 yield other, problem
 
     def _passed_keyword_problems(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
@@ -258,6 +284,11 @@ def _is_for_other_device(fact: Call | Attribute) -> bool:
     return not OTHER_DEVICES.isdisjoint(expression.split("."))
 
 
+def _last_name(problem: Problem) -> tuple[ConflictRelation, str]:
+    """Return the relation of a problem, and the name of the keyword or member."""
+    return problem[0], re.split(r"[.(]", problem[1].removesuffix(")"))[-1]
+
+
 def _is_missing_from_module(what: Meaning) -> bool:
     holder = what.holder.definition if what.holder is not None else None
     return what.found.state == "absent" and isinstance(holder, ModuleFacts)
@@ -299,13 +330,20 @@ def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
         return False
     if any("abstractmethod" in decorator for decorator in method.decorators):
         return True
+    return _is_in_subclass(package_set, holder, what.name)
+
+
+def _is_in_subclass(package_set: ImportablePackages, holder: LookupResult, name: str) -> bool:
+    """Return whether a class with the base `holder` defines a member."""
+    if holder.home is None:
+        return False
     owner = getattr(holder.definition, "name", "")
     package = holder.home.module.partition(".")[0]
-    for module in (holder.home.module, *package_set.mentioning(package, what.name)):
+    for module in (holder.home.module, *package_set.mentioning(package, name)):
         facts = package_set.module(module)
         for definition in facts.classes if isinstance(facts, ModuleFacts) else ():
             bases = [base.partition("[")[0].rpartition(".")[2] for base in definition.bases]
-            if what.name in definition.methods and owner in bases:
+            if owner in bases and (name in definition.methods or name in definition.attributes):
                 return True
     return False
 

@@ -11,6 +11,7 @@ from imgbuild.audit.source.text import dotted_name, string_list, string_value
 from imgbuild.audit.source.tree import child_nodes, walk_tree
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_PICKLING = frozenset(("__getstate__", "__setstate__"))  # of attributes that another method sets
 _ANY_ATTRIBUTE = frozenset(("__getattr__", "__getattribute__"))
 # What keeps a dictionary of attributes: methods, and functions to which it is passed.
 _READING_METHODS = frozenset(("copy", "get", "items", "keys", "values"))
@@ -29,7 +30,7 @@ def computed_attributes(source: ModuleTree, line: int) -> frozenset[str] | None:
         return None
     names: set[str] = set()
     for method in definition.body:
-        if isinstance(method, _FUNCTIONS):
+        if isinstance(method, _FUNCTIONS) and method.name not in _PICKLING:
             given = (*method.args.posonlyargs, *method.args.args)
             more = _Method(method, given[0].arg).names() if given else frozenset()
             if more is None or method.name in _ANY_ATTRIBUTE:
@@ -112,6 +113,9 @@ class _Method:
             return None
         if variable is key and variable.id in self._read_names:
             return frozenset()
+        selected = self._selected_names(variable.id)
+        if selected is not None:
+            return selected
         loops = [values for name, values in self._loops() if name == variable.id]
         if len(loops) != 1 or self._stores[variable.id] != 1:
             return None
@@ -122,6 +126,32 @@ class _Method:
             return frozenset() if is_fields and variable is not key else None
         names = string_list(loops[0])
         return frozenset(names) if names is not None else None
+
+    def _selected_names(self, variable: str) -> frozenset[str] | None:
+        """Return the values of the dictionary D in `variable = D[…]`, if it has a literal."""
+        assigned = [
+            (dotted_name(node.targets[0]), node.value)
+            for node in self._nodes
+            if isinstance(node, ast.Assign) and len(node.targets) == 1
+        ]
+        entries = [each for name, each in assigned if name == variable]
+        if len(entries) != 1 or not isinstance(entries[0], ast.Subscript):
+            return None
+        table = dotted_name(entries[0].value)
+        literals = [each for name, each in assigned if name == table]
+        is_only_read = all(
+            isinstance(self._parents[node], ast.Subscript)
+            and isinstance(getattr(self._parents[node], "ctx", None), ast.Load)
+            for node in self._nodes
+            if isinstance(node, ast.Name) and node.id == table and isinstance(node.ctx, ast.Load)
+        )
+        if len(literals) != 1 or not isinstance(literals[0], ast.Dict) or not is_only_read:
+            return None
+        if self._stores[variable] != 1 or self._stores[table] != 1:
+            return None
+        texts = [string_value(each) for each in literals[0].values]
+        names = frozenset(each for each in texts if each is not None)
+        return names if names and None not in texts else None
 
     @property
     def _read_names(self) -> frozenset[str]:

@@ -177,14 +177,19 @@ class CodeSet:
         self._base.prefetch(name for name in modules if name not in self._modules)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """Return the modules below `package` whose source contains `word`."""
-        if package not in self._modules:
+        """Return the modules below `package` whose source contains `word`.
+
+        For the user's code, modules in other folders are included: they can contain subclasses.
+        """
+        if package not in self._modules and package not in self._folders:
             return self._base.mentioning(package, word)
-        return [
-            name
-            for name, text in self._texts.items()
-            if name.startswith(f"{package}.") and word.encode() in text.source
-        ]
+        return [name for name, text in self._texts.items() if word.encode() in text.source]
+
+    @cached_property
+    def _folders(self) -> frozenset[str]:
+        """The top-level folders of the user's modules that are not packages."""
+        tops = {name.partition(".")[0] for name in self._texts if "." in name}
+        return frozenset(top for top in tops if self._base.owner(top) is None)
 
     def read_ahead(self, package: str) -> None:
         """Read the modules below `package` in advance, if they are local."""

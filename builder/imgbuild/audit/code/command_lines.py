@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
+from pathlib import PurePath
 
 import msgspec
 
@@ -59,12 +61,14 @@ class Parser(msgspec.Struct, frozen=True):
     """The options and subcommands of a program, as far as the source shows them.
 
     `choices` maps options to their choices, if these are the same everywhere. `words` contains all
-    strings in files that define subcommands.
+    strings in files that define subcommands. `lacking` maps subcommands to the options that only
+    other subcommands have.
     """
 
     flags: frozenset[str]
     choices: Mapping[str, tuple[str, ...]]
     words: frozenset[str]
+    lacking: Mapping[str, frozenset[str]] = {}
 
 
 Problem = tuple[Word, str, str, str, Severity]  # word, code, message, instead
@@ -185,6 +189,7 @@ class _CommandLines:
         if parser is None or not parser.flags:
             return
         version = f"{program.package} {self._set.version(program.package)}"
+        lacking: frozenset[str] = frozenset()
         if program.subcommands and program.names:
             if not words or not words[0].literal:
                 return
@@ -198,6 +203,8 @@ class _CommandLines:
                 yield first, SUBCOMMAND, message, instead, Severity.ERROR
                 return
             words = words[1:] if not first.text.startswith("-") else words
+            lacking = parser.lacking.get(first.text, lacking)
+        flags = parser.flags - lacking
         for at, word in enumerate(words):
             if word.text == "--":
                 return
@@ -207,7 +214,7 @@ class _CommandLines:
             if program.script and (word.text.endswith(".py") or not word.literal):
                 return
             after = words[at + 1] if at + 1 < len(words) else None
-            yield from _flag_problems(parser, program, version, word, after)
+            yield from _flag_problems(parser, flags, program, version, word, after)
 
     def _parser(self, program: PackageProgram) -> Parser | None:
         """Return the parsers of a program.
@@ -264,23 +271,30 @@ def _normalize_flag(flag: str) -> str:
 
 
 def _flag_problems(
-    parser: Parser, program: PackageProgram, version: str, word: Word, after: Word | None
+    parser: Parser,
+    flags: frozenset[str],
+    program: PackageProgram,
+    version: str,
+    word: Word,
+    after: Word | None,
 ) -> Iterator[Problem]:
+    """Yield the problem of an option that is not in `flags`, or of its value."""
     flag, equals, value = word.text.partition("=")
     if not _FLAG.fullmatch(flag) or not flag.startswith("--") or not (word.literal or equals):
         return
     name = _normalize_flag(flag).partition(".")[0]
-    if name not in parser.flags:
+    if name not in flags:
         bare = name.removeprefix("no-")
-        begins = not program.exact and any(each.startswith(name) for each in parser.flags)
-        if begins or bare in parser.flags:
+        begins = not program.exact and any(each.startswith(name) for each in flags)
+        if begins or bare in flags:
             return  # argparse takes a beginning that is unique, and --no-… for a switch
         known = releases.argument_existence(program.arguments, name.replace("-", "_"))
         when = known.change(version.partition(" ")[2]) if known is not None else ""
-        near = nearest_choice(name, parser.flags) or ""
+        near = nearest_choice(name, flags) or ""
         if SequenceMatcher(None, name, near).ratio() < (_SAME if when else _ALIKE):
             near = ""
         instead = f"--{near.replace('-', '_') if '_' in flag else near}" if near else ""
+        when = when or ("other commands have it" if name in parser.flags else "")
         message = f"{version} has no option {flag}{f' ({when})' if when else ''}"
         yield word, FLAG, message, instead, Severity.ERROR
         return
@@ -327,7 +341,77 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
         choices[name].discard(_COMPUTED_CHOICES)
     same = {name: next(iter(each)) for name, each in choices.items() if len(each) == 1}
     plain = {name: listed for name, listed in same.items() if listed}
-    return Parser(frozenset(flags), plain, frozenset(words))
+    options = frozenset(flags)
+    return Parser(options, plain, frozenset(words), _lacking_options(trees, options, classes))
+
+
+def _lacking_options(
+    trees: Mapping[str, ast.Module | None], options: frozenset[str], classes: str
+) -> Mapping[str, frozenset[str]]:
+    """Map the subcommands that a file of the same name defines to the options that they lack.
+
+    The file assigns the classes whose fields are the options to `dataclass_types`.
+    """
+    nodes = {path: walk_tree(tree) for path, tree in trees.items() if tree is not None}
+    commands = {path: names for path in nodes if (names := _option_classes(nodes[path]))}
+    if not commands:
+        return {}
+    flags: set[str] = set()
+    definitions: dict[str, list[ast.ClassDef]] = {}
+    for node in itertools.chain.from_iterable(nodes.values()):
+        text = string_value(node) if isinstance(node, ast.expr) else None
+        if text is not None and _FLAG.fullmatch(text):
+            flags.add(_normalize_flag(text))
+        elif isinstance(node, ast.ClassDef):
+            definitions.setdefault(node.name, []).append(node)
+    fields = {
+        _normalize_flag(field)
+        for name, nodes_of_class in definitions.items()
+        if re.search(classes, name)
+        for field in itertools.chain.from_iterable(map(_field_names, nodes_of_class))
+    }
+    lacking: dict[str, frozenset[str]] = {}
+    for path, names in commands.items():
+        own = [_inherited_fields(definitions, name) for name in names]
+        if None not in own:
+            known = frozenset().union(*filter(None, own))
+            lacking[PurePath(path).stem] = frozenset(fields - flags - known) & options
+    return lacking
+
+
+def _option_classes(nodes: Iterable[ast.AST]) -> list[str]:
+    """Return the classes in `dataclass_types = (A, B)`."""
+    for node in nodes:
+        if isinstance(node, ast.Assign) and dotted_name(node.targets[0]) == "dataclass_types":
+            elements = node.value.elts if isinstance(node.value, ast.Tuple) else []
+            return [dotted_name(each) for each in elements]
+    return []
+
+
+def _field_names(definition: ast.ClassDef) -> Iterator[str]:
+    for each in definition.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            yield each.target.id
+
+
+def _inherited_fields(
+    definitions: Mapping[str, Sequence[ast.ClassDef]], name: str, below: tuple[str, ...] = ()
+) -> frozenset[str] | None:
+    """Return the options from the fields of a class and its bases, or None if a base is unknown.
+
+    Several files can define classes with one name: `below` prevents an endless recursion.
+    """
+    if name not in definitions or name in below:
+        return None
+    fields: set[str] = set()
+    for definition in definitions[name]:
+        fields.update(map(_normalize_flag, _field_names(definition)))
+        for base in map(dotted_name, definition.bases):
+            more = _inherited_fields(definitions, base, (*below, name))
+            if more is None:
+                return None
+            fields |= more
+    return frozenset(fields)
 
 
 def _literals(trees: Iterable[ast.Module]) -> Iterator[tuple[str, tuple[str, ...]]]:

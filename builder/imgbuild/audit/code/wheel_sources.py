@@ -1,7 +1,6 @@
 """Reads decorators, rejected names and rejected keywords from sources in wheels.
 
-The `__getattr__` of a module is evaluated for names that the facts do not show. A decorator that
-returns the function, or a wrapper that passes all arguments on, keeps the parameters. A function
+The `__getattr__` of a module is evaluated for names that the facts do not show. A function
 that raises an exception if `**kwargs` is not empty accepts no keywords other than those that it
 removes first.
 """
@@ -10,13 +9,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from weakref import ref
 
 from imgbuild.audit.code.class_attributes import computed_attributes
+from imgbuild.audit.code.decorators import (
+    FunctionNode,
+    body_nodes,
+    changes_name,
+    wrapper_keywords,
+)
 from imgbuild.audit.main_path.answers import package_set_evaluator
 from imgbuild.audit.main_path.sources import ModuleTree, read_function
-from imgbuild.audit.names import classes
+from imgbuild.audit.names import classes, releases
 from imgbuild.audit.names.lookup import module_index
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -35,16 +40,21 @@ _STORED_ATTRIBUTE = (
 )
 # Searched from the start of each line: a search from each "setattr(" is quadratic in a long line.
 _SET_BY_NAME = r"(?m:^)(?>[^\n]*?setattr\()[^\n]*[\"']{name}[\"']"
+# A line that defines a member: a method, a name in a class body, an attribute, or a string.
+_BOUND_MEMBER = (
+    r"[ \t]*(?:async )?def {name}\b|.*[\"']{name}[\"']"
+    r"|[ \t]+(?:[\w.]+[ \t]*[,=][ \t]*)*(?:\w+\.)?{name}[ \t]*[,:=]"
+)
 _BINDERS = frozenset(("exec", "vars", "locals"))
 # Of numpy, in C: the parameters of its dispatcher are those of the function.
 _COMPILED_DECORATORS = frozenset(("array_function_dispatch",))
+_COMPUTING_METHODS = ("__getattr__", "__getattribute__")
 _READING_METHODS = frozenset(("pop", "get"))
 _HARMLESS = frozenset(("update", "join", "len", "list", "sorted", "str", "bool", "set", "dict"))
 # Functions that accept the keywords in tables of another module.
 _KEYWORD_TABLES = {
     "ray._private.worker.remote": ("ray._common.ray_option_utils", "ray._private.ray_option_utils")
 }
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class WheelSources:
@@ -53,10 +63,11 @@ class WheelSources:
     def __init__(self, package_set: ImportablePackages) -> None:
         self._package_set = ref(package_set)  # which keeps this object
         self._rejected: dict[tuple[str, str], bool] = {}
-        self._kept: dict[tuple[str, str], bool] = {}
+        self._kept: dict[tuple[str, str], frozenset[str] | None] = {}
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
         self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
         self._assigned: dict[tuple[tuple[tuple[str, str], ...], str], bool] = {}
+        self._creating: dict[tuple[str, str], bool] = {}
         self._contents: dict[str, bytes | None] = {}
 
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
@@ -67,19 +78,33 @@ class WheelSources:
             self._rejected[key] = self._certainly_rejects(facts, name)
         return self._rejected[key]
 
-    def keeps_signature(self, facts: ModuleFacts, decorator: str) -> bool:
-        """Whether a decorator, as written in a module, preserves the parameters of a function."""
+    def wrapper_keywords(self, facts: ModuleFacts, decorator: str) -> frozenset[str] | None:
+        """Return the keywords that a decorator, as written in a module, adds to a function.
+
+        Return None if the decorator may change the parameters in another way.
+        """
         key = (facts.module, decorator.partition("(")[0])
         if key not in self._kept:
-            self._kept[key] = key[1].rpartition(".")[2] in _COMPILED_DECORATORS
-            package_set = self._package_set()
-            if package_set is not None:
-                target = classes.follow_assignment(
-                    package_set, classes.resolve_expression(package_set, facts, key[1])
-                )
-                node = self._function(target.home, target.definition)
-                self._kept[key] |= node is not None and keeps_parameters(node)
+            found = self._resolve_function(facts, key[1])
+            self._kept[key] = found and wrapper_keywords(
+                found[1], lambda name: (self._resolve_function(found[0], name) or (None, None))[1]
+            )
+            if key[1].rpartition(".")[2] in _COMPILED_DECORATORS:
+                self._kept[key] = frozenset()
         return self._kept[key]
+
+    def _resolve_function(
+        self, facts: ModuleFacts, name: str
+    ) -> tuple[ModuleFacts, FunctionNode] | None:
+        """Return the function to which `name` refers, with its module."""
+        package_set = self._package_set()
+        if package_set is None:
+            return None
+        target = classes.follow_assignment(
+            package_set, classes.resolve_expression(package_set, facts, name)
+        )
+        node = self._function(target.home, target.definition)
+        return (target.home, node) if target.home is not None and node is not None else None
 
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
         """Return the keywords that a function accepts in `**kwargs`.
@@ -118,6 +143,90 @@ class WheelSources:
             except FetchFailed:
                 self._assigned[key] = True
         return self._assigned[key]
+
+    def returns_own_class(self, facts: ModuleFacts, function: Function) -> bool:
+        """Whether a class method without an annotation returns `cls(…)`, or calls one that does."""
+        if function.returns or function.decorators != ("classmethod",):
+            return classes.returns_self(function)
+        key = (facts.module, function.name)
+        if key not in self._creating:
+            self._creating[key] = False  # of a method that calls itself
+            node, owner = self._function(facts, function), function.name.rpartition(".")[0]
+            members = module_index(facts).members
+            called = _called_methods(node) if node is not None else []
+            self._creating[key] = bool(called) and all(
+                not method
+                or any(
+                    isinstance(each, Function) and self.returns_own_class(facts, each)
+                    for each in members.get(f"{owner}.{method}", ())
+                )
+                for method in called
+            )
+        return self._creating[key]
+
+    def may_be_in_subclass(self, package: str, name: str) -> bool:
+        """Whether a class in the modules below `package` may define a member."""
+        key = (((package, ""),), name)
+        if key not in self._assigned:
+            package_set = self._package_set()
+            word = re.compile(rf"\b{re.escape(name)}\b".encode())
+            bound = re.compile(_BOUND_MEMBER.format(name=re.escape(name)).encode())
+            self._assigned[key] = package_set is None or any(
+                content is None or any(map(bound.match, _lines_with(content, word)))
+                for content in self._contents_mentioning(package_set, {package}, name)
+            )
+        return self._assigned[key]
+
+    def is_removed(self, chain: Sequence[LookupResult], name: str) -> bool:
+        """Whether the table of releases says that a release removed a member of a class.
+
+        `chain` contains the class and its bases, which do not define `name`.
+        """
+        package_set = self._package_set()
+        return package_set is not None and any(
+            _is_removed(package_set, each, name) for each in chain
+        )
+
+    def may_be_computed(self, chain: Sequence[LookupResult], name: str) -> bool:
+        """Whether a class in `chain` may have a method with a computed name.
+
+        The values that `__getattr__` returns, except attributes of other objects, and the
+        attributes that are set from a user's data are not methods.
+        """
+        package_set = self._package_set()
+        if package_set is None:
+            return True
+        literal = re.compile(rf"[\"']{re.escape(name)}[\"']".encode())
+        packages: set[str] = set()
+        for ancestor in chain:
+            home, owner = ancestor.home, getattr(ancestor.definition, "name", "")
+            if home is None:
+                continue
+            packages.add(home.module.partition(".")[0])
+            for method in _COMPUTING_METHODS:
+                for definition in module_index(home).members.get(f"{owner}.{method}", ()):
+                    node = self._function(home, definition)
+                    if node is None or _delegates(node):
+                        return True
+        return any(
+            content is None or literal.search(content)
+            for content in self._contents_mentioning(package_set, packages, name)
+        )
+
+    def _contents_mentioning(
+        self, package_set: ImportablePackages, packages: Iterable[str], name: str
+    ) -> Iterator[bytes | None]:
+        """Yield the contents of the modules of `packages` that mention a name.
+
+        None stands for a content that is not available.
+        """
+        try:
+            for package in sorted(packages):
+                for module in (package, *package_set.mentioning(package, name)):
+                    if module != package or package_set.owner(module) is not None:
+                        yield self._content(package_set, module)
+        except FetchFailed:
+            yield None
 
     def _assigns_below(
         self, package_set: ImportablePackages, top: str, owners: Iterable[str], name: str
@@ -241,83 +350,53 @@ class WheelSources:
         return {}
 
 
+def _is_removed(package_set: ImportablePackages, holder: LookupResult, name: str) -> bool:
+    """Whether the table of releases says that a release removed a member of this class."""
+    home, owner = holder.home, getattr(holder.definition, "name", "")
+    known = releases.member_existence(owner, name) if home is not None else None
+    if home is None or known is None or known.package != package_set.owner(home.module):
+        return False
+    return known.change(package_set.version(known.package) or "").startswith("removed")
+
+
+def _lines_with(content: bytes, word: re.Pattern[bytes]) -> Iterator[bytes]:
+    """Yield the lines that contain a word."""
+    for found in word.finditer(content):
+        end = content.find(b"\n", found.end())
+        yield content[content.rfind(b"\n", 0, found.start()) + 1 : end if end >= 0 else None]
+
+
+def _called_methods(function: FunctionNode) -> list[str]:
+    """Return the method m in each `return cls.m(…)` of a class method, "" for `return cls(…)`.
+
+    Return [] if it returns something else, or assigns its first parameter.
+    """
+    own = next((each.arg for each in (*function.args.posonlyargs, *function.args.args)), "")
+    methods: list[str] = []
+    for node in body_nodes(function.body):
+        if isinstance(node, (ast.Yield, ast.YieldFrom)) or changes_name(node, own):
+            return []
+        if isinstance(node, ast.Return):
+            callee = dotted_name(node.value.func) if isinstance(node.value, ast.Call) else ""
+            first, _, method = callee.partition(".")
+            if first != own or "." in method:
+                return []
+            methods.append(method)
+    return methods
+
+
+def _delegates(function: FunctionNode) -> bool:
+    """Whether a `__getattr__` may return an attribute of another object."""
+    return any(
+        isinstance(node, ast.Call) and dotted_name(node.func) == "getattr"
+        for node in walk_tree(function)
+    )
+
+
 def recommended_name(advice: str) -> str:
     """Return the name that a message of NumPy recommends, or "" if it recommends none."""
     match = _REPLACEMENT.search(advice)
     return match[1] if match else ""
-
-
-def keeps_parameters(decorator: FunctionNode) -> bool:
-    """Whether a decorator, called or not, preserves the parameters of the function.
-
-    The decorator returns the function, a wrapper that passes all arguments on, or another decorator
-    that does so.
-    """
-    given = decorator.args
-    names = [each.arg for each in (*given.posonlyargs, *given.args)]
-    nodes = list(_body_nodes(decorator.body))
-    inner = {node.name: node for node in nodes if isinstance(node, FunctionNode)}
-
-    def _is_kept(value: ast.expr | None) -> bool:
-        if isinstance(value, ast.Name):
-            if value.id in inner:
-                wrapper = inner[value.id]
-                return _passes_arguments(wrapper, names) or keeps_parameters(wrapper)
-            return value.id in names[:1]
-        if isinstance(value, ast.Call):
-            function = value.func
-            if isinstance(function, ast.Call):  # its own result: D()(function)
-                return dotted_name(function.func) == decorator.name
-            last = dotted_name(function).rpartition(".")[2]
-            if last == "cast" and len(value.args) == 2:
-                return _is_kept(value.args[1])
-            if last == "partial" and value.args:
-                return dotted_name(value.args[0]) == decorator.name
-            return last in inner and keeps_parameters(inner[last])
-        return False
-
-    values = [node.value for node in nodes if isinstance(node, ast.Return)]
-    return bool(values) and all(map(_is_kept, values))
-
-
-def _passes_arguments(wrapper: FunctionNode, functions: list[str]) -> bool:
-    """Whether a wrapper passes its arguments unchanged to one of `functions`."""
-    given = wrapper.args
-    if given.vararg is None or given.kwarg is None or given.kwonlyargs or given.defaults:
-        return False
-    star, words = given.vararg.arg, given.kwarg.arg
-    calls = 0
-    aside: set[ast.AST] = set()
-    for node in _body_nodes(wrapper.body):
-        if isinstance(node, ast.If) and _leaves_function(node.body, functions):
-            aside.update(each for statement in node.body for each in walk_tree(statement))
-        if node in aside:
-            continue
-        if isinstance(node, ast.Call) and dotted_name(node.func) in functions:
-            starred = [each for each in node.args if isinstance(each, ast.Starred)]
-            passed = [dotted_name(each.value) for each in starred]
-            named = [(word.arg, dotted_name(word.value)) for word in node.keywords]
-            if passed != [star] or named != [(None, words)]:
-                return False
-            calls += 1
-        elif isinstance(node, ast.Call) and dotted_name(node.func).startswith(f"{words}."):
-            method = dotted_name(node.func).rpartition(".")[2]
-            removed = string_value(node.args[0]) if node.args else None
-            if method not in ("get", "items", "keys", "values", "copy") and removed != "self":
-                return False
-        elif isinstance(node, (ast.Name, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
-            changed = node.value if isinstance(node, ast.Subscript) else node
-            if dotted_name(changed) == words:
-                return False
-    return calls > 0
-
-
-def _leaves_function(body: list[ast.stmt], functions: list[str]) -> bool:
-    """Whether a branch returns or raises an exception without calling one of `functions`."""
-    return isinstance(body[-1], (ast.Return, ast.Raise)) and not any(
-        isinstance(node, ast.Call) and dotted_name(node.func) in functions
-        for node in _body_nodes(body)
-    )
 
 
 def popped_keywords(function: FunctionNode) -> frozenset[str] | None:
@@ -331,7 +410,7 @@ def popped_keywords(function: FunctionNode) -> frozenset[str] | None:
     if not any(_raises_for(statement, name) for statement in function.body):
         return None
     taken: set[str] = set()
-    for node in _body_nodes(function.body):
+    for node in body_nodes(function.body):
         key: ast.expr | None = None
         if isinstance(node, ast.Call):
             callee = node.func
@@ -365,16 +444,6 @@ def _raises_for(statement: ast.stmt, name: str) -> bool:
             test.left.args[0] if dotted_name(test.left.func) == "len" and test.left.args else test
         )
     return dotted_name(test) == name
-
-
-def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield the nodes in the body of a function, without those of nested definitions."""
-    todo: list[ast.AST] = list(body)
-    while todo:
-        node = todo.pop()
-        yield node
-        if not isinstance(node, (FunctionNode, ast.ClassDef, ast.Lambda)):
-            todo.extend(ast.iter_child_nodes(node))
 
 
 def _may_bind(source: ModuleTree, name: str) -> bool:

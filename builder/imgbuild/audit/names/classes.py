@@ -129,8 +129,13 @@ def strip_subscript(expression: str) -> str:
     return expression.partition("[")[0].strip()
 
 
-def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupResult:
-    """Return an attribute of a module or class. The attribute of any other object is unknown."""
+def find_member(
+    modules: Modules, lookup_result: LookupResult, name: str, *, called: bool = False
+) -> LookupResult:
+    """Return an attribute of a module or class. The attribute of any other object is unknown.
+
+    With `called`, the attribute is a method that is called.
+    """
     definition = lookup_result.definition
     if isinstance(definition, AssignedName):
         lookup_result = follow_assignment(modules, lookup_result)
@@ -140,9 +145,9 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
     if not isinstance(definition, Class):
         return LookupResult(state="unknown", trace=lookup_result.trace)
     chain = class_ancestors(modules, lookup_result)
-    is_enumeration = _is_enumeration(modules, chain)
+    sources = module_sources(modules)
     for ancestor in chain:
-        if ancestor.definition is None and is_enumeration:
+        if ancestor.definition is None and sources is not None and _is_builtin(ancestor):
             continue
         if ancestor.definition is None:
             return LookupResult(state="unknown", trace=lookup_result.trace)
@@ -151,16 +156,10 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
             return here
     instance_names = instance_attributes(modules, lookup_result)
     absent = instance_names is not None and name not in instance_names
-    if (
-        absent
-        and not lookup_result.exact
-        and lookup_result.home is not None
-        and isinstance(modules, Searchable)
-    ):
-        # A subclass may have it: then the name occurs somewhere in the package.
-        absent = not modules.mentioning(lookup_result.home.module.partition(".")[0], name)
-    sources = module_sources(modules) if absent else None
-    if sources is not None:
+    if called and instance_names is None and sources is not None and not lookup_result.ambiguous:
+        absent = sources.is_removed(chain, name) and not sources.may_be_computed(chain, name)
+    absent = absent and not _may_be_in_subclass(modules, lookup_result, name)
+    if absent and sources is not None:
         owners = tuple(
             (each.home.module, each.definition.name)
             for each in chain
@@ -170,11 +169,21 @@ def find_member(modules: Modules, lookup_result: LookupResult, name: str) -> Loo
     return LookupResult(state="absent" if absent else "unknown", trace=lookup_result.trace)
 
 
-def _is_enumeration(modules: Modules, chain: Iterable[LookupResult]) -> bool:
-    """Return whether the unread bases of a user's class are enumerations, str or int."""
-    bases = {each.trace[0] if each.trace else "" for each in chain if each.definition is None}
-    is_readable = bases <= {*_ENUMERATIONS, "str", "int"} and not bases.isdisjoint(_ENUMERATIONS)
-    return is_readable and module_sources(modules) is not None
+def _may_be_in_subclass(modules: Modules, lookup_result: LookupResult, name: str) -> bool:
+    """Return whether an object may belong to a subclass of its package that defines `name`."""
+    if lookup_result.exact or lookup_result.home is None:
+        return False
+    package, sources = lookup_result.home.module.partition(".")[0], module_sources(modules)
+    if sources is not None:
+        return sources.may_be_in_subclass(package, name)
+    # The name occurs somewhere in the package.
+    return isinstance(modules, Searchable) and bool(modules.mentioning(package, name))
+
+
+def _is_builtin(ancestor: LookupResult) -> bool:
+    """Return whether the attributes of a base class that cannot be read are known."""
+    base = ancestor.trace[0] if ancestor.trace else ""
+    return base in _BASES or base in _ENUMERATIONS
 
 
 def follow_assignment(modules: Modules, lookup_result: LookupResult) -> LookupResult:
@@ -223,7 +232,9 @@ def receiver_class(
         or lookup_result.home is None
     ):
         return LookupResult(state="unknown", trace=lookup_result.trace)
-    if _returns_self(definition) and "." in callee:
+    sources = module_sources(modules)
+    creates = sources is not None and sources.returns_own_class(lookup_result.home, definition)
+    if (creates or returns_self(definition)) and "." in callee:
         return _convert_to_class(
             modules, resolve_expression(modules, facts, callee.rpartition(".")[0], scope=scope)
         )
@@ -241,10 +252,7 @@ def receiver_classes(
     if not isinstance(definition, Function) or lookup_result.ambiguous or home is None:
         return ()
     names = [name for name in union_members(definition.returns) if name != "None"]
-    results = [
-        _instance(_convert_to_class(modules, resolve_expression(modules, home, name)))
-        for name in names
-    ]
+    results = [_annotation_class(modules, home, name) for name in names]
     return tuple(results) if all(each.state == "defined" for each in results) else ()
 
 
@@ -263,13 +271,12 @@ def _result_class(modules: Modules, holder: LookupResult, method: str) -> Lookup
     if not isinstance(definition, Function) or lookup_result.ambiguous:
         return LookupResult(state="unknown", trace=lookup_result.trace)
     return (
-        holder
-        if _returns_self(definition)
-        else _annotated_class(modules, lookup_result, definition)
+        holder if returns_self(definition) else _annotated_class(modules, lookup_result, definition)
     )
 
 
-def _returns_self(function: Function) -> bool:
+def returns_self(function: Function) -> bool:
+    """Return whether a method returns an instance of its class, as annotated or in the facts."""
     return function.returns.strip("\"'") in ("Self", "typing.Self")
 
 
@@ -280,11 +287,20 @@ def _annotated_class(
     is_manager = any("contextmanager" in text for text in definition.decorators)
     if home is None or not definition.returns or is_manager:
         return LookupResult(state="unknown", trace=lookup_result.trace)
-    return _instance(
-        _convert_to_class(
-            modules, resolve_expression(modules, home, definition.returns.strip("\"'"))
-        )
-    )
+    return _annotation_class(modules, home, definition.returns.strip("\"'"))
+
+
+def _annotation_class(modules: Modules, home: ModuleFacts, name: str) -> LookupResult:
+    """Return the class in an annotation. A constant that replaces a missing class is ignored."""
+    found = resolve_expression(modules, home, name)
+    others = [
+        each
+        for each in module_index(home).top.get(name, ())
+        if not isinstance(each, AssignedName) or each.value
+    ]
+    if found.ambiguous and isinstance(found.definition, Class) and len(others) == 1:
+        found = msgspec.structs.replace(found, ambiguous=False)
+    return _instance(_convert_to_class(modules, found))
 
 
 def _instance(lookup_result: LookupResult) -> LookupResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -45,8 +45,11 @@ class ModuleSources(Protocol):
     def attribute_raises(self, facts: ModuleFacts, name: str) -> bool:
         """Return whether the `__getattr__` of the module raises AttributeError for a name."""
 
-    def keeps_signature(self, facts: ModuleFacts, decorator: str) -> bool:
-        """Return whether a decorator, as written in the module, preserves the parameters."""
+    def wrapper_keywords(self, facts: ModuleFacts, decorator: str) -> frozenset[str] | None:
+        """Return the keywords that a decorator, as written in the module, adds to a function.
+
+        Return None if the decorator may change the parameters in another way.
+        """
 
     def accepted_keywords(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
         """Return the keywords that a function accepts in `**kwargs`, or None for any keyword."""
@@ -61,6 +64,25 @@ class ModuleSources(Protocol):
         """Return whether a package assigns an attribute to instances of a class from outside.
 
         `owners` are the class and its bases, each as module and name.
+        """
+
+    def returns_own_class(self, facts: ModuleFacts, function: Function) -> bool:
+        """Return whether a class method without an annotation returns an instance of its class."""
+
+    def may_be_in_subclass(self, package: str, name: str) -> bool:
+        """Return whether a class in the modules below `package` may define a member."""
+
+    def is_removed(self, chain: Sequence[LookupResult], name: str) -> bool:
+        """Return whether a release removed a member of a class from the package.
+
+        `chain` contains the class and its bases, which do not define `name`.
+        """
+
+    def may_be_computed(self, chain: Sequence[LookupResult], name: str) -> bool:
+        """Return whether a class in `chain` may have a method with a computed name.
+
+        The values that `__getattr__` returns, except attributes of other objects, and the
+        attributes that are set from a user's data are not methods.
         """
 
 

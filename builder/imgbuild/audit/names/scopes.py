@@ -120,10 +120,12 @@ def find_meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -
         return _member(modules, _base(modules, facts, fact.scope), rest)
     if fact.receiver:
         holder = _receiver(modules, facts, fact.receiver, fact.scope)
-        return _member(modules, holder, expression.rpartition(".")[2])
+        called = isinstance(fact, Call)
+        return _member(modules, holder, expression.rpartition(".")[2], called=called)
     if first in ("self", "cls"):
         around = _enclosing_class(facts, fact.scope)
-        return _member(modules, around, rest) if rest else Meaning(found=around)
+        called = isinstance(fact, Call)
+        return _member(modules, around, rest, called=called) if rest else Meaning(found=around)
     lookup_result = _first_part(modules, facts, first, fact.scope)
     step = Meaning(found=lookup_result, path=import_path(lookup_result))
     for part in rest.split(".") if rest else ():
@@ -141,7 +143,8 @@ def find_alternatives(
         return []
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     holders = classes.receiver_classes(modules, facts, fact.receiver, scope=fact.scope)
-    return [_member(modules, holder, expression.rpartition(".")[2]) for holder in holders]
+    name, called = expression.rpartition(".")[2], isinstance(fact, Call)
+    return [_member(modules, holder, name, called=called) for holder in holders]
 
 
 # Package set → results of its expressions. The modules of a package set never change.
@@ -166,10 +169,10 @@ def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -
     return memory[key]
 
 
-def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
+def _member(modules: Modules, holder: LookupResult, name: str, *, called: bool = False) -> Meaning:
     if holder.state != "defined" or "." in name:
         return Meaning()
-    lookup_result = classes.find_member(modules, holder, name)
+    lookup_result = classes.find_member(modules, holder, name, called=called)
     prefix = import_path(holder)
     if not holder.trace and lookup_result.owner is not None and lookup_result.home is not None:
         prefix = (

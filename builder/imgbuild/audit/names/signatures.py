@@ -142,9 +142,13 @@ def _function_signature(
     ]
     read = module_sources(modules)
     for name, text in zip(names, function.decorators, strict=True):
-        is_kept = name in _KEEPING_DECORATORS or (name == "deprecate_kwarg" and renamed)
-        if not is_kept and (read is None or not read.keeps_signature(home, text)):
+        if name in _KEEPING_DECORATORS or (name == "deprecate_kwarg" and renamed):
+            continue
+        added = read.wrapper_keywords(home, text) if read is not None else None
+        if added is None:
             return None
+        known = {each.name for each in function.parameters}
+        renamed += sorted(added.difference(known, renamed))
     parameters = function.parameters
     if method and "staticmethod" not in names and (bound or "classmethod" in names):
         if not parameters and not function.varargs:

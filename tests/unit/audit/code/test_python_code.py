@@ -320,7 +320,7 @@ if hasattr(np, "float_"):
 
 
 RAY = {
-    "ray/__init__.py": "from ray.worker import init, get, put, wait, kill, shutdown\n",
+    "ray/__init__.py": "from ray.worker import *\n",
     "ray/notes.py": """
 from typing import overload, cast
 import functools
@@ -383,9 +383,41 @@ def drops(func):
 
 def replaces(func):
     return Remote(func)
+
+
+def renames(func):
+    @functools.wraps(func)
+    def wrapper(*args, **kwargs):
+        kwargs = without_old(func.__name__, kwargs=kwargs)
+        return func(*args, **kwargs)
+
+    return wrapper
+
+
+def without_old(name, kwargs):
+    kept = kwargs.copy()
+    if kept.pop("old_proxy", None) is not None:
+        warn(name)
+    kept["proxy"] = None
+    return kept
+
+
+def filters(func):
+    def wrapper(*args, **kwargs):
+        kwargs = some(kwargs)
+        return func(*args, **kwargs)
+
+    return wrapper
+
+
+def some(kwargs):
+    kept = kwargs.copy()
+    for name in kwargs:
+        kept.pop(name)
+    return kept
 """,
     "ray/worker.py": """
-from ray.notes import PublicAPI, adds, drops, hook, method, replaces
+from ray.notes import PublicAPI, adds, drops, filters, hook, method, renames, replaces
 
 
 @PublicAPI
@@ -423,6 +455,16 @@ def kill(actor):
     pass
 
 
+@renames
+def download(path, proxy=None):
+    pass
+
+
+@filters
+def upload(path):
+    pass
+
+
 @method
 def shutdown(self, now=False, **kwargs):
     for name in kwargs:
@@ -443,9 +485,15 @@ ray.put(1, cluster="a", other=1)
 ray.wait([], old=1, other=1)
 ray.kill(None, other=1)
 ray.shutdown(None, other=1)
+ray.download("a", old_proxy=1, proxi=1)
+ray.upload("a", other=1)
 """
     found = audit_files(tmp_path, {"a.py": source}, {"ray==2.9": RAY})
-    assert finding_places(found) == ["IMG102 3:46 num_cpus", "IMG102 5:13 timeout"]
+    assert finding_places(found) == [
+        "IMG102 3:46 num_cpus",
+        "IMG102 5:13 timeout",
+        "IMG102 10:32 proxy",
+    ]
 
 
 LAZY = """

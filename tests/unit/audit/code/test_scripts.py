@@ -355,3 +355,30 @@ def test_options_are_unknown_without_the_package_that_defines_more_of_them(audit
     assert audit(scripts, alone) == []
     both = {**alone, "transformers==5.6": {"transformers/training_args.py": fields}}
     assert finding_places(audit(scripts, both)) == ["IMG301 1:51"]
+
+
+def test_option_of_another_command_is_reported(audit: Findings) -> None:
+    files: audited.Files = {
+        "trl/__init__.py": "",
+        "trl/cli/main.py": 'COMMANDS = ["dpo", "grpo", "env"]\n',
+        "trl/scripts/dpo.py": 'dataclass_types = (DPOConfig, ModelConfig)\nEXTRA = "--extra"\n',
+        "trl/scripts/grpo.py": "dataclass_types = (GRPOConfig, ModelConfig)\n",
+        "trl/trainer/base_config.py": "class BaseConfig:\n    learning_rate: float = 0\n",
+        "trl/trainer/dpo_config.py": "class DPOConfig(BaseConfig):\n    beta: float = 0\n",
+        "trl/trainer/grpo_config.py": "class GRPOConfig(BaseConfig):\n    temperature: int = 0\n",
+        "trl/trainer/model_config.py": "class ModelConfig:\n    dtype: str = ''\n",
+    }
+    more: dict[str, audited.Files] = {
+        "transformers==5.0": {"transformers/training_args.py": ""},
+        "accelerate==1.0": {"accelerate/commands/launch.py": ""},
+    }
+    script = (
+        "trl dpo --learning_rate 1 --beta 1 --dtype a --extra --temperature 1\n"
+        "trl grpo --learning_rate 1 --temperature 1 --no-beta --extra\n"
+        "trl env --beta 1 --temperature 1\n"
+    )
+    found = audit({"a.sh": script}, {"trl==1.0": files, **more})
+    assert [(each.line, each.message) for each in found] == [
+        (1, "trl 1.0 has no option --temperature (other commands have it)"),
+        (2, "trl 1.0 has no option --no-beta"),
+    ]

@@ -1,0 +1,131 @@
+"""Tests the members of objects that the audit of a user's Python code reports as missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.audited_code import Findings, finding_places
+
+TOKENIZER = """
+class PreTrainedTokenizerBase:
+    def __init__(self, **names):
+        self.__dict__.update(names)
+
+    def __call__(self, text):
+        return text
+
+    def __getattr__(self, key):
+        if key in self.tokens:
+            return self.tokens[key]
+        raise AttributeError(key)
+"""
+TRAINER = """
+class Trainer:
+    def __init__(self, model, processing_class=None):
+        self.processing_class = processing_class
+"""
+SCRIPT = "from transformers import PreTrainedTokenizerBase\ntokenizer = PreTrainedTokenizerBase()\n"
+SUBCLASS = """
+from transformers import Trainer
+class Mine(Trainer):
+    def pad(self, inputs):
+        return self.tokenizer.pad(inputs)
+trainer = Mine(None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "use", "places"),
+    [
+        (TOKENIZER, "tokenizer.batch_encode_plus([])", ["IMG104 3:1"]),
+        (TOKENIZER, "print(tokenizer.batch_encode_plus)", []),
+        (TOKENIZER, "tokenizer.pad_texts([])", []),
+        (TOKENIZER + "NAMES = ['batch_encode_plus']\n", "tokenizer.batch_encode_plus([])", []),
+        (
+            TOKENIZER.replace("self.tokens[key]", "getattr(self.backend, key)"),
+            "tokenizer.batch_encode_plus([])",
+            [],
+        ),
+    ],
+)
+def test_removed_method_of_a_class_with_getattr_is_reported_if_called(
+    audit: Findings, package: str, use: str, places: list[str]
+) -> None:
+    packages = {"transformers==5.24.0": {"transformers/__init__.py": package}}
+    assert finding_places(audit({"a.py": SCRIPT + use}, packages)) == places
+
+
+@pytest.mark.parametrize(
+    ("more", "places"),
+    [
+        (
+            "print(trainer.tokenizer)",
+            ["IMG104 5:16 processing_class", "IMG104 7:7 processing_class"],
+        ),
+        ("trainer.tokenizer = 1", []),
+        ("class Other(Mine):\n    def set(self):\n        self.tokenizer = 1", []),
+        ("print(trainer.other)", ["IMG104 5:16 processing_class"]),
+    ],
+)
+def test_removed_member_is_reported_in_a_subclass_of_the_user(
+    audit: Findings, more: str, places: list[str]
+) -> None:
+    packages = {"transformers==5.24.0": {"transformers/__init__.py": TRAINER}}
+    found = audit({"a.py": SUBCLASS + more}, packages)
+    assert finding_places(found) == places
+
+
+def test_members_of_created_and_returned_objects_are_checked(audit: Findings) -> None:
+    source = """
+class Table:
+    @classmethod
+    def from_rows(cls, rows):
+        return cls.from_dict({"rows": rows})
+
+    @classmethod
+    def from_dict(cls, columns):
+        if not columns:
+            raise ValueError
+        return cls(columns)
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def __getstate__(self):
+        return self.__dict__
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+
+    def shuffle(self):
+        return self
+
+class Tables(dict):
+    def shuffle(self):
+        return self
+
+class Wide(Table):
+    def widen(self):
+        print(self.narrower)
+
+def load(path) -> Table | Tables:
+    return Table({})
+"""
+    use = """
+from tables import Table, load
+table = Table.from_rows([])
+table.shuffle()
+table.narrower()
+table.widen()
+both = load("a")
+both.shuffle()
+both.suffle()
+both.widen()
+both.keys()
+"""
+    found = audit({"a.py": use}, {"tables==1.0": {"tables/__init__.py": source}})
+    assert finding_places(found) == [
+        "IMG104 5:1",
+        "IMG104 6:1",
+        "IMG104 9:1 shuffle",
+    ]
