@@ -77,7 +77,7 @@ def refuse_unsupported_python(query: ArchQuery) -> None:
         reasons=tuple(reasons[: conflict.STEPS]),
         nearest=(
             f"Python {bases[base_name]}, of the base {base_name}{packages}",
-            *suggest.nearest_targets(matrix, demands, request.cuda, arch),
+            *suggest.nearest_targets(matrix, demands, request.cuda, arch, locked=query.locked),
         ),
         hint=OTHER_PYTHON_REMEDY,
     )

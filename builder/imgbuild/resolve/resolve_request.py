@@ -15,7 +15,7 @@ from packaging.version import Version
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.project import releases
-from imgbuild.project.model import exact_version
+from imgbuild.project.model import FilePlace, exact_version
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, is_number, normalize_package
 from imgbuild.wheel.tags import WheelTags
@@ -31,7 +31,8 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     `have` means that the package is already installed and must not change. `row` is the target of
     the matrix that requests the package, or "" for the user. `extras` are also requested. A request
-    with a `marker` applies only to machines for which the marker is true.
+    with a `marker` applies only to machines for which the marker is true. `places` are lines of the
+    user's files.
     """
 
     package: str
@@ -40,6 +41,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     row: str = ""
     extras: tuple[str, ...] = ()
     marker: str = ""
+    places: tuple[FilePlace, ...] = ()
 
     @property
     def name(self) -> str:
@@ -59,7 +61,8 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.row:
             return f"the target {self.row} requires {self.name}{self.spec}"
-        return f"{'you have' if self.have else 'you require'} {self.name}{self.spec}"
+        where = f" ({', '.join(map(str, self.places))})" if self.places else ""
+        return f"{'you have' if self.have else 'you require'} {self.name}{self.spec}{where}"
 
 
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):

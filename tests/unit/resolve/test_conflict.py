@@ -16,7 +16,8 @@ from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.index.pages import IndexAddress, IndexLookup
 from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.resolve import conflict, suggest
+from imgbuild.project.model import FilePlace
+from imgbuild.resolve import causes, conflict, suggest
 from imgbuild.resolve import gaps as behind
 from imgbuild.resolve.conflict import PackageFacts
 from imgbuild.resolve.suggest import QuickLook
@@ -436,3 +437,30 @@ def test_the_newest_version_without_a_conflict_is_requested(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     fitting = {"vllm": "0.8", "torch": "2.6.0", "rl": "0.4"}
     assert behind.floor_constraints(facts, demands, fitting, "12.4", "2.6.0") == ()
+
+
+def test_all_causes_are_reported_with_the_lines_of_the_project(ask):
+    facts, demands = ask(
+        ("certs", "==5"), ("engine", "==0.7"), ("rl", "==0.9"), ("torch", "==2.6.0"),
+        ("vllm", "==0.9"),
+    )  # fmt: skip
+    names = sorted(each.package for each in demands)
+    places = {name: (FilePlace("a.txt", line),) for line, name in enumerate(names, 1)}
+    first = refused(facts, demands, None)
+    assert first.package == "certs"
+    reasons = causes.all_reasons(facts, demands, first, None, places)
+    assert reasons == (
+        "a.txt:2: engine==0.7: requires torch==2.7.0, but torch==2.6.0 is required (a.txt:4)",
+        "a.txt:3: rl==0.9: requires vllm==0.7, but vllm==0.9 is required (a.txt:5)",
+        "a.txt:5: vllm==0.9: requires torch==2.7.0, but torch==2.6.0 is required (a.txt:4)",
+        *first.reasons,
+    )
+    assert causes.without_files(facts, demands) == ()
+
+
+def test_explained_conflict_is_not_reported_again(ask):
+    facts, demands = ask(("torch", "==2.6.0"), ("vllm", "==0.9"), ("absent", "==1"))
+    first = refused(facts, demands[:2], None)
+    reasons = causes.all_reasons(facts, demands, first, None, {})
+    assert reasons == (*first.reasons, *refused(facts, demands[2:], None).reasons)
+    assert causes.without_files(facts, demands) == ("absent",)
