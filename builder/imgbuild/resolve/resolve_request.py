@@ -23,6 +23,7 @@ from imgbuild.wheel.tags import WheelTags
 # A comma before a name separates two requests, else two bounds or two extras of one.
 REQUEST_SEPARATOR = re.compile(r",\s*(?=[A-Za-z])(?![^\[\]]*\])")
 CUDA = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
+PYTHON_NAME = "python"
 PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
@@ -156,6 +157,10 @@ def _parse_requested(
         raise InputError(
             message, hint="specify a version, and use --index to add an index that provides it"
         )
+    if package == PYTHON_NAME:
+        message = f"{text!r}: Python is not a package of the index"
+        release = next((each.version for each in requirement.specifier), "X.Y")
+        raise InputError(message, hint=f"request it with --python {release}")
     if any(each.operator == "===" for each in requirement.specifier):
         message = f"{text!r} uses ===, which `requires:` does not support"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
