@@ -162,9 +162,9 @@ def moved_row_lines(
     for arch, part in row.diff.arch.items():
         listed = image_diff.listed_changes(base[arch], whole=whole) if arch in base else []
         left = [each for each in part.changes if each not in listed]
-        others = " that are not listed above" if listed else ""
+        noun = "other package" if listed else "package"
         yield (
-            f"{arch}: {format_count(len(left), 'package')} changed, added or removed{others};"
+            f"{arch}: {format_count(len(left), noun)} changed, added or removed;"
             f" {size_text(part.pull)} of {size_text(part.total)} to pull"
         )
         changed = {each.package for each in part.changes}
