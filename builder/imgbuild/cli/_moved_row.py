@@ -160,21 +160,23 @@ def moved_row_lines(
             yield from host_lines(host)
     names = NAMED_PACKAGES.union(row.required)
     for arch, part in row.diff.arch.items():
+        known = base[arch].changes if arch in base else ()
         listed = image_diff.listed_changes(base[arch], whole=whole) if arch in base else []
-        left = [each for each in part.changes if each not in listed]
-        noun = "other package" if listed else "package"
+        own = [each for each in part.changes if each not in known]
+        besides = " besides those of the published targets" if arch in base else ""
         yield (
-            f"{arch}: {format_count(len(left), noun)} changed, added or removed;"
-            f" {size_text(part.pull)} of {size_text(part.total)} to pull"
+            f"{arch}: {size_text(part.pull)} of {size_text(part.total)} to pull;"
+            f" {format_count(len(own), 'package')} changed, added or removed{besides}"
         )
         changed = {each.package for each in part.changes}
         for package in (each.package for each in listed if each.package not in changed):
             yield f"  {package}: no change in {row.target}"
+        left = [each for each in part.changes if each not in listed]
         shown = [each for each in left if whole or each.package in names]
         for change in shown:
             yield f"  {change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
-        if len(shown) < len(left):
-            yield f"  and {len(left) - len(shown)} others; to list all, add --packages"
+        if hidden := [each for each in own if each not in shown]:
+            yield f"  and {format_count(len(hidden), 'other')}; to list all, add --packages"
     yield f"new findings in the project's code: {len(row.findings) or 'none'}"
     for finding in row.findings[:SHOWN_CHANGES]:
         yield f"  {finding.where}: {finding.severity}: {finding.message}"
