@@ -434,6 +434,7 @@ def test_requirements_form_shows_commands_for_an_image_that_meets_all(
         ("vllm 0.8.5, trl 1.16.0", "imgbuild resolve 'vllm==0.8.5.post1' 'trl==1.16.0'"),
         ("cuda 12.4, python 3.13", "With a package, such as vllm, imgbuild can solve for them."),
         ("vllm 0.33.0, python 3.12", "imgbuild resolve 'vllm==0.33.0' --python 3.12"),
+        ("vllm 0.33.0, python 3.11", "The images with vllm 0.33.0 have Python 3.13."),
         ("vllm 0.33.0, python 3.12", "without an image: cu130-vllm0.33.0-py312: needs"),
         ("vllm 0.25.1", "It is in 1 image and 1 retired image."),
         ("vllm 0.8.5, trl 1.9", "learned: trl==1.9.2 needs vllm>=0.11.0 (imports"),

@@ -158,6 +158,7 @@ def test_project_update_keeps_comments_and_renews_the_lock(locked: Project, tmp_
     planned = json.loads(project.run("update", "--to", "large", "--dry-run", "--json").stdout)
     assert content(project) == before
     (row,) = planned["rows"]
+    assert planned["published"]["arch"].keys() == {"x86_64"}
     assert (row["before"], row["after"], planned["wrote"]) == ("small", "large", [])
     changes = {each["package"]: each for each in row["diff"]["arch"]["x86_64"]["changes"]}
     assert (changes["thewheel"]["before"], changes["thewheel"]["after"]) == ("1.0", "2.0")
@@ -166,8 +167,12 @@ def test_project_update_keeps_comments_and_renews_the_lock(locked: Project, tmp_
     assert "first_only" in finding["message"]
 
     done = project.run("update", "--to", "large")
-    assert "trainer: small → large" in done.stdout
-    assert "to pull" in done.stdout
+    published, _, own = done.stdout.partition("trainer: small → large\n")
+    assert published.startswith("small → large: base and settings\n")
+    assert "small → large x86_64: 1 package changed; " in published
+    assert "  thewheel 1.0 → 2.0\n" in published
+    assert "to pull; 0 packages changed, added or removed besides those of the" in own
+    assert "thewheel 1.0" not in own
     assert "train.py:1:" in done.stdout
     expected = before["matrix.yaml"].decode()
     for old, new in (
@@ -192,7 +197,9 @@ def test_project_update_with_conflicts_lists_all_of_them_and_writes_nothing(
     text = "thewheel<2\nstrict==1.0\nnosuch\ngadget\n"
     project = publisher.user(tmp_path / "project", text)
     before = content(project)
-    refused = project.run("update", "--to", "large", status=8).stderr
+    done = project.run("update", "--to", "large", status=8)
+    assert "small → large x86_64: 1 package changed; " in done.stdout
+    refused = done.stderr
     for line in (
         "requirements.txt:1: requires thewheel<2, but large has 2.0",
         "requirements.txt:2: strict 1.0 requires thewheel<2, but large has 2.0",

@@ -185,7 +185,10 @@ class ListFilters(OptionGroup, frozen=True, kw_only=True):
         )
         arch = arches[0] if arches else Arch.X86_64
         names = near.rank_targets(matrix, requests, cuda, arch)
-        nearest = f"nearest: {near.describe_target(matrix, names[0], arch)}; " if names else ""
+        locked = project.locked_targets()
+        nearest = (
+            f"nearest: {near.describe_target(matrix, names[0], arch, locked)}; " if names else ""
+        )
         ranked = msgspec.structs.replace(self, package=None, cuda=None) == ListFilters()
         nearest = (nearest if ranked or not relaxed else "") + "".join(
             f"{each}; " for each in relaxed

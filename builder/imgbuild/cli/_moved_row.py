@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -28,7 +28,9 @@ from imgbuild.show.image_diff import HostChange, ImageDiff, host_lines
 from imgbuild.show.table import NAMED_PACKAGES
 from imgbuild.system.console import console
 from imgbuild.update.project_move import ProjectMove
+from imgbuild.values import Arch
 
+REFRESH = "run imgbuild init --refresh"
 SHOWN_CHANGES = 20  # findings that are printed; --json has all
 
 
@@ -47,6 +49,26 @@ class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[HostChange, ...]
     diff: ImageDiff
     findings: tuple[CodeFinding, ...] = ()
+
+
+def compare_published(planned: ProjectMove, arches: Collection[Arch]) -> ImageDiff | None:
+    """Return the difference between the two published targets on `arches`, from their locks.
+
+    Return None if the digests in the project cannot be read: the lock of another format, or no
+    architecture of the rows.
+    """
+    sides = []
+    for each in (planned.old, planned.new):
+        try:
+            path = each.folder / published.DIGESTS_FILE
+            digests = image_digests.read_digests_at(path, each.lock, hint=REFRESH)
+        except ImgbuildError as error:
+            console.detail(error.message)
+            return None
+        side = image_diff.lock_side(each.lock, digests)
+        content = {arch: one for arch, one in side.arch.items() if arch in arches}
+        sides.append(msgspec.structs.replace(side, arch=content))
+    return image_diff.diff_sides(*sides) if sides[1].arch else None
 
 
 def compare_moved_row(name: str, before: Session, after: Session, planned: ProjectMove) -> MovedRow:
@@ -88,9 +110,8 @@ def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lo
         return lock, image_digests.read_digests(images, lock)
     except ImgbuildError:
         old = planned.old
-        hint = "run imgbuild init --refresh"
         path = old.folder / published.DIGESTS_FILE
-        digests = image_digests.read_digests_at(path, old.lock, hint=hint)
+        digests = image_digests.read_digests_at(path, old.lock, hint=REFRESH)
         return msgspec.structs.replace(old.lock, target=name), digests
 
 
@@ -120,8 +141,10 @@ def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
     return (finding.file, finding.cell, finding.line, finding.column, finding.code)
 
 
-def moved_row_lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
-    """Yield the differences as text.
+def moved_row_lines(
+    row: MovedRow, difference: ImageDiff | None = None, *, whole: bool
+) -> Iterator[str]:
+    """Yield the differences as text, without those of the published targets in `difference`.
 
     Without `whole`, only required packages and those with a column in `imgbuild list` are included.
     """
@@ -131,19 +154,29 @@ def moved_row_lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
         if renewed
         else (f"{row.target}: {row.before} → {row.after}")
     )
+    base = difference.arch if difference is not None else {}
     for host in row.hosts:
-        yield from host_lines(host)
+        if not any(host in part.hosts for part in base.values()):
+            yield from host_lines(host)
     names = NAMED_PACKAGES.union(row.required)
     for arch, part in row.diff.arch.items():
+        known = base[arch].changes if arch in base else ()
+        listed = image_diff.listed_changes(base[arch], whole=whole) if arch in base else []
+        own = [each for each in part.changes if each not in known]
+        besides = " besides those of the published targets" if arch in base else ""
         yield (
-            f"{arch}: {format_count(len(part.changes), 'package')} changed, added or removed;"
-            f" {size_text(part.pull)} of {size_text(part.total)} to pull"
+            f"{arch}: {size_text(part.pull)} of {size_text(part.total)} to pull;"
+            f" {format_count(len(own), 'package')} changed, added or removed{besides}"
         )
-        shown = [each for each in part.changes if whole or each.package in names]
+        changed = {each.package for each in part.changes}
+        for package in (each.package for each in listed if each.package not in changed):
+            yield f"  {package}: no change in {row.target}"
+        left = [each for each in part.changes if each not in listed]
+        shown = [each for each in left if whole or each.package in names]
         for change in shown:
             yield f"  {change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
-        if len(shown) < len(part.changes):
-            yield f"  and {len(part.changes) - len(shown)} others; to list all, add --packages"
+        if hidden := [each for each in own if each not in shown]:
+            yield f"  and {format_count(len(hidden), 'other')}; to list all, add --packages"
     yield f"new findings in the project's code: {len(row.findings) or 'none'}"
     for finding in row.findings[:SHOWN_CHANGES]:
         yield f"  {finding.where}: {finding.severity}: {finding.message}"

@@ -29,6 +29,8 @@ from imgbuild.pipeline import targets
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, SessionOptions
 from imgbuild.resolve import init
+from imgbuild.show import image_diff
+from imgbuild.show.image_diff import ImageDiff
 from imgbuild.system import boundary
 from imgbuild.system.console import console
 from imgbuild.system.folder import OpenFolder
@@ -72,10 +74,14 @@ class MoveOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The moved rows and the written files or, with `--dry-run`, the plan."""
+    """The moved rows and the written files or, with `--dry-run`, the plan.
+
+    `published` is the difference between the published targets, or None if it could not be read.
+    """
 
     rows: tuple[MovedRow, ...]
     dry_run: bool
+    published: ImageDiff | None = None
     wrote: tuple[Path, ...] = ()
 
 
@@ -126,6 +132,7 @@ def _update_project(
             [f"{', '.join(planned.rows)}: {planned.new.name} has no newer lock"],
         )
         return
+    difference = _print_published(value, planned, whole=move.packages)
     before = Session(project=project, matrix=_matrix_before(project, data), options=options)
     _refuse_move(project, value, planned, before)
     text = project_move.new_matrix(project.matrix, data, value, planned)
@@ -136,19 +143,14 @@ def _update_project(
             "from the lock; set their location under `published:`")  # fmt: skip
     after = _stage_project(project, text, planned, options)
     _announce_downloads(after, planned)
-    targets.lock_all(after, after.select_targets(planned.rows), drop=False)
-    rows = tuple(
-        _moved_row.compare_moved_row(name, before, after, planned) for name in planned.rows
-    )
+    rows = _lock_and_compare(before, after, planned)
     if not console.json:  # before anything is written
-        print_result(
-            None,
-            fold_lines(
-                line
-                for row in rows
-                for line in _moved_row.moved_row_lines(row, whole=move.packages)
-            ),
+        lines = (
+            line
+            for row in rows
+            for line in _moved_row.moved_row_lines(row, difference, whole=move.packages)
         )
+        print_result(None, fold_lines(lines))
     wrote: tuple[Path, ...] = ()
     if dry_run:
         transaction.discard_new_content(project)
@@ -160,7 +162,39 @@ def _update_project(
         )
         console.info(f"next: imgbuild build {' '.join(planned.rows)}")
     if console.json:
-        print_result(ProjectUpdate(rows=rows, dry_run=dry_run, wrote=wrote), [])
+        done = ProjectUpdate(rows=rows, dry_run=dry_run, published=difference, wrote=wrote)
+        print_result(done, [])
+
+
+def _print_published(value: Extensions, planned: ProjectMove, *, whole: bool) -> ImageDiff | None:
+    """Print the difference between the published targets, which their locks contain, at once."""
+    rows = [value.targets[name] for name in planned.rows]
+    arches = {arch for row in rows for arch in row.arch or planned.new.lock.arch}
+    difference = _moved_row.compare_published(planned, arches)
+    if difference is not None and not console.json:
+        lines = image_diff.diff_lines if whole else image_diff.diff_summary
+        print_result(None, fold_lines(lines(difference)))
+    return difference
+
+
+def _lock_and_compare(
+    before: Session, after: Session, planned: ProjectMove
+) -> tuple[MovedRow, ...]:
+    """Lock the rows in the folder for new content, and compare them with the project."""
+    names = " and ".join(planned.rows)
+    steps = 1 + len(planned.rows)
+    console.info(
+        f"solving and auditing {names} on {planned.new.name}, which takes minutes; the project is "
+        "not changed before it has ended"
+    )
+    with console.progress(f"locking {names} on {planned.new.name}", steps, unit="steps") as bar:
+        targets.lock_all(after, after.select_targets(planned.rows), drop=False)
+        bar.advance(1)
+        rows = []
+        for name in planned.rows:
+            rows.append(_moved_row.compare_moved_row(name, before, after, planned))
+            bar.advance(1)
+    return tuple(rows)
 
 
 # -- rows and their new targets
@@ -275,11 +309,6 @@ def _announce_downloads(after: Session, planned: ProjectMove) -> None:
         console.info(
             f"to compare the new lock with the project's code, {size_text(missing)} of "
             f"{planned.new.name} are downloaded, and the packages that the project adds"
-        )
-    old, new = planned.old.name, planned.new.name
-    if planned.origin == init.CATALOGUE_PLACE and old != new:
-        console.info(
-            f"to compare only the published images, in seconds, run: imgbuild diff {old} {new}"
         )
 
 

@@ -129,10 +129,12 @@ class RowMatcher:
     def relaxed(self, rows: Sequence[TableRow]) -> list[str]:
         """Describe the rows that match without one of several filters."""
         described = []
+        locked = self._project.locked_targets()
         others = [*self._filters.without_one()]
         for words, filters in others if len(others) > 1 else []:
             matcher = RowMatcher(filters, self._project, self._arches)
             names = [row.target for row in rows if matcher.matches_in_any_state(row)]
+            names = [name if name in locked else f"{name} (not locked)" for name in names]
             more = [f"{len(names) - RELAXED} more"] if len(names) > RELAXED else []
             if names:
                 listed = ", ".join([*names[:RELAXED], *more])

@@ -38,7 +38,14 @@ from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, SessionOptions, open_session
-from imgbuild.resolve import declared_requests, locked, resolve_request, source_only, stored
+from imgbuild.resolve import (
+    declared_requests,
+    locked,
+    python_support,
+    resolve_request,
+    source_only,
+    stored,
+)
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, answer_from_locks
 from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.first_matrix import index_lines
@@ -398,14 +405,19 @@ def _report_relaxed(request: ResolveRequest, local: Session, session: Session) -
         without = msgspec.structs.replace(request, **{field: None})
         targets = _satisfying_targets(without, local, session) if given else ()
         if targets:
-            bases = [session.matrix.targets.get(each.target) for each in targets[:TARGETS]]
-            pythons = [session.matrix.bases[row.base].python if row else "" for row in bases]
+            rows = [session.matrix.targets.get(each.target) for each in targets[:TARGETS]]
+            pythons = [session.matrix.bases[row.base].python if row else "" for row in rows]
             named = ", ".join(
                 f"{each.target} (Python {python}, CUDA {each.cuda})"
                 for each, python in zip(targets, pythons, strict=False)
             )
             words = f"--{field.replace('_', '-')} {given}"
             console.info(f"without {words}, the request is satisfied by {named}")
+        if targets and field == "python":
+            used = resolve_request.requested_base(request, session.matrix)
+            names = dict.fromkeys((used, *session.matrix.bases))
+            bases = {name: session.matrix.bases[name].python for name in names}
+            console.info(python_support.other_base_text(given, bases))
 
 
 def _report_near(

@@ -32,10 +32,11 @@ def update(
     """Update a project, or try newer versions in a matrix.
 
     In a project, moves the rows to the latest lock of their published target, or with --to, to
-    another target. Prints the changes first: versions, bytes to pull, and errors in the project's
-    code with the new packages. Then writes matrix.yaml (comments are kept), the copied target and a
-    new lock. The next update completes an interrupted update. If requirements of the project
-    exclude the target, lists these requirements and writes nothing.
+    another target. Prints the difference between the published targets at once: versions, layers
+    and bytes to pull. Then solves and audits the project, and prints other changes, and errors in
+    the project's code with the new packages. Then writes matrix.yaml (comments are kept), the
+    copied target and a new lock. The next update completes an interrupted update. If requirements
+    of the project exclude the target, lists these requirements and writes nothing.
 
     In a matrix with bases and pins, solves, audits and locks each newer version of a pinned package
     in a temporary folder, for all architectures of the row. Adds the versions that work to

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -28,6 +28,8 @@ from imgbuild.matrix.project_paths import Project
 from imgbuild.plan import image_digests
 from imgbuild.plan.plan import create_plan
 from imgbuild.resolve import source_only
+from imgbuild.resolve.python_support import HOW_TO_PAGE, OTHER_PYTHON_REMEDY
+from imgbuild.resolve.resolve_request import PYTHON_NAME
 from imgbuild.show import dependencies
 from imgbuild.show.dependencies import AbsentPackage, PackageLayer, VersionReason
 from imgbuild.system.amounts import join_first, wrap_paragraph
@@ -35,6 +37,7 @@ from imgbuild.system.syntax import parse_version
 from imgbuild.values import Arch, normalize_package
 
 WIDTH = 80
+OTHER_BASE = f"another Python is another base ({HOW_TO_PAGE})"
 SHOWN_NEWER = 4  # shown targets with a newer version, and versions of a package that a target lacks
 VERSION = re.compile("[<>=!~]")  # of a requirement with a version
 SHOWN_MISSING = 12  # shown packages that it would need, too
@@ -90,6 +93,8 @@ def why(
         if not chosen:
             message = f"no locked target has the package {package}"
             packages = "to list packages, run: imgbuild show TARGET --packages"
+            if package_name == PYTHON_NAME:
+                packages = "to show the Python of each target, run: imgbuild list --wide"
             raise NothingSelected(message, hint=source_only.absence_text(package_name) or packages)
     project = selection.project([name] if name else [])
     learned = constraints.read_constraints(project.images)
@@ -101,8 +106,11 @@ def why(
             if hint := source_only.absence_text(package_name):
                 message = f"{lock.target} has no package {package}"
                 raise InputError(message, hint=hint)
+            if package_name == PYTHON_NAME:
+                message = f"{lock.target} has Python {lock.base.python}, of its base"
+                raise InputError(message, hint=OTHER_PYTHON_REMEDY)
             dependencies.package_name(package, lock.arch[chosen[0][1]].versions, lock.target)
-        print_result(absent, [*_absent_lines(absent)])
+        print_result(absent, [*_absent_lines(absent, chosen[0][0].base.python)])
         return
     reasons = [
         msgspec.structs.replace(
@@ -123,7 +131,7 @@ def why(
     if (reason.target_spec or "").startswith("=="):
         matrix = published.load_matrix(project.matrix)
         reason = _add_recorded_notes(reason, matrix, project)
-        newer = _newest_pin(reason, matrix)
+        newer = _newest_pin(reason, matrix, project.locked_targets())
     print_result([reason], [*_lines(reason, newer)])
 
 
@@ -138,11 +146,17 @@ def _refuse_version(package: str, name: str | None, selection: FilterOptions) ->
             for row in published.load_matrix(project.matrix).targets.values()
         )
     ):
-        hint = (
-            f"to check whether versions are compatible, run: imgbuild resolve {shlex.join(names)}"
-        )
+        words = " ".join(map(_resolve_word, names))
+        hint = f"to check whether versions are compatible, run: imgbuild resolve {words}"
         message = f"{' '.join(names)}: expected a package and a target"
         raise InputError(message, hint=hint)
+
+
+def _resolve_word(requirement: str) -> str:
+    package, _, release = requirement.partition("==")
+    if package.lower() == PYTHON_NAME and release:
+        return f"--python {shlex.quote(release)}"
+    return shlex.quote(requirement)
 
 
 def _absent_package_reasons(
@@ -163,14 +177,15 @@ def _absent_package_reasons(
         msgspec.structs.replace(
             dependencies.absent_package(graph, package, lock, arch, learned),
             targets=tuple(each.target for each in others[graph.packages[package]]),
+            pythons=tuple({each.base.python: "" for each in others[graph.packages[package]]}),
         )
         for _, graph in _dependencies.dependency_graphs(selection, first, offline=offline)
     ]
     return sorted(found, key=lambda each: parse_version(each.version) or Version("0"), reverse=True)
 
 
-def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
-    """Yield the reasons against adding each version of a package to a target."""
+def _absent_lines(absent: Sequence[AbsentPackage], python: str) -> Iterator[str]:
+    """Yield the reasons against adding each version of a package to a target with `python`."""
     first = absent[0]
     yield f"{first.package} is not in {first.target} ({first.arch})"
     for each in absent[:SHOWN_NEWER]:
@@ -180,6 +195,8 @@ def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
         for need in each.obstacles:
             source = "code" if need.learned else "METADATA"
             yield f"    needs {need.package}{need.spec} ({source}), not {need.version}"
+        if python not in each.pythons:
+            yield f"    locked with Python {' and '.join(each.pythons)}, not {python}"
         if not each.obstacles:
             yield (
                 "    no requirement prevents this version; to solve and audit it, run imgbuild lock"
@@ -187,6 +204,8 @@ def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
         if each.lacks:
             also = f"also requires {join_first(each.lacks, SHOWN_MISSING)}"
             yield from wrap_paragraph(also, WIDTH, "    ", "      ")
+    if any(python not in each.pythons for each in absent[:SHOWN_NEWER]):
+        yield from _wrap_text(OTHER_BASE)
 
 
 def _add_recorded_notes(reason: VersionReason, matrix: Matrix, project: Project) -> VersionReason:
@@ -204,8 +223,11 @@ def _add_recorded_notes(reason: VersionReason, matrix: Matrix, project: Project)
     )
 
 
-def _newest_pin(reason: VersionReason, matrix: Matrix) -> str:
-    """Describe the newest pin of the package in the matrix if it is newer than the lock's."""
+def _newest_pin(reason: VersionReason, matrix: Matrix, locked: Collection[str]) -> str:
+    """Describe the newest pin of the package in the matrix if it is newer than the lock's.
+
+    Targets with another Python than that of the lock, and targets that are not `locked`, are noted.
+    """
     pins = [
         (pin, name)
         for name, target in matrix.targets.items()
@@ -220,8 +242,19 @@ def _newest_pin(reason: VersionReason, matrix: Matrix) -> str:
     newest = max(newer, default=None)
     if newest is None:
         return ""
-    names = [name for version, _, name in newer if version == newest[0]]
-    return f"{newest[1]} in {join_first(names, SHOWN_NEWER)}"
+    pythons = {name: matrix.bases[target.base].python for name, target in matrix.targets.items()}
+    python = pythons.get(reason.target)
+    names = {name: pythons[name] for version, _, name in newer if version == newest[0]}
+    notes = {
+        name: [
+            *([f"Python {has}"] if has != python else []),
+            *([] if name in locked else ["not locked"]),
+        ]
+        for name, has in names.items()
+    }
+    texts = [f"{name} ({', '.join(each)})" if each else name for name, each in notes.items()]
+    other = "" if python is None or python in names.values() else f"; {OTHER_BASE}"
+    return f"{newest[1]} in {join_first(texts, SHOWN_NEWER)}{other}"
 
 
 def _lines(reason: VersionReason, newer: str) -> Iterator[str]:

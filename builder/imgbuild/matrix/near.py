@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 from packaging.specifiers import SpecifierSet
@@ -85,8 +85,13 @@ def similar_target_lines(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ..
     return tuple(describe_target(matrix, other, arch) for other in names[:1])
 
 
-def describe_target(matrix: Matrix, name: str, arch: Arch) -> str:
-    """Return a line about the target: its CUDA release, pins and packages from other indexes."""
+def describe_target(
+    matrix: Matrix, name: str, arch: Arch, locked: Collection[str] | None = None
+) -> str:
+    """Return a line about the target: its CUDA release, pins and packages from other indexes.
+
+    If the names of the `locked` targets are known, the line says whether the target is not locked.
+    """
     target = matrix.targets[name]
     names = sorted(target.pins, key=lambda name: name not in FIRST_PINS)
     pins = [f"{package} {target.pins[package]}" for package in names]
@@ -95,4 +100,5 @@ def describe_target(matrix: Matrix, name: str, arch: Arch) -> str:
     others = "".join(
         f"; needs {package} from the index {at}" for package, at in target.indexes.items()
     )
-    return f"the target {name} on {arch}: CUDA {target.cuda}, {listed}{others}"
+    unlocked = "" if locked is None or name in locked else " (planned, not locked)"
+    return f"the target {name}{unlocked} on {arch}: CUDA {target.cuda}, {listed}{others}"

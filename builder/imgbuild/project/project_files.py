@@ -53,6 +53,10 @@ class ProjectFiles:
         """Return whether `name` is a folder of the project."""
         return stat.S_ISDIR(self._mode(name))
 
+    def absence_reason(self, name: str) -> str:
+        """Return why `name` is not a file."""
+        return "is not a regular file" if self._mode(name) else "does not exist"
+
     def _mode(self, name: str) -> int:
         """Return the mode of the file to which `name` leads, or 0 if it is missing or invalid."""
         try:

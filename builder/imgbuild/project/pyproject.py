@@ -252,7 +252,9 @@ def _read_nested(reading: ProjectReading, tables: ProjectTables, file: str) -> N
     place = tables.place(file, "dynamic")
     target = relative_path(parent_folder(tables.file), file)
     if not reading.sources.exists(target):
-        reading.add_problem(place, "refers to a file that does not exist", value=target)
+        reading.add_problem(
+            place, f"refers to a file that {reading.sources.absence_reason(target)}", value=target
+        )
         return
     requirement_lines.read_nested_file(reading, target, ".", place, LineScope())
 

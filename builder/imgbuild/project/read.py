@@ -55,7 +55,7 @@ def _read_named_files(reading: ProjectReading, files: Sequence[str]) -> None:
                 LocalRequest(folder=name, place=place, extras=tuple(reading.extras))
             )
         elif not reading.sources.exists(name):
-            reading.add_problem(place, "no such file")
+            reading.add_problem(place, reading.sources.absence_reason(name))
         elif (kind := kinds.file_kind(name)) is None:
             expected = "a requirements file, pyproject.toml, a lock, setup.py, environment.yml, …"
             reading.add_problem(place, "this kind of file is not supported", expected=expected)

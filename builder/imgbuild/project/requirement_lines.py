@@ -193,7 +193,7 @@ def read_nested_file(
     if not reading.sources.exists(target) and reading.sources.is_inside(target):
         reading.add_problem(
             place,
-            "refers to a file that does not exist",
+            f"refers to a file that {reading.sources.absence_reason(target)}",
             value=target,
             expected=submodules.missing_submodule_remedy(reading.sources, target),
         )

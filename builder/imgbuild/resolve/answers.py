@@ -124,32 +124,45 @@ def answer_request(
     """
     request = resolve_request.applicable_request(request, matrix)
     resolve_request.check_request(request, matrix)
+    locked = frozenset(project.locked_targets())
     if request.as_of is not None:
-        return answer_dated_request(request, matrix, learned, context)
+        return answer_dated_request(request, matrix, learned, context, locked)
     today = resolve_request.today_utc()
     as_of = cutoff.derive_cutoff(request, project, matrix, context)
+    dated = msgspec.structs.replace(request, as_of=as_of)
     dated_answer = answer_dated_request(
-        msgspec.structs.replace(request, as_of=as_of), matrix, learned, context
+        dated, matrix, learned, context, locked, suggestions=as_of == today
     )
     refusals = [each.refused for each in dated_answer.arch.values() if each.refused is not None]
-    if as_of == today or not refusals or any(refused.outdated for refused in refusals):
+    if as_of == today or all(refused.outdated for refused in refusals):
         return dated_answer
+    if any(refused.outdated for refused in refusals):
+        return answer_dated_request(dated, matrix, learned, context, locked)
     context.reporter.info(
         f"found no solution among files uploaded before {as_of}, trying later files"
     )
     return answer_dated_request(
-        msgspec.structs.replace(request, as_of=today), matrix, learned, context
+        msgspec.structs.replace(request, as_of=today), matrix, learned, context, locked
     )
 
 
 def answer_dated_request(
-    request: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
+    request: ResolveRequest,
+    matrix: Matrix,
+    learned: Sequence[Constraint],
+    context: Context,
+    locked: frozenset[str] | None = None,
+    *,
+    suggestions: bool = True,
 ) -> ResolveAnswer:
-    """Return the result of a request whose `as_of` is set."""
+    """Return the result of a request whose `as_of` is set.
+
+    `locked` and `suggestions` are those of `ArchQuery`.
+    """
     memory = LearnedMemory(learned)
     while True:
         previous = memory.learned_constraints
-        each = resolve_on_arches(request, matrix, memory, context)
+        each = resolve_on_arches(request, matrix, memory, context, locked, suggestions=suggestions)
         # Constraints learned on one architecture apply to those that were resolved before it.
         if memory.learned_constraints == previous or not any(
             constraints.violated_constraints(memory.learned_constraints, resolution.versions)
@@ -186,7 +199,13 @@ class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_on_arches(
-    request: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
+    request: ResolveRequest,
+    matrix: Matrix,
+    memory: LearnedMemory,
+    context: Context,
+    locked: frozenset[str] | None,
+    *,
+    suggestions: bool,
 ) -> ArchOutcomes:
     """Resolve each architecture in turn, and add learned constraints to `memory`."""
     base = matrix.bases[resolve_request.requested_base(request, matrix)]
@@ -203,6 +222,8 @@ def resolve_on_arches(
                 memory=memory,
                 context=context,
                 target=target,
+                suggestions=suggestions,
+                locked=locked,
             )
             python_support.refuse_unsupported_python(query)
             if isinstance(base, DebianBase) and base.standalone_python is not None:
@@ -324,7 +345,9 @@ def old_version_refusal(query: ArchQuery, old: Sequence[OldVersion]) -> NoAnswer
     return NoAnswer(
         message=f"no solution on {query.arch} without outdated versions of {', '.join(names)}",
         reasons=tuple(reason for entry in old for reason in entry.reasons),
-        nearest=suggest.nearest_targets(query.matrix, query.demands, query.cuda, query.arch),
+        nearest=suggest.nearest_targets(
+            query.matrix, query.demands, query.cuda, query.arch, locked=query.locked
+        ),
         hint="to accept versions that are over a year older than the others, pass --allow-old",
         outdated=names,
     )

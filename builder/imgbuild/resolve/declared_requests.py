@@ -8,7 +8,7 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix
-from imgbuild.project.model import Declarations
+from imgbuild.project.model import Declarations, FilePlace
 from imgbuild.resolve.choose import accepts_python
 from imgbuild.resolve.demands import PackageDemand, package_demands
 from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest, requested_base
@@ -72,10 +72,12 @@ def requested_packages(
     """
     base = matrix.bases[requested_base(request, matrix)]
     machines: dict[tuple[str, str, tuple[str, ...]], list[Arch]] = {}
+    places: dict[str, tuple[FilePlace, ...]] = {}
     for arch in request.arches:
         markers = WheelTags(python=base.python, glibc=base.glibc, arch=arch).markers
         for item in split_demands(declared, markers).named:
             machines.setdefault((item.package, item.spec, item.extras), []).append(arch)
+            places.setdefault(item.package, item.places)
     requests: dict[str, RequestedPackage] = {}
     for (package, spec, extras), arches in machines.items():
         if package in requests:
@@ -89,6 +91,7 @@ def requested_packages(
             spec=spec,
             extras=extras,
             marker="" if len(arches) == len(request.arches) else _arch_marker(arches),
+            places=places[package],
         )
     return tuple(requests.values())
 
@@ -116,5 +119,6 @@ def combine_requests(
             first,
             spec=first.spec if first.have else ",".join(dict.fromkeys(specs)),
             extras=tuple(sorted({*first.extras, *item.extras})),
+            places=item.places,
         )
     return tuple(requests.values())

@@ -21,7 +21,15 @@ from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
-from imgbuild.resolve import conflict, gaps, preferences, quick_audit, resolve_request, suggest
+from imgbuild.resolve import (
+    causes,
+    conflict,
+    gaps,
+    preferences,
+    quick_audit,
+    resolve_request,
+    suggest,
+)
 from imgbuild.resolve.conflict import PackageFacts, RequirementConflict, VersionDemand
 from imgbuild.resolve.gaps import OldVersion, ReleaseGaps
 from imgbuild.resolve.preferences import PackagePair
@@ -111,7 +119,9 @@ class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A request on one architecture.
 
     `target` is the result on another architecture, which the result on this architecture must
-    match. Constraints that the search learns are added to `memory`.
+    match. Constraints that the search learns are added to `memory`. Without `suggestions`, an error
+    has no versions of packages that would have a solution, because the search for them takes long.
+    `locked` are the locked targets of the project, or None if unknown.
     """
 
     request: ResolveRequest
@@ -120,6 +130,8 @@ class ArchQuery(msgspec.Struct, frozen=True, kw_only=True):
     memory: LearnedMemory
     context: Context
     target: Target | None = None
+    suggestions: bool = True
+    locked: frozenset[str] | None = None
 
     @property
     def cuda(self) -> str | None:
@@ -210,18 +222,29 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
     if clash is None:
         return
     windows = _violated_windows(query, demands)
-    looked = _suggestion_search(query, facts, demands, clash, windows)
-    near = looked.find_suggestions(cuda)
+    places = {requested.package: requested.places for requested in request.requests}
+    reasons = causes.all_reasons(facts, demands, clash, cuda, places, row=request.row)
+    absent = causes.without_files(facts, demands)
+    left = [demand for demand in demands if demand.package not in absent]
+    others = clash if not absent else conflict.find_conflict(facts, left, cuda, row=request.row)
+    near: tuple[str, ...] = ()
+    other_cuda = None
+    if others is not None and query.suggestions:
+        looked = _suggestion_search(query, facts, left, others, windows)
+        without = f"without {' and '.join(absent)}: " if absent else ""
+        with query.context.reporter.step("found no solution; searching for similar versions"):
+            near = tuple(f"{without}{text}" for text in looked.find_suggestions(cuda))
+        other_cuda = None if absent else looked.cuda
     suggested = suggest.nearest_targets(
-        query.matrix, demands, cuda, query.arch, excluded=request.row
+        query.matrix, demands, cuda, query.arch, excluded=request.row, locked=query.locked
     )
     message = f"no solution on {query.arch}"
     raise NoSolution(
         message,
-        reasons=(*clash.reasons, *map(conflict.window_words, windows)),
+        reasons=(*reasons, *map(conflict.window_words, windows)),
         nearest=(*near, *suggested),
-        cuda=looked.cuda,
-        hint=None if request.row else _audit_hint(demands),
+        cuda=other_cuda,
+        hint=None if request.row else _audit_hint(left),
     )
 
 
@@ -318,8 +341,8 @@ def _solve_query(query: ArchQuery, facts: PackageFacts) -> tuple[uv.ChosenPackag
     except uv.UnsolvableError as error:
         message = f"no package set satisfies the request on {query.arch}"
         near = (
-            *_suggestions_for_ranges(query, facts),
-            *suggest.nearest_targets(matrix, demands, cuda, query.arch),
+            *(_suggestions_for_ranges(query, facts) if query.suggestions else ()),
+            *suggest.nearest_targets(matrix, demands, cuda, query.arch, locked=query.locked),
         )
         reasons = refusal.resolver_lines(str(error))
         raise NoSolution(message, reasons=reasons, nearest=near) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from packaging.version import Version
 
@@ -28,6 +28,16 @@ OTHER_PYTHON_REMEDY = f"a base can use another Python from a standalone build: {
 def bases_text(pythons: Collection[str]) -> str:
     """Return a sentence that lists the Python releases of the bases and how to get another one."""
     return f"the bases have Python {_join_releases(pythons)}; {OTHER_PYTHON_REMEDY}"
+
+
+def other_base_text(python: str, bases: Mapping[str, str]) -> str:
+    """Return how to get `python` where no locked target has it; `bases` maps bases to Pythons."""
+    having = next((name for name, has in bases.items() if has == python), "")
+    base = f"{having} has Python {python}" if having else f"none has Python {python} yet"
+    return (
+        f"no locked target has them with Python {python}, which does not mean that it is"
+        f" impossible: another Python is another base; {base}: {HOW_TO_PAGE}"
+    )
 
 
 def _join_releases(pythons: Collection[str]) -> str:
@@ -77,7 +87,7 @@ def refuse_unsupported_python(query: ArchQuery) -> None:
         reasons=tuple(reasons[: conflict.STEPS]),
         nearest=(
             f"Python {bases[base_name]}, of the base {base_name}{packages}",
-            *suggest.nearest_targets(matrix, demands, request.cuda, arch),
+            *suggest.nearest_targets(matrix, demands, request.cuda, arch, locked=query.locked),
         ),
         hint=OTHER_PYTHON_REMEDY,
     )

@@ -151,7 +151,7 @@ def find_contradictions(
             demand=str(pin),
             cause="version",
             reason=f"requires {needed.name}{needed.specifier}, but {other} is required"
-            f" ({', '.join(map(str, other.places))})",
+            + (f" ({', '.join(map(str, other.places))})" if other.places else ""),
             places=pin.places,
             version=pin.pin or "",
         )

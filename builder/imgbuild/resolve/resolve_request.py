@@ -15,7 +15,7 @@ from packaging.version import Version
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.project import releases
-from imgbuild.project.model import exact_version
+from imgbuild.project.model import FilePlace, exact_version
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, is_number, normalize_package
 from imgbuild.wheel.tags import WheelTags
@@ -23,6 +23,7 @@ from imgbuild.wheel.tags import WheelTags
 # A comma before a name separates two requests, else two bounds or two extras of one.
 REQUEST_SEPARATOR = re.compile(r",\s*(?=[A-Za-z])(?![^\[\]]*\])")
 CUDA = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
+PYTHON_NAME = "python"
 PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
@@ -31,7 +32,8 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     `have` means that the package is already installed and must not change. `row` is the target of
     the matrix that requests the package, or "" for the user. `extras` are also requested. A request
-    with a `marker` applies only to machines for which the marker is true.
+    with a `marker` applies only to machines for which the marker is true. `places` are lines of the
+    user's files.
     """
 
     package: str
@@ -40,6 +42,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     row: str = ""
     extras: tuple[str, ...] = ()
     marker: str = ""
+    places: tuple[FilePlace, ...] = ()
 
     @property
     def name(self) -> str:
@@ -59,7 +62,8 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.row:
             return f"the target {self.row} requires {self.name}{self.spec}"
-        return f"{'you have' if self.have else 'you require'} {self.name}{self.spec}"
+        where = f" ({', '.join(map(str, self.places))})" if self.places else ""
+        return f"{'you have' if self.have else 'you require'} {self.name}{self.spec}{where}"
 
 
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +157,10 @@ def _parse_requested(
         raise InputError(
             message, hint="specify a version, and use --index to add an index that provides it"
         )
+    if package == PYTHON_NAME:
+        message = f"{text!r}: Python is not a package of the index"
+        release = next((each.version for each in requirement.specifier), "X.Y")
+        raise InputError(message, hint=f"request it with --python {release}")
     if any(each.operator == "===" for each in requirement.specifier):
         message = f"{text!r} uses ===, which `requires:` does not support"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")

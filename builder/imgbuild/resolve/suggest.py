@@ -6,7 +6,7 @@ request, and lists the packages whose code was not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from packaging.specifiers import SpecifierSet
@@ -284,8 +284,12 @@ def nearest_targets(
     arch: Arch,
     *,
     excluded: str = "",
+    locked: Collection[str] | None = None,
 ) -> tuple[str, ...]:
-    """Return the target in the matrix for `arch` with most of the requested packages, as text."""
+    """Return the target in the matrix for `arch` with most of the requested packages, as text.
+
+    If the names of the `locked` targets are known, the text says whether the target is not locked.
+    """
     specs = {requested.package: requested.spec for requested in requests}
     names = near.rank_targets(matrix, specs, cuda, arch, excluded=excluded)
-    return tuple(near.describe_target(matrix, name, arch) for name in names[:1])
+    return tuple(near.describe_target(matrix, name, arch, locked) for name in names[:1])

@@ -111,7 +111,8 @@ class UnmetRequirement(msgspec.Struct, frozen=True, kw_only=True):
 class AbsentPackage(msgspec.Struct, frozen=True, kw_only=True):
     """The reasons against adding `version` of a package, which other `targets` have, to a target.
 
-    `lacks` lists other required packages that the target does not have.
+    `lacks` lists other required packages that the target does not have. `pythons` are those of
+    `targets`.
     """
 
     target: str
@@ -121,6 +122,7 @@ class AbsentPackage(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...]
     obstacles: tuple[UnmetRequirement, ...]
     lacks: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
 
 
 def dependency_graph(

@@ -331,14 +331,29 @@ def _change(change: PackageChange) -> str:
     return f"{change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
 
 
+def listed_changes(part: ArchDiff, *, whole: bool) -> list[PackageChange]:
+    """Return the changes that a summary lists, or with `whole` all changes."""
+    if whole:
+        return [*part.changes]
+    return [change for _, changes in _kinds(part) for change in summarized_changes(changes)]
+
+
+def summarized_changes(changes: Sequence[PackageChange]) -> list[PackageChange]:
+    """Return the changes of one kind that a summary lists."""
+    if len(changes) <= FEW_CHANGES:
+        return [*changes]
+    named = {change.package: change for change in changes if change.kind == WHEEL}
+    return [named[name] for name in MAIN_PACKAGES if name in named]
+
+
 def _summary(part: ArchDiff) -> Iterator[str]:
     for kind, changes in _kinds(part):
+        listed = summarized_changes(changes)
+        if len(listed) == len(changes) and kind != WHEEL:
+            yield f"  {KINDS[kind]}:"
+        yield from (f"  {_change(change)}" for change in listed)
         if len(changes) <= FEW_CHANGES:
-            yield from [] if kind == WHEEL else [f"  {KINDS[kind]}:"]
-            yield from (f"  {_change(change)}" for change in changes)
             continue
-        named = {change.package: change for change in changes if kind == WHEEL}
-        yield from (f"  {_change(named[name])}" for name in MAIN_PACKAGES if name in named)
         numbers = {
             "added": sum(not change.before for change in changes),
             "removed": sum(not change.after for change in changes),

@@ -13,7 +13,7 @@ from imgbuild.errors import InputError, NothingSelected
 from imgbuild.matrix.load import load_matrix
 from imgbuild.values import Arch
 from tests.support import dependent_project, inprocess_project, samples
-from tests.support.inprocess_project import TARGET, Command
+from tests.support.inprocess_project import TARGET, Command, unwrap_text
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,7 +43,7 @@ def test_why_command_lists_the_dependents_of_a_package(imgbuild: Command) -> Non
         "vllm 0.8.5.post1 ==2.6.0",
         "as_of uploaded before 2025-06-20",
         "all bounds combined: >=2.5,==2.6.0",
-        "newer in the matrix: 2.11.0 in cu130-vllm",
+        "newer in the matrix: 2.11.0 in cu130-vllm (not locked)",
     ]
     assert layer == "layer 5, group-3, with 1 other package: another version of torch changes only"
     (explanation,) = json.loads(imgbuild("why", "Torch", TARGET, "--json").stdout)
@@ -158,4 +158,22 @@ def test_why_command_shows_requirements_that_exclude_a_missing_package(imgbuild:
     assert "also requires codetiming, hydra-core" in newest
     done = imgbuild("why", "verl", "cu130-vllm0.31.0", *matrix)
     assert "    needs trl<1.13.0 (code), not 1.16.0" in done.stdout
+    assert "another Python" not in done.stdout
+
+
+def test_why_command_shows_the_python_of_targets_with_another_version(imgbuild: Command) -> None:
+    matrix = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
+    newer = unwrap_text(imgbuild("why", "vllm", "cu124-vllm", *matrix, "--offline").stdout)
+    assert (
+        "newer in the matrix: 0.33.0 in cu130-vllm0.33.0 (Python 3.13), cu130-vllm0.33.0-py312"
+        " (Python 3.12, not locked); another Python is another base (docs/howto/python-version.md)"
+    ) in newer
+    absent = imgbuild("why", "verl", "cu130-vllm0.33.0", *matrix, "--offline").stdout
+    assert "    locked with Python 3.11, not 3.13\n" in absent
+    assert absent.endswith("  another Python is another base (docs/howto/python-version.md)\n")
+    refused = imgbuild("why", "python", "cu124-vllm", *matrix)
+    assert (refused.status, "has Python 3.11" in refused.stderr) == (InputError.exit_code, True)
+    assert "docs/howto/python-version.md" in refused.stderr
+    refused = imgbuild("why", "vllm==0.33.0", "python==3.11", *matrix)
+    assert "imgbuild resolve vllm==0.33.0 --python 3.11" in refused.stderr
     assert imgbuild("why", "no-such-package", "cu124-vllm", *matrix).status == 2

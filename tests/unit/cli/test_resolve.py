@@ -11,6 +11,7 @@ from imgbuild.cli import resolve
 from imgbuild.pipeline.session import SessionOptions, open_session
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, NoAnswer, ResolveAnswer
 from imgbuild.resolve.locked import LockedTarget
+from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
 from imgbuild.values import Arch
 from tests.support import extended
 from tests.support.inprocess_project import Command
@@ -38,6 +39,7 @@ def command(
         (["torch", "--arch", "sparc"], "is not a supported architecture"),
         (["torch", "--index", "torch=nowhere"], "no index nowhere"),
         (["torch", "--have", "torch>=2"], "an exact version"),
+        (["torch", "python==3.11"], "request it with --python 3.11"),
         (["torch", "--have", "torch==2.8.0+cu128", "--cuda", "12.6"], "a build for CUDA 12.8"),
         (["trl", "--index", "trl=torch"], "whose URL depends on the CUDA release"),
     ],
@@ -46,6 +48,25 @@ def test_resolve_refuses_invalid_arguments(command: Command, line: list[str], me
     done = command("resolve", *line, "--json")
     assert (done.status, message in done.stderr) == (2, True), done.stderr
     assert message in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])
+
+
+@pytest.mark.parametrize(
+    ("python", "base"),
+    [("3.11", "debian-12 has Python 3.11"), ("3.14", "none has Python 3.14 yet")],
+)
+def test_python_of_the_locked_targets_is_named(
+    capsys: pytest.CaptureFixture[str], python: str, base: str
+) -> None:
+    catalogue = open_session(None, SessionOptions(offline=True))
+    request = ResolveRequest(
+        requests=(RequestedPackage(package="vllm", spec="==0.33.0"),),
+        arches=(Arch.X86_64,),
+        python=python,
+    )
+    resolve._report_relaxed(request, catalogue, catalogue)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "satisfied by cu130-vllm0.33.0 (Python 3.13, CUDA 13.0)" in printed
+    assert f"another Python is another base; {base}: docs/howto/python-version.md" in printed
 
 
 def test_indexes_of_a_project_replace_those_of_the_catalogue(tmp_path: Path) -> None:

@@ -123,11 +123,16 @@ def test_folder_linked_from_outside_the_project_is_not_read(tmp_path):
     assert "outside the project" in unread_reasons(read_declared(folder))["./o"]
 
 
-def test_pipe_in_place_of_a_project_file_does_not_block(tmp_path):
-    os.mkfifo(tmp_path / "requirements.txt")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "is not a regular file"), ("-r pipe\n", "refers to a file that is not a regular file")],
+)
+def test_pipe_in_place_of_a_project_file_is_refused_without_blocking(tmp_path, text, message):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "requirements.txt").write_text(text)
     with pytest.raises(InputError) as error:
-        read_declared(tmp_path, ["requirements.txt"])
-    assert error.value.problems
+        read_declared(tmp_path, ["requirements.txt" if text else "pipe"])
+    assert [each.message for each in error.value.problems] == [message]
 
 
 def test_project_file_above_the_size_limit_is_refused(tmp_path):
@@ -149,7 +154,7 @@ def test_named_files_outside_project_or_of_unknown_kind_are_refused(tmp_path):
         "is outside the project",
         "is outside the project",
         "this kind of file is not supported",
-        "no such file",
+        "does not exist",
     ]
 
 

@@ -9,21 +9,27 @@ import msgspec
 import pytest
 from packaging.version import Version
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
+from imgbuild.errors import NoSolution
 from imgbuild.http.client import HttpClient
 from imgbuild.index.candidates import FileRules
 from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.index.pages import IndexAddress, IndexLookup
 from imgbuild.index.remote_wheel import read_wheel_metadata
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.resolve import conflict, suggest
+from imgbuild.project.model import Declarations, DeclaredRequirement, FilePlace
+from imgbuild.resolve import causes, conflict, declared_requests, first_solve, suggest
 from imgbuild.resolve import gaps as behind
 from imgbuild.resolve.conflict import PackageFacts
+from imgbuild.resolve.first_solve import ArchQuery, LearnedMemory
+from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.resolve.suggest import QuickLook
 from imgbuild.solve import torch
 from imgbuild.solve.uv import ChosenPackage
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import WheelTags
+from tests.support import samples
 from tests.support.local_index import LocalIndex
 from tests.support.servers import FileSite, serve_site
 
@@ -436,3 +442,65 @@ def test_the_newest_version_without_a_conflict_is_requested(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     fitting = {"vllm": "0.8", "torch": "2.6.0", "rl": "0.4"}
     assert behind.floor_constraints(facts, demands, fitting, "12.4", "2.6.0") == ()
+
+
+def test_all_causes_are_reported_with_the_lines_of_the_project(ask):
+    facts, demands = ask(
+        ("certs", "==5"), ("engine", "==0.7"), ("rl", "==0.9"), ("torch", "==2.6.0"),
+        ("vllm", "==0.9"),
+    )  # fmt: skip
+    names = sorted(each.package for each in demands)
+    places = {name: (FilePlace("a.txt", line),) for line, name in enumerate(names, 1)}
+    first = refused(facts, demands, None)
+    assert first.package == "certs"
+    reasons = causes.all_reasons(facts, demands, first, None, places)
+    assert reasons == (
+        "a.txt:2: engine==0.7: requires torch==2.7.0, but torch==2.6.0 is required (a.txt:4)",
+        "a.txt:3: rl==0.9: requires vllm==0.7, but vllm==0.9 is required (a.txt:5)",
+        "a.txt:5: vllm==0.9: requires torch==2.7.0, but torch==2.6.0 is required (a.txt:4)",
+        *first.reasons,
+    )
+    assert causes.without_files(facts, demands) == ()
+
+
+def test_explained_conflict_is_not_reported_again(ask):
+    facts, demands = ask(("torch", "==2.6.0"), ("vllm", "==0.9"), ("absent", "==1"))
+    first = refused(facts, demands[:2], None)
+    reasons = causes.all_reasons(facts, demands, first, None, {})
+    assert reasons == (*first.reasons, *refused(facts, demands[2:], None).reasons)
+    assert causes.without_files(facts, demands) == ("absent",)
+
+
+def test_suggestions_omit_packages_without_a_wheel(ask, tmp_path):
+    lines = ("absent==1", "torch==2.6.0", "vllm==0.9")
+    declared = Declarations(
+        requirements=tuple(
+            DeclaredRequirement(text=text, place=FilePlace("a.txt", line))
+            for line, text in enumerate(lines, 1)
+        )
+    )
+    matrix = samples.matrix()
+    request = ResolveRequest(requests=(), arches=(Arch.X86_64,), as_of=datetime.date(2025, 6, 20))
+    requests = declared_requests.requested_packages(declared, request, matrix)
+    query = ArchQuery(
+        request=msgspec.structs.replace(request, requests=requests),
+        matrix=matrix,
+        arch=Arch.X86_64,
+        memory=LearnedMemory(()),
+        context=Context.open(root=tmp_path / "cache"),
+        locked=frozenset(),
+    )
+    facts, _ = ask(*((each.package, each.spec) for each in query.demands))
+    with pytest.raises(NoSolution) as error:
+        first_solve.refuse_if_conflicting(query, facts)
+    assert error.value.reasons[:2] == (
+        "a.txt:3: vllm==0.9: requires torch==2.7.0, but torch==2.6.0 is required (a.txt:2)",
+        "you require absent==1 (a.txt:1)",
+    )
+    assert error.value.nearest[0].startswith("without absent: torch 2.7.0")
+    assert error.value.nearest[-1].startswith("the target small (planned, not locked) on x86_64")
+    assert error.value.hint.endswith("imgbuild audit torch==2.6.0 vllm==0.9")
+    brief = msgspec.structs.replace(query, suggestions=False)
+    with pytest.raises(NoSolution) as error:
+        first_solve.refuse_if_conflicting(brief, facts)
+    assert not any(text.startswith("without absent") for text in error.value.nearest)

@@ -17,6 +17,10 @@ def test_target_that_meets_most_requests_is_the_nearest():
     assert suggest.nearest_targets(matrix, requests, "12.6", Arch.X86_64) == (
         "the target other on x86_64: CUDA 12.6, torch 2.7.0, vllm 0.9",
     )
+    (unlocked,) = suggest.nearest_targets(
+        matrix, requests, "12.6", Arch.X86_64, locked=frozenset({"small"})
+    )
+    assert unlocked.startswith("the target other (planned, not locked) on x86_64: CUDA 12.6")
     assert suggest.nearest_targets(matrix, requests, "12.6", Arch.ARM64) == ()
     assert (
         suggest.nearest_targets(matrix, [conflict.user_demand("absent", "")], "12.6", Arch.X86_64)

@@ -82,6 +82,7 @@
         heading(targets.length ? presence(given.read, targets)
           : absence(given.read, decisive, [...recorded, ...remarks, ...near, ...stops])),
         text === value.versions ? null : paragraph(`Newest in the images: ${text}`, "muted"),
+        targets.length || impossible || decisive ? null : otherPython(data, given.read),
         element("ul", {}, targets.map(target => linked("", [target],
           target.incompatible.map(text => `; known incompatibility: ${text}`).join("")))),
         ...part(targets.length ? "" : impossible ? "They cannot be installed together"
@@ -106,6 +107,17 @@
         unread,
       ]);
     });
+  }
+
+  /** The Pythons of the images that have all but the Python that is asked for. */
+  function otherPython(data, requests) {
+    const rest = requests.filter(({ name }) => name !== "python");
+    if (!rest.length || rest.length === requests.length) return null;
+    const pythons = distinct(rest.map(request => having(data, request))
+      .reduce((left, right) => left.filter(number => right.includes(number)))
+      .map(number => data.targets[data.images[number].target].python));
+    return pythons.length ? paragraph(`The images with ${rest.map(({ line }) => line).join(" and ")} have Python `
+      + `${pythons.join(" and ")}. Another Python is another base (docs/howto/python-version.md), which may work.`) : null;
   }
 
   const part = (title, lines) =>
