@@ -22,6 +22,8 @@ MENTIONED = re.compile(r"(?i)import \W?flash_attn")
 SYMBOL = re.compile(
     r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol(?::\s+|\s+(?=_Z))(?P<symbol>\w+)"
 )
+# As c++filt prints it.
+DEMANGLED = re.compile(r"undefined symbol:?\s+(?:at|c10d?|torch|caffe2)::")
 LIBRARY = re.compile(
     r"(?P<library>lib(?!nccl-(?:net|tuner|profiler))[\w.+-]+\.so[\w.]*):"
     r" cannot open shared object file"
@@ -95,6 +97,10 @@ def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None
 
 def _symbol(text: str, facts: LogFacts) -> Reason | None:
     match = SYMBOL.search(text)
+    if DEMANGLED.search(text) is not None:
+        file = match["file"] or "" if match else ""
+        package = site_package(file) or file.rpartition("/")[2] or "an extension module"
+        return _torch_symbol(package, "", file, facts)
     if match is None:
         if "undefined symbol" not in text or MENTIONED.search(text) is None:
             return None
@@ -234,6 +240,7 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: LogFacts) -> Reas
             ": it needs the C++11 ABI (__cxx11), which torch's wheels on PyPI have from 2.7.0 on"
         )
     cure = f"{_rebuild_cure(package)}, or install the torch that this {package} was built for"
+    cure = cure.replace("this an ", "this ")
     exported = releases.symbol_existence(symbol)
     if exported is not None and not old:
         added, cure = _exported(package, exported, torch)
@@ -324,7 +331,9 @@ def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:
             code="IMG906",
             cause=f"{library} belongs to the NVIDIA driver, which is not in the container",
             cure="start the container with GPUs: docker run --gpus all"
-            " (nvidia-container-toolkit), apptainer exec --nv",
+            " (nvidia-container-toolkit), apptainer exec --nv; if it was, keep the folder of the"
+            " driver's libraries (Apptainer: /.singularity.d/libs) in LD_LIBRARY_PATH, which a"
+            " module or script in the container may have reset",
             confidence="high",
         )
     if library == "libnvrtc.so":
@@ -380,8 +389,10 @@ def _absent_library_reason(library: str) -> Reason:
         cause = f"{library} of cuDNN is not on the library path"
         cure = "install the nvidia-cudnn package that torch requires, and unset LD_LIBRARY_PATH"
     elif library.startswith(("libtorch", "libc10")):
-        cause = f"torch is not installed, or has no {library}"
-        cure = "install the torch that the package was built for"
+        cause = f"{library} of torch is found only after import torch: an extension of torch was"
+        cause += " imported before torch, or torch is not installed or is another release"
+        cure = "import torch first; if that fails or does not help, install the torch that the"
+        cure += " package was built for"
     elif library.startswith("libpython"):
         cause = f"{library} is not installed, but the program was built for its Python version"
         cure = "install libpython3.X of that version, or reinstall the package for this Python;"
