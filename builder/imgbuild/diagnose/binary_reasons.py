@@ -20,10 +20,9 @@ from imgbuild.system import files, yaml_data
 # A sentence about it, without the symbol.
 MENTIONED = re.compile(r"(?i)import \W?flash_attn")
 SYMBOL = re.compile(
-    r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol(?::\s+|\s+(?=_Z))(?P<symbol>\w+)"
+    r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol(?::\s+|\s+(?=_Z))"
+    r"(?P<symbol>(?:at|c10d?|torch)::[\w:~]+|\w+)"  # as c++filt prints it, or mangled
 )
-# As c++filt prints it.
-DEMANGLED = re.compile(r"undefined symbol:?\s+(?:at|c10d?|torch|caffe2)::")
 LIBRARY = re.compile(
     r"(?P<library>lib(?!nccl-(?:net|tuner|profiler))[\w.+-]+\.so[\w.]*):"
     r" cannot open shared object file"
@@ -97,10 +96,6 @@ def binary_reason(text: str, facts: LogFacts, caller: str = "") -> Reason | None
 
 def _symbol(text: str, facts: LogFacts) -> Reason | None:
     match = SYMBOL.search(text)
-    if DEMANGLED.search(text) is not None:
-        file = match["file"] or "" if match else ""
-        package = site_package(file) or file.rpartition("/")[2] or "an extension module"
-        return _torch_symbol(package, "", file, facts)
     if match is None:
         if "undefined symbol" not in text or MENTIONED.search(text) is None:
             return None
@@ -119,7 +114,7 @@ def _symbol(text: str, facts: LogFacts) -> Reason | None:
             f" --no-cache-dir {package}",
         )
     driver = OF_DRIVER.match(symbol) and _driver_function(package, symbol, facts)
-    of_torch = libraries.load_libraries().owner(symbol) == "torch"
+    of_torch = "::" in symbol or libraries.load_libraries().owner(symbol) == "torch"
     if OF_STANDARD.match(symbol) and not of_torch:
         return _old_standard_library(
             f"lacks {symbol}, because it is older than the compiler that built {package}"
@@ -149,6 +144,16 @@ def _nvidia_symbol(package: str, symbol: str, text: str) -> Reason | None:
             f" (symbol {symbol})",
             cure="unset LD_LIBRARY_PATH, which puts a different CUDA first, or install the"
             " nvidia-nvjitlink-cu12 of torch's CUDA release",
+            confidence="high",
+        )
+    if "libcudnn" in text:
+        return Reason(
+            code="IMG901",
+            cause="libraries of two releases of cuDNN are mixed: a system cuDNN, or one that"
+            f" another package installed, is loaded beside that of torch (symbol {symbol})",
+            cure="remove folders with cuDNN from LD_LIBRARY_PATH (and libcudnn from LD_PRELOAD),"
+            " and reinstall the nvidia-cudnn package that torch requires: pip install"
+            " --force-reinstall nvidia-cudnn-cu12==VERSION (pip check names it)",
             confidence="high",
         )
     if symbol.startswith("nccl"):
