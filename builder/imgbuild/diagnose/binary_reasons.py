@@ -20,7 +20,8 @@ from imgbuild.system import files, yaml_data
 # A sentence about it, without the symbol.
 MENTIONED = re.compile(r"(?i)import \W?flash_attn")
 SYMBOL = re.compile(
-    r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol(?::\s+|\s+(?=_Z))(?P<symbol>\w+)"
+    r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol(?::\s+|\s+(?=_Z))"
+    r"(?P<symbol>(?:at|c10d?|torch)::[\w:~]+|\w+)"  # as c++filt prints it, or mangled
 )
 LIBRARY = re.compile(
     r"(?P<library>lib(?!nccl-(?:net|tuner|profiler))[\w.+-]+\.so[\w.]*):"
@@ -113,7 +114,7 @@ def _symbol(text: str, facts: LogFacts) -> Reason | None:
             f" --no-cache-dir {package}",
         )
     driver = OF_DRIVER.match(symbol) and _driver_function(package, symbol, facts)
-    of_torch = libraries.load_libraries().owner(symbol) == "torch"
+    of_torch = "::" in symbol or libraries.load_libraries().owner(symbol) == "torch"
     if OF_STANDARD.match(symbol) and not of_torch:
         return _old_standard_library(
             f"lacks {symbol}, because it is older than the compiler that built {package}"
@@ -143,6 +144,16 @@ def _nvidia_symbol(package: str, symbol: str, text: str) -> Reason | None:
             f" (symbol {symbol})",
             cure="unset LD_LIBRARY_PATH, which puts a different CUDA first, or install the"
             " nvidia-nvjitlink-cu12 of torch's CUDA release",
+            confidence="high",
+        )
+    if "libcudnn" in text:
+        return Reason(
+            code="IMG901",
+            cause="libraries of two releases of cuDNN are mixed: a system cuDNN, or one that"
+            f" another package installed, is loaded beside that of torch (symbol {symbol})",
+            cure="remove folders with cuDNN from LD_LIBRARY_PATH (and libcudnn from LD_PRELOAD),"
+            " and reinstall the nvidia-cudnn package that torch requires: pip install"
+            " --force-reinstall nvidia-cudnn-cu12==VERSION (pip check names it)",
             confidence="high",
         )
     if symbol.startswith("nccl"):
@@ -234,6 +245,7 @@ def _torch_symbol(package: str, symbol: str, file: str, facts: LogFacts) -> Reas
             ": it needs the C++11 ABI (__cxx11), which torch's wheels on PyPI have from 2.7.0 on"
         )
     cure = f"{_rebuild_cure(package)}, or install the torch that this {package} was built for"
+    cure = cure.replace("this an ", "this ")
     exported = releases.symbol_existence(symbol)
     if exported is not None and not old:
         added, cure = _exported(package, exported, torch)
@@ -324,7 +336,9 @@ def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:
             code="IMG906",
             cause=f"{library} belongs to the NVIDIA driver, which is not in the container",
             cure="start the container with GPUs: docker run --gpus all"
-            " (nvidia-container-toolkit), apptainer exec --nv",
+            " (nvidia-container-toolkit), apptainer exec --nv; if it was, keep the folder of the"
+            " driver's libraries (Apptainer: /.singularity.d/libs) in LD_LIBRARY_PATH, which a"
+            " module or script in the container may have reset",
             confidence="high",
         )
     if library == "libnvrtc.so":
@@ -380,8 +394,10 @@ def _absent_library_reason(library: str) -> Reason:
         cause = f"{library} of cuDNN is not on the library path"
         cure = "install the nvidia-cudnn package that torch requires, and unset LD_LIBRARY_PATH"
     elif library.startswith(("libtorch", "libc10")):
-        cause = f"torch is not installed, or has no {library}"
-        cure = "install the torch that the package was built for"
+        cause = f"{library} of torch is found only after import torch: an extension of torch was"
+        cause += " imported before torch, or torch is not installed or is another release"
+        cure = "import torch first; if that fails or does not help, install the torch that the"
+        cure += " package was built for"
     elif library.startswith("libpython"):
         cause = f"{library} is not installed, but the program was built for its Python version"
         cure = "install libpython3.X of that version, or reinstall the package for this Python;"

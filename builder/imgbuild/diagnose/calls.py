@@ -495,7 +495,7 @@ def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts
         return Reason(
             code="IMG905",
             cause=f"{package} reads {owner}.{name}, which neither its own class nor the Trainer of"
-            f" the installed transformers defines: these releases of {package} and"
+            f" the installed transformers defines: this release of {package} has a fault, it and"
             " transformers are incompatible, or only an option sets the attribute",
             cure=f"{pin or f'install the transformers that {package} requires'}, or another release"
             f" of {package} (imgbuild resolve {package} transformers)",

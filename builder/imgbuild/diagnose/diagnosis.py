@@ -58,7 +58,7 @@ PASSING = re.compile(r"__getattr|_(?:wrapped_)?call_impl$|decorate_context$")
 LIBRARIES = ("google", "numpy", "pydantic", "pydantic_core", "importlib_metadata", "packaging")
 # A message that is a failure even without its type.
 BARE = re.compile(
-    r"(?:No module named|cannot import name|Could not override|Value error,|"
+    r"(?:undefined symbol:|No module named|cannot import name|Could not override|Value error,|"
     r"\S{1,200}: error while loading shared libraries|"
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
     r"(?:[Ee]rror|[Ff]ailed to [\w ]{2,40}): \S{1,120} got an unexpected keyword argument|"

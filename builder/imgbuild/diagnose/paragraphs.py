@@ -8,7 +8,7 @@ import re
 STARTS = re.compile(
     r"No solution found when resolving|The conflict is caused by:|"
     r"^\W{0,6}(?:cause: )?Because [\w.`'-]+|"
-    r"CMake Error(?: at |:)"
+    r"CMake Error(?: at |:)|undefined symbol:\s*$"
 )
 ENDS = re.compile(
     r"\s*(?:hint|help|error|warning|note): |-- |Call Stack|Traceback|To fix this|"

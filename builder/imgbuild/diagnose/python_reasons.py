@@ -56,7 +56,7 @@ FULL_KEY = re.compile(r"full_key: (?P<key>[\w.\[\]-]{1,160})")
 VERLS = ("actor_rollout_ref", "critic", "reward_model", "algorithm")
 CLASS_CALL = re.compile(r"\b([A-Z]\w+)\(")
 MODEL_TYPE = re.compile(
-    r"model type [`'\"](?P<type>[\w.-]+)[`'\"],? but (?:your )?Transformers|"
+    r"model type [`'\"]?(?P<type>[\w.-]+)[`'\"]?,? but (?:your )?Transformers|"
     r"^KeyError: '(?P<key>[a-z][a-z0-9]*(?:[_-][a-z0-9]+)*)'$"
 )
 ARCHITECTURE = re.compile(
@@ -72,7 +72,8 @@ OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(
     r"(?:(?:^|\s|;)(?:export|ENV|-e|--env|set|env)\s+|^\s*(?:-\s+(?:name:\s*)?)?['\"]?|"
     r"\benviron\[['\"])(?P<name>VLLM_[A-Z0-9_]+)(?:['\"]?\]?\s*[=:]|['\"]?$)|"
-    r"Unknown vLLM environment variable detected: (?P<unknown>VLLM_[A-Z0-9_]+)"
+    r"(?:Unknown vLLM environment variable detected: |Using (?=VLLM_\w+ environment variable is"
+    r" deprecated))(?P<unknown>VLLM_[A-Z0-9_]+)"
 )
 
 

@@ -50,6 +50,26 @@ def first_finding(text: str) -> LogFinding:
             "trl>=0.18.0",
         ),
         (
+            "importing sgl_kernel:\nundefined symbol:\nc10::MessageLogger::stream()\n2 of 2",
+            "was compiled for a different torch",
+            "reinstall it for the installed torch",
+        ),
+        (
+            "Using VLLM_ATTENTION_BACKEND environment variable is deprecated and will be removed",
+            "VLLM_ATTENTION_BACKEND has no effect",
+            "attention_backend",
+        ),
+        (
+            "trl vllm-serve: init_communicator always runs into a timeout",
+            "could not form the process group that transfers the weights: init_communicator",
+            "its port open",
+        ),
+        (
+            "libcudnn_cnn.so.9: undefined symbol: _ZTIN5cudnn7backend4PumpE, version libcudnn.so",
+            "libraries of two releases of cuDNN are mixed",
+            "LD_LIBRARY_PATH",
+        ),
+        (
             "vllm serve: error: unrecognized arguments: --disable-log-requests",
             "removed the option --disable-log-requests",
             "remove --disable-log-requests",
