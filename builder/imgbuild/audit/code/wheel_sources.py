@@ -43,7 +43,7 @@ _SET_BY_NAME = r"(?m:^)(?>[^\n]*?setattr\()[^\n]*[\"']{name}[\"']"
 # A line that defines a member: a method, a name in a class body, an attribute, or a string.
 _BOUND_MEMBER = (
     r"[ \t]*(?:async )?def {name}\b|.*[\"']{name}[\"']"
-    r"|[ \t]+(?:[\w.]+[ \t]*[,=][ \t]*)*(?:\w+\.)?{name}[ \t]*[,:=]"
+    r"|[ \t]+(?:[\w.]+[ \t]*[,=][ \t]*)*(?:[\w.]+\.)?{name}[ \t]*[,:=]"
 )
 _BINDERS = frozenset(("exec", "vars", "locals"))
 # Of numpy, in C: the parameters of its dispatcher are those of the function.
