@@ -499,7 +499,7 @@ def test_suggestions_omit_packages_without_a_wheel(ask, tmp_path):
     )
     assert error.value.nearest[0].startswith("without absent: torch 2.7.0")
     assert error.value.nearest[-1].startswith("the target small (planned, not locked) on x86_64")
-    assert error.value.hint.endswith("imgbuild audit torch==2.6.0 vllm==0.9")
+    assert str(error.value.hint).endswith("imgbuild audit torch==2.6.0 vllm==0.9")
     brief = msgspec.structs.replace(query, suggestions=False)
     with pytest.raises(NoSolution) as error:
         first_solve.refuse_if_conflicting(brief, facts)
