@@ -171,7 +171,8 @@ def test_project_update_keeps_comments_and_renews_the_lock(locked: Project, tmp_
     assert published.startswith("small → large: base and settings\n")
     assert "small → large x86_64: 1 package changed; " in published
     assert "  thewheel 1.0 → 2.0\n" in published
-    assert "to pull; 0 packages changed, added or removed besides those of the" in own
+    assert "to pull; 1 package changed, added or removed besides those of the" in own
+    assert "  gadget 1.0 → 2.0\n" in own
     assert "thewheel 1.0" not in own
     assert "train.py:1:" in done.stdout
     expected = before["matrix.yaml"].decode()
