@@ -309,7 +309,7 @@ def _released_reason(module: str, name: str, facts: LogFacts, caller: str) -> Re
         remove = moved_import(module, name, remove)
         return existence_reason(existence, what, remove, "IMG902", facts, caller)
     parent = module.rpartition(".")[0]
-    above = releases.name_existence(parent, name) if existence is None else None
+    above = releases.name_existence(parent, name)
     if above is not None and above.removing_version and not is_in_log_version(above, facts):
         return existence_reason(above, f"{parent}.{name}", remove, "IMG902", facts, caller)
     if module.startswith("transformers") and (model := _model(name)) is not None:
