@@ -303,13 +303,13 @@ def _released_reason(module: str, name: str, facts: LogFacts, caller: str) -> Re
     """
     what, remove = f"{module}.{name}", f"do not import {name}"
     known = releases.name_existence(module, name)
-    existence = known or releases.module_existence(module)
-    # The module is there, so a release that removed it does not explain the absent name.
-    if existence is not None and (known or not existence.removing_version):
+    # The module is there, so its own versions do not explain the absent name.
+    existence = known or releases.exact_module_existence(f"{module}.{name}")
+    if existence is not None:
         remove = moved_import(module, name, remove)
         return existence_reason(existence, what, remove, "IMG902", facts, caller)
     parent = module.rpartition(".")[0]
-    above = releases.name_existence(parent, name) if existence is None else None
+    above = releases.name_existence(parent, name)
     if above is not None and above.removing_version and not is_in_log_version(above, facts):
         return existence_reason(above, f"{parent}.{name}", remove, "IMG902", facts, caller)
     if module.startswith("transformers") and (model := _model(name)) is not None:
