@@ -155,7 +155,6 @@ def test_hostile_vulnerability_reports_are_refused(project: Path) -> None:
     assert "imgbuild cves --all --json" in done.stderr
 
 
-@pytest.mark.long  # site_window.py has the size without vulnerabilities
 def test_published_site_is_within_its_budget(tmp_path: Path) -> None:
     """The site shows the whole matrix with history, registry and 40 vulnerabilities per image."""
     reports = []

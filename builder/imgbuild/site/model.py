@@ -119,7 +119,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     with attention kernels. `versions` contains the
     versions of pinned and main packages. `incompatible` are the known incompatibilities of
     packages. `debian` is the list of Debian packages. `guide` is the README of the image as
-    Markdown, starting at the second heading.
+    Markdown, without its first headings.
     """
 
     row: TableRow
