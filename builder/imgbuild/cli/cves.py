@@ -134,12 +134,7 @@ def cves(
     if sign_key is not None and attach is None:
         message = "--sign-key requires --attach-to"
         raise InputError(message, hint="specify the repository: --attach-to HOST/REPOSITORY")
-    if only is not None and not ADVISORY_ID.fullmatch(only):
-        message = f"--id {only}: not the ID of a vulnerability"
-        raise InputError(message, hint="specify one ID, such as CVE-2025-32434 or GHSA-…")
-    if only and (vex or attach):
-        message = "--id cannot be combined with --vex or --attach-to, which need all advisories"
-        raise InputError(message, hint="omit one of these options")
+    _check_id(only, whole=vex is not None or attach is not None)
     key = keys.load_private(sign_key) if sign_key else None
     repository = parse_repository(attach) if attach is not None else None
     session = open_session(selection.matrix, names=selection.named_targets)
@@ -163,6 +158,16 @@ def cves(
     reports = [check.keep_id(each, only) for each in reports] if only else reports
     print_result(reports, list(_report_lines(reports, only)))
     _end_check(reports, only)
+
+
+def _check_id(only: str | None, *, whole: bool) -> None:
+    """Raise InputError for a wrong --id, or for one with an option for `whole` reports."""
+    if only is not None and not ADVISORY_ID.fullmatch(only):
+        message = f"--id {only}: not the ID of a vulnerability"
+        raise InputError(message, hint="specify one ID, such as CVE-2025-32434 or GHSA-…")
+    if only is not None and whole:
+        message = "--id cannot be combined with --vex or --attach-to, which need all advisories"
+        raise InputError(message, hint="omit one of these options")
 
 
 def _cases(session: Session, selection: SelectionOptions) -> list[CveCase]:
