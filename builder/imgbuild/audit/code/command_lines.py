@@ -316,10 +316,12 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
     choices: dict[str, set[tuple[str, ...] | None]] = {}
     words: set[str] = set()
     fields: set[str] = set()
-    trees = {path: valid_source(source) for path, source in {**named, **contents}.items()}
-    literals = dict(_literals(tree for tree in trees.values() if tree is not None))
-    for path, tree in trees.items():
-        for node in walk_tree(tree) if tree is not None else ():
+    sources = {path: valid_source(source) for path, source in {**named, **contents}.items()}
+    trees = {path: tree for path, tree in sources.items() if tree is not None}
+    literals = dict(_literals(trees.values()))
+    nodes = {path: walk_tree(tree) for path, tree in trees.items()}
+    for path, below in nodes.items():
+        for node in below:
             text = string_value(node) if isinstance(node, ast.expr) else None
             if text is not None and path in named:
                 words.add(text)
@@ -342,17 +344,16 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
     same = {name: next(iter(each)) for name, each in choices.items() if len(each) == 1}
     plain = {name: listed for name, listed in same.items() if listed}
     options = frozenset(flags)
-    return Parser(options, plain, frozenset(words), _lacking_options(trees, options, classes))
+    return Parser(options, plain, frozenset(words), _lacking_options(nodes, options, classes))
 
 
 def _lacking_options(
-    trees: Mapping[str, ast.Module | None], options: frozenset[str], classes: str
+    nodes: Mapping[str, Sequence[ast.AST]], options: frozenset[str], classes: str
 ) -> Mapping[str, frozenset[str]]:
     """Map the subcommands that a file of the same name defines to the options that they lack.
 
     The file assigns the classes whose fields are the options to `dataclass_types`.
     """
-    nodes = {path: walk_tree(tree) for path, tree in trees.items() if tree is not None}
     commands = {path: names for path in nodes if (names := _option_classes(nodes[path]))}
     if not commands:
         return {}

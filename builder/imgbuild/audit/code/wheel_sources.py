@@ -67,6 +67,7 @@ class WheelSources:
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
         self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
         self._assigned: dict[tuple[tuple[tuple[str, str], ...], str], bool] = {}
+        self._in_subclasses: dict[tuple[str, str], bool] = {}
         self._creating: dict[tuple[str, str], bool] = {}
         self._contents: dict[str, bytes | None] = {}
 
@@ -85,13 +86,21 @@ class WheelSources:
         """
         key = (facts.module, decorator.partition("(")[0])
         if key not in self._kept:
-            found = self._resolve_function(facts, key[1])
-            self._kept[key] = found and wrapper_keywords(
-                found[1], lambda name: (self._resolve_function(found[0], name) or (None, None))[1]
-            )
-            if key[1].rpartition(".")[2] in _COMPILED_DECORATORS:
-                self._kept[key] = frozenset()
+            is_compiled = key[1].rpartition(".")[2] in _COMPILED_DECORATORS
+            self._kept[key] = frozenset() if is_compiled else self._read_decorator(facts, key[1])
         return self._kept[key]
+
+    def _read_decorator(self, facts: ModuleFacts, name: str) -> frozenset[str] | None:
+        decorator = self._resolve_function(facts, name)
+        if decorator is None:
+            return None
+        home, node = decorator
+
+        def _resolve(callee: str) -> FunctionNode | None:
+            function = self._resolve_function(home, callee)
+            return function[1] if function is not None else None
+
+        return wrapper_keywords(node, _resolve)
 
     def _resolve_function(
         self, facts: ModuleFacts, name: str
@@ -166,16 +175,16 @@ class WheelSources:
 
     def may_be_in_subclass(self, package: str, name: str) -> bool:
         """Whether a class in the modules below `package` may define a member."""
-        key = (((package, ""),), name)
-        if key not in self._assigned:
+        key = (package, name)
+        if key not in self._in_subclasses:
             package_set = self._package_set()
             word = re.compile(rf"\b{re.escape(name)}\b".encode())
             bound = re.compile(_BOUND_MEMBER.format(name=re.escape(name)).encode())
-            self._assigned[key] = package_set is None or any(
+            self._in_subclasses[key] = package_set is None or any(
                 content is None or any(map(bound.match, _lines_with(content, word)))
                 for content in self._contents_mentioning(package_set, {package}, name)
             )
-        return self._assigned[key]
+        return self._in_subclasses[key]
 
     def is_removed(self, chain: Sequence[LookupResult], name: str) -> bool:
         """Whether the table of releases says that a release removed a member of a class.
