@@ -12,7 +12,6 @@ from imgbuild.audit.names.releases import Existence
 from imgbuild.diagnose import requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
-from imgbuild.system.syntax import is_within
 
 # Sentences of a note, in English or Chinese.
 OWNER = re.compile(r"(?<!\w)[A-Z]\w{2,40}(?:Config|Trainer|Args|Params)(?!\w)")
@@ -22,7 +21,6 @@ LACKS = re.compile(
     r"\b(?:is|was|were) (?:not (?:supported|available|accepted)|gone|removed|dropped)\b"
 )
 ARGUMENT = re.compile(r"(?<![\w./-])(?:[a-z][^\W_]*+_\w++(?![./(])|[a-z]\w++(?= ?=[^=]))")
-PIN = re.compile(r"'(?P<name>[\w-]{1,60})(?P<spec>[<>=!~][^']{1,200})'")
 MOST_OWNERS = 8  # classes that a line may name
 TRL_COMMAND = re.compile(
     r"\btrl: error: argument [\w ]{1,40}: invalid choice: '(?P<name>[\w-]{2,40})'"
@@ -150,8 +148,7 @@ def existence_reason(
     elif not existence.spec or existence.removing_version:
         cures.append(remove)
     known = user in facts.versions or version
-    pin = requirements.pin_cure(existence.package, caller, facts) if known else ""
-    if pin and not _allows_failing(pin, existence, version):
+    if known and (pin := requirements.pin_cure(existence.package, caller, facts, version)):
         cures = [pin]
     elif existence.spec:
         added = user and not existence.removing_version
@@ -189,14 +186,6 @@ def defined_elsewhere_reason(name: str, package: str) -> Reason | None:
         + (", below its top module" if package in definers else ""),
         cure=", or ".join(cures),
     )
-
-
-def _allows_failing(pin: str, existence: Existence, version: str) -> bool:
-    """Whether a pin of the package allows the version in the log, which lacks the name."""
-    match = PIN.search(pin)
-    if match is None or not version or match["name"] != existence.package:
-        return False
-    return is_within(version, match["spec"])
 
 
 def _is_opposite(instead: str, what: str) -> bool:

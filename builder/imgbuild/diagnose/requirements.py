@@ -136,13 +136,18 @@ def newest_specifier(user: str, package: str) -> str:
     return "" if "<" in last[0] else last[1]
 
 
-def pin_cure(package: str, caller: str, facts: LogFacts) -> str:
-    """Return a cure that makes `package` and its user `caller` compatible, or "" if unknown."""
+def pin_cure(package: str, caller: str, facts: LogFacts, failing: str = "") -> str:
+    """Return a cure that makes `package` and its user `caller` compatible, or "" if unknown.
+
+    A cure whose pin of `package` allows the version `failing` is none.
+    """
     user = releases.package_name(caller)
     if not user or user == package:
         return ""
     version = facts.versions.get(user, "")
     if version and (spec := required_specifier(user, package, version)):
+        if failing and is_within(failing, spec):
+            return ""
         return f"pip install '{package}{spec}', which {user} {version} requires"
     have = facts.versions.get(normalize_package(package), "")
     if have and (span := accepting_versions(user, package, have)):
@@ -151,7 +156,7 @@ def pin_cure(package: str, caller: str, facts: LogFacts) -> str:
             f" the {package} that pip check names for {user}"
         )
     spec = newest_specifier(user, package)
-    if not spec or package in BASES:
+    if not spec or package in BASES or (failing and is_within(failing, spec)):
         return ""
     return (
         f"pip install -U {user} '{package}{spec}' (the newest {user} and what it requires), or keep"
