@@ -173,8 +173,7 @@ def moved_row_lines(
             yield f"  {package}: no change in {row.target}"
         left = [each for each in part.changes if each not in listed]
         shown = [each for each in left if whole or each.package in names]
-        for change in shown:
-            yield f"  {change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
+        yield from (f"  {image_diff.change_text(change)}" for change in shown)
         if hidden := [each for each in own if each not in shown]:
             yield f"  and {format_count(len(hidden), 'other')}; to list all, add --packages"
     yield f"new findings in the project's code: {len(row.findings) or 'none'}"

@@ -316,7 +316,7 @@ def host_lines(host: HostChange) -> Iterator[str]:
 def _changes(part: ArchDiff) -> Iterator[str]:
     for kind, changes in _kinds(part):
         yield from [] if kind == WHEEL else [f"  {KINDS[kind]}:"]
-        yield from (f"  {_change(change)}" for change in changes)
+        yield from (f"  {change_text(change)}" for change in changes)
 
 
 def _kinds(part: ArchDiff) -> Iterator[tuple[str, list[PackageChange]]]:
@@ -327,7 +327,8 @@ def _kinds(part: ArchDiff) -> Iterator[tuple[str, list[PackageChange]]]:
             yield kind, changes
 
 
-def _change(change: PackageChange) -> str:
+def change_text(change: PackageChange) -> str:
+    """Return the versions of a package before and after a change."""
     return f"{change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
 
 
@@ -335,10 +336,10 @@ def listed_changes(part: ArchDiff, *, whole: bool) -> list[PackageChange]:
     """Return the changes that a summary lists, or with `whole` all changes."""
     if whole:
         return [*part.changes]
-    return [change for _, changes in _kinds(part) for change in summarized_changes(changes)]
+    return [change for _, changes in _kinds(part) for change in _summarized(changes)]
 
 
-def summarized_changes(changes: Sequence[PackageChange]) -> list[PackageChange]:
+def _summarized(changes: Sequence[PackageChange]) -> list[PackageChange]:
     """Return the changes of one kind that a summary lists."""
     if len(changes) <= FEW_CHANGES:
         return [*changes]
@@ -348,10 +349,10 @@ def summarized_changes(changes: Sequence[PackageChange]) -> list[PackageChange]:
 
 def _summary(part: ArchDiff) -> Iterator[str]:
     for kind, changes in _kinds(part):
-        listed = summarized_changes(changes)
+        listed = _summarized(changes)
         if len(listed) == len(changes) and kind != WHEEL:
             yield f"  {KINDS[kind]}:"
-        yield from (f"  {_change(change)}" for change in listed)
+        yield from (f"  {change_text(change)}" for change in listed)
         if len(changes) <= FEW_CHANGES:
             continue
         numbers = {
