@@ -155,7 +155,7 @@ def cves(
         _write_vex(vex, session, cases, reports, author)
     if repository is not None:
         _attach_vex(repository, session, cases, reports, author, key, plain_http)
-    reports = [check.keep_id(each, only) for each in reports] if only else reports
+    reports = _select_id(reports, only)
     print_result(reports, list(_report_lines(reports, only)))
     _end_check(reports, only)
 
@@ -168,6 +168,10 @@ def _check_id(only: str | None, *, whole: bool) -> None:
     if only is not None and whole:
         message = "--id cannot be combined with --vex or --attach-to, which need all advisories"
         raise InputError(message, hint="omit one of these options")
+
+
+def _select_id(reports: Sequence[CveReport], only: str | None) -> list[CveReport]:
+    return [check.keep_id(each, only) for each in reports] if only else [*reports]
 
 
 def _cases(session: Session, selection: SelectionOptions) -> list[CveCase]:
@@ -247,7 +251,7 @@ def _manifest_digests(session: Session, cases: Sequence[CveCase]) -> list[Digest
 def _end_unreachable(
     reports: Sequence[CveReport], error: FetchFailed, only: str | None
 ) -> NoReturn:
-    reports = [check.keep_id(each, only) for each in reports] if only else reports
+    reports = _select_id(reports, only)
     print_result(reports, list(_report_lines(reports, only)))
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         if any(len(report.unqueried) < report.packages for report in reports):

@@ -279,7 +279,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
             for image in target.page.images
         ],
         "tested": sorted(tested, key=lambda name: (name[0].isdigit(), name)),
-        "runs": _runs_by_gpu(targets),
+        "runs": _runs_by_gpu(targets, models),
         "gpus": [(each["capability"], each["arch"], each["name"].split(", ")) for each in models],
         "models": models,
         "releases": [
@@ -293,7 +293,9 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
     }
 
 
-def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
+def _runs_by_gpu(
+    targets: Sequence[SiteTarget], models: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """For each type of GPU, the current images that run on it, sorted by oldest driver."""
     images = [
         (image, target.name)
@@ -303,7 +305,7 @@ def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
         if image.driver
     ]
     rows: dict[str, dict[str, Any]] = {}
-    for model in gpu_names.gpu_name_table()["models"]:
+    for model in models:
         able: dict[str, dict[str, list[Arch]]] = {}
         for image, name in images:
             if model["capability"] in (*image.gpu, *image.gpu_ptx) and model["arch"] in (
