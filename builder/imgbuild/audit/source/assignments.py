@@ -96,11 +96,14 @@ class AssignmentReader:
             self._bind_import(node.lineno, module, alias.name, alias.asname or alias.name, value)
 
     def absolute_module(self, node: ast.ImportFrom) -> str:
-        """Return the absolute name of the module in a `from … import`."""
+        """Return the absolute name of the module in a `from … import`.
+
+        The name starts with "." if the module is above the top-level package.
+        """
         if not node.level:
             return node.module or ""
         parts = self.base.split(".")
-        parts = parts[: len(parts) - node.level + 1]
+        parts = parts[: max(len(parts) - node.level + 1, 0)] or [""]
         return ".".join([*parts, *([node.module] if node.module else [])])
 
     # Values

@@ -112,6 +112,18 @@ def test_modules_of_the_user_are_not_reported_as_missing_packages(audit: Finding
     )
 
 
+def test_relative_import_in_a_folder_without_init_is_not_an_import_of_a_package(
+    audit: Findings,
+) -> None:
+    files = {
+        "engine/__init__.py": "",
+        "engine/trl/__init__.py": "",
+        "engine/trl/tuning.py": "Tuner = 1\n",
+        "engine/layers/moe.py": "from ..trl.tuning import Tuner\nfrom ..trl import tuning\n",
+    }
+    assert audit(files, {"trl": {"trl/__init__.py": "", "trl/data.py": ""}}) == []
+
+
 def test_missing_module_is_a_warning_if_the_code_extends_sys_path(audit: Findings) -> None:
     findings = audit({"train.py": "import sys\nsys.path.insert(0, '/opt')\nimport ours\n"})
     assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]

@@ -27,6 +27,8 @@ def read(source: str, module: str = "pkg.sub.mod", *, package: bool = False) -> 
         ("from . import x", True, ("pkg.sub.mod", "x", "x")),
         ("from ..other import x", False, ("pkg.other", "x", "x")),
         ("from ...a.b import x", True, ("pkg.a.b", "x", "x")),
+        ("from ...a.b import x", False, (".a.b", "x", "x")),  # above the top-level package
+        ("from ....a.b import x", False, (".a.b", "x", "x")),
     ],
 )
 def test_relative_imports_are_made_absolute(line, package, expected):
