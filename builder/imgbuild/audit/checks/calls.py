@@ -365,7 +365,11 @@ def _arguments(
     if call.double_star:
         return
     given = {parameter.name for parameter in places[: call.positional]} | set(call.keywords)
-    for parameter in signature.parameters:
-        if not parameter.default and parameter.name not in given:
-            text = f"calls {what.path} without {parameter.name}, which {version} requires"
-            yield ConflictRelation.ARGUMENT, f"{what.path}({parameter.name})", text
+    lacking = [
+        parameter.name
+        for parameter in signature.parameters
+        if not parameter.default and parameter.name not in given
+    ]
+    if lacking:
+        text = f"calls {what.path} without {', '.join(lacking)}, which {version} requires"
+        yield ConflictRelation.ARGUMENT, f"{what.path}({lacking[0]})", text
