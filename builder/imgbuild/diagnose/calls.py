@@ -550,6 +550,15 @@ def _undefined_name_reason(text: str, caller: str, _code: str, facts: LogFacts) 
             confidence="high",
         )
     what = package if name == package.replace("-", "_") else f"{name} (of {package})"
+    if user and user != package:
+        return Reason(
+            code="IMG902",
+            cause=f"{user} imports {what} only if {package} is installed and new enough: it is"
+            " absent, too old for this release or broken in this environment",
+            cure=f"pip install -U {package} in this environment (imgbuild resolve {user} {package}"
+            f" finds versions that fit), and run python -c 'import {package.replace('-', '_')}' to"
+            " see its error",
+        )
     return Reason(
         code="IMG902",
         cause=f"{what} is not imported: the import is missing, or it failed in a try block because"

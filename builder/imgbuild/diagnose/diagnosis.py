@@ -346,6 +346,8 @@ def _exception_reason(
     caller, code = _caller(exception), last.code if last else ""
     if last is None:
         caller = _caller(_handling(value, event.exception))
+    elif last.is_standard and exception.name == "NameError":  # typing evaluates an annotation
+        caller = _package_above(exception, "")
     above = _package_above(exception, caller)
     reason = (
         parameter_reasons.parameter_reason(event.text, caller, above, value.facts)
