@@ -577,4 +577,5 @@ def _is_followed(value: ParsedLog, index: int) -> bool:
     return any(
         index in root_causes(value.exceptions, later)
         for later in range(index + 1, min(index + 6, len(value.exceptions)))
+        if value.exceptions[later].name != "SystemExit"  # exits because of the exception
     )
