@@ -106,7 +106,8 @@ def overridden_method_reason(text: str, caller: str, code: str, facts: LogFacts)
             cause=f"{owner}.{method} of the installed {owning} does not accept the argument {name},"
             f" which {package} passes: their versions are not compatible",
             cure="set flash_attention: true (attn_implementation='flash_attention_2'), which packed"
-            " samples need, or sample_packing: false; else " * packed
+            " samples need, or sample_packing: false; else "
+            * packed
             + f"{requirements.update_cure(owning, caller, facts)}; or install the {package} for"
             f" the installed {owning} (imgbuild resolve {package} {owning})",
         )
@@ -481,8 +482,8 @@ def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts
             + f", or a newer {package} for a newer transformers or model",
         )
     other = releases.name_owner(owner) or requirements.used(package, releases.definers(owner))
-    if not other and package not in OWN_MODELS and OF_TRANSFORMERS.search(owner):
-        other = "transformers"
+    if package not in OWN_MODELS and OF_TRANSFORMERS.search(owner):
+        other = other or "transformers"
     if other and other != package:
         return Reason(
             code="IMG905",
@@ -515,10 +516,9 @@ def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts
         code="IMG905",
         cause=f"{package} uses {owner}.{name}, which this class does not have: {package} expects an"
         f" object of another class here, or {owner} was written for another version of {package}",
-        cure=f"if your code passes the object, pass one of the class that {package} documents or of"
-        f" a class derived from it (a plain model, not a wrapper); if an option selects {owner} (a"
-        f" mode, backend or engine), select another one, or use a {package} whose parts fit: a newer"
-        f" release, or the one that {owner} was written for",
+        cure=f"if your code passes the object, pass one of the class that {package} documents (a"
+        f" plain model, not a wrapper); if an option selects {owner} (a mode, backend or engine),"
+        f" select another one, or use the {package} that {owner} was written for, or a newer one",
     )
 
 

@@ -158,8 +158,7 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
     for line in lines:
         count, number = count + 1, line.number
         levels = levels or bool(line.level)
-        if any(word in line.text for word in COMPLETION) and COMPLETED.search(line.text[:400]):
-            completed = number
+        completed = number if _is_completion(line.text) else completed
         before = len(reader.exceptions)
         traced = reader.read_line(line)
         if line.text.strip():
@@ -208,6 +207,12 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
         note=_is_note(events, number, levels=levels),
         completed=completed,
     )
+
+
+def _is_completion(text: str) -> bool:
+    """Whether a line reports the end of a run or a started server."""
+    found = any(word in text for word in COMPLETION)
+    return found and COMPLETED.search(text[:400]) is not None
 
 
 def _is_note(events: list[LogEvent], number: int, *, levels: bool) -> bool:

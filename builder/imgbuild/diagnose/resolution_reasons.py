@@ -203,9 +203,7 @@ def _with_index(reason: Reason, package: str, requirement: str, index: str) -> R
     )
 
 
-def _only_needed(
-    plain: str, constraints: dict[str, list[_PackageConstraint]]
-) -> Reason | None:
+def _only_needed(plain: str, constraints: dict[str, list[_PackageConstraint]]) -> Reason | None:
     """Return the reason if pip lists releases of one package, which all need another one.
 
     pip does so if no version of that one can be installed.
@@ -214,7 +212,7 @@ def _only_needed(
         return None
     needs = next(iter(constraints.values()))
     users = {_name(each.by) for each in needs}
-    if len(needs) < 2 or len(users) != 1 or "you" in users or len({e.on for e in needs}) != 1:  # noqa: PLR2004
+    if len(needs) < 2 or len(users) != 1 or "you" in users or len({e.on for e in needs}) != 1:
         return None
     user, needed = users.pop(), needs[0].on
     return _resolution_reason(
