@@ -339,6 +339,19 @@ def _attribute(text: str) -> tuple[str, str]:
     return (match["owner"] or "", match["name"]) if match else ("", "")
 
 
+def _compiled_module_absent(package: str, module: str) -> Reason:
+    """Return the reason for an absent compiled module, which is named like its package."""
+    return Reason(
+        code="IMG903",
+        cause=f"{package} is installed without its compiled module {module}, or with one for"
+        " another Python or machine: PYTHONPATH, a copied environment or pip install --target mixes"
+        " Pythons, or the installation was interrupted",
+        cure=f"install it with the Python that runs this: python -m pip install --force-reinstall"
+        f" --no-deps {package}; the folder of {package} must have a file of this Python"
+        " (cpython-312: Python 3.12), and no PYTHONPATH to another environment",
+    )
+
+
 def _own_name(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | None:
     """Return the cause if a package lacks a name or module that it imports from itself.
 
@@ -369,6 +382,8 @@ def _own_name(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | 
         )
     if not name and (unbuilt := re.search(r"\.(_[a-z]*version|_[A-Z]\w*|_custom\w*)$", module)):
         return _unbuilt(package, unbuilt[1], caller)
+    if not name and module.rpartition(".")[2] == f"_{top}":
+        return _compiled_module_absent(package, module)
     what = f"{name} of its module {module}" if name else f"its module {module}"
     if name and (part := OPTIONAL.search(name)) and (other := part[0].lower()) != top:
         return Reason(

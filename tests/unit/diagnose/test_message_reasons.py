@@ -510,3 +510,12 @@ def test_extension_that_was_not_built_is_explained() -> None:
     path = "/root/.cache/torch_extensions/py311/pumps/pumps.so"
     finding = traced(f"ImportError: {path}: cannot open shared object file: No such file")
     assert "the extension pumps, which is compiled at run time, was not built" in finding.cause
+
+
+def test_lookup_that_failed_before_an_exit_is_explained() -> None:
+    failed = TRACE.format(
+        file="/workspace/job/load.py", code="step = state['step']", exception="KeyError: 'step'"
+    )
+    exited = TRACE.format(file="/workspace/job/load.py", code="sys.exit()", exception="SystemExit")
+    context = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert "the key step is absent" in first(failed + context + exited).cause
