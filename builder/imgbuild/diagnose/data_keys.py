@@ -14,7 +14,8 @@ READ = re.compile(
 # Names of variables that contain one row of a dataset, or a batch of them.
 ROWS = re.compile(
     r"(?:^|[._])(?:examples?|rows?|row_dict|samples?|items?|docs?|records?|features?|data_item|"
-    r"non_tensor_batch|extra_info|instances?|elements?|entry|datum|rows?_data|raw_data)(?:\W|$)"
+    r"non_tensor_batch|extra_info|instances?|elements?|entry|datum|rows?_data|raw_data|"
+    r"(?:\w{1,30}_)?(?:dataset|ds))(?:\W|$)"
 )
 # Names that are also used for other things, in code that prepares data.
 SHORT = re.compile(r"(?:^|[._])(?:x|d|ex|e|s|line|data|batch|inputs?|info|messages?)(?:\W|$)")
@@ -42,7 +43,7 @@ def absent_field(raised: TraceFrame | None, key: str) -> tuple[str, str]:
         cure = f"print the fields of that row (dataset.column_names, {holder}.keys()) and rename"
         cure += f" or add {key}, in the training and the validation data: preprocess the files as"
         cure += " this code expects them"
-        if index == literal:
+        if index == literal and not index.isupper():
             option = index.rpartition(".")[2]
             cure += f", or set {option} to a column that exists"
         else:
