@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import requirements
+from imgbuild.diagnose import requirements, undefined_names
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
 
@@ -31,21 +31,11 @@ ATTRIBUTE = re.compile(
     r"(?P<bare>[A-Z]\w+)) has no attribute '?(?P<name>\w+)'?"
 )
 MEMBER = re.compile(r"^AttributeError: (?P<name>[A-Z][A-Z0-9_]{2,60})$")
-UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 NO_FILE_NAME = re.compile(
     r"from '(?P<module>\w+)(?P<below>\.[\w.]+)?' \(unknown location\)|"
     r"module '(?P<other>\w+)' has no attribute '__version__'"
 )
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
-NEAR = re.compile(r"Did you mean: '(\w+)'")
-ALIASES = {
-    "bnb": "bitsandbytes",
-    "np": "numpy",
-    "pd": "pandas",
-    "nn": "torch",
-    "F": "torch",
-    "plt": "matplotlib",
-}
 # Of a folder with sources instead of an installed package.
 FROM_SOURCES = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<module>\w[\w.]*)' \((?P<file>/[^()\s]{1,300})\)"
@@ -67,6 +57,11 @@ BY_NAME = re.compile(r"func\(\*args|getattr\(\w+, \w*(?:method|name|func)\w*\)")
 OF_TEXTS = re.compile(
     r"lower|upper|casefold|startswith|endswith|r?split|splitlines|[lr]?strip|removeprefix|removesuffix"
 )
+OF_TRANSFORMERS = re.compile(
+    r"^[A-Z]\w+(?:Model|For(?:CausalLM|ConditionalGeneration|[A-Z]\w+Classification)|"
+    r"Tokenizer(?:Fast)?|Processor(?:Fast)?)$"
+)
+LAYERS = re.compile(r"(?:Attention|DecoderLayer|EncoderLayer|MLP|RotaryEmbedding)$")  # of models
 MODEL_CLASS = re.compile(r"(?:Model|For[A-Z]\w+)$")
 # Their models are separate classes, although transformers has some of the same names.
 OWN_MODELS = ("vllm", "sglang")
@@ -101,13 +96,19 @@ def overridden_method_reason(text: str, caller: str, code: str, facts: LogFacts)
             " resolve names both)",
         )
     owning = releases.name_owner(owner)
+    if not owning and LAYERS.search(owner) and package not in OWN_MODELS:
+        owning = "transformers"
+    packed = name in ("cu_seqlens", "max_seqlen")
     derived = owner.endswith(("Trainer", "Model", "Callback"))  # often classes of the program
     if owning not in ("", package) and not derived:
         return Reason(
             code="IMG904",
             cause=f"{owner}.{method} of the installed {owning} does not accept the argument {name},"
             f" which {package} passes: their versions are not compatible",
-            cure=f"{requirements.update_cure(owning, caller, facts)}; or install the {package} for"
+            cure="set flash_attention: true (attn_implementation='flash_attention_2'), which packed"
+            " samples need, or sample_packing: false; else "
+            * packed
+            + f"{requirements.update_cure(owning, caller, facts)}; or install the {package} for"
             f" the installed {owning} (imgbuild resolve {package} {owning})",
         )
     defined = f"self.{method}(" in code and not derived
@@ -338,6 +339,19 @@ def _attribute(text: str) -> tuple[str, str]:
     return (match["owner"] or "", match["name"]) if match else ("", "")
 
 
+def _compiled_module_absent(package: str, module: str) -> Reason:
+    """Return the reason for an absent compiled module, which is named like its package."""
+    return Reason(
+        code="IMG903",
+        cause=f"{package} is installed without its compiled module {module}, or with one for"
+        " another Python or machine: PYTHONPATH, a copied environment or pip install --target mixes"
+        " Pythons, or the installation was interrupted",
+        cure=f"install it with the Python that runs this: python -m pip install --force-reinstall"
+        f" --no-deps {package}; the folder of {package} must have a file of this Python"
+        " (cpython-312: Python 3.12), and no PYTHONPATH to another environment",
+    )
+
+
 def _own_name(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | None:
     """Return the cause if a package lacks a name or module that it imports from itself.
 
@@ -368,6 +382,8 @@ def _own_name(text: str, caller: str, _code: str, _facts: LogFacts) -> Reason | 
         )
     if not name and (unbuilt := re.search(r"\.(_[a-z]*version|_[A-Z]\w*|_custom\w*)$", module)):
         return _unbuilt(package, unbuilt[1], caller)
+    if not name and module.rpartition(".")[2] == f"_{top}":
+        return _compiled_module_absent(package, module)
     what = f"{name} of its module {module}" if name else f"its module {module}"
     if name and (part := OPTIONAL.search(name)) and (other := part[0].lower()) != top:
         return Reason(
@@ -481,6 +497,8 @@ def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts
             + f", or a newer {package} for a newer transformers or model",
         )
     other = releases.name_owner(owner) or requirements.used(package, releases.definers(owner))
+    if package not in OWN_MODELS and OF_TRANSFORMERS.search(owner):
+        other = other or "transformers"
     if other and other != package:
         return Reason(
             code="IMG905",
@@ -513,61 +531,9 @@ def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts
         code="IMG905",
         cause=f"{package} uses {owner}.{name}, which this class does not have: {package} expects an"
         f" object of another class here, or {owner} was written for another version of {package}",
-        cure=f"pass an object of the class that {package} documents or one derived from it (a plain"
-        f" model, not a wrapper; its own arguments class), or install the {package} that {owner}"
-        " was written for",
-    )
-
-
-def _undefined_name_reason(text: str, caller: str, _code: str, facts: LogFacts) -> Reason | None:
-    """Return the cause of an undefined name.
-
-    The name is that of a known package, or a known package defines it.
-    """
-    match = UNDEFINED.search(text)
-    if match is None:
-        return None
-    name = match["name"]
-    package = ALIASES.get(name, "") or releases.name_owner(name) or _package_by_class_name(name)
-    if not package:
-        return None
-    user = releases.package_name(caller)
-    near = NEAR.search(text)
-    if user and user != package and near and near[1][:1].isupper():
-        return Reason(
-            code="IMG902",
-            cause=f"the code of {user} uses {name} of {package}, which a different release"
-            f" of {package} calls {near[1]}: {user} does not support the installed {package}",
-            cure=requirements.update_cure(package, caller, facts),
-        )
-    existence = releases.name_existence(package.replace("-", "_"), name)
-    if user and user != package and existence is not None and existence.adding_version:
-        return Reason(
-            code="IMG902",
-            cause=f"{user} uses {name} of {package}, which is older than that or not installed:"
-            f" {existence.change_sentence(name)}",
-            cure=f"pip install '{existence.requirement()}'",
-            confidence="high",
-        )
-    what = package if name == package.replace("-", "_") else f"{name} (of {package})"
-    return Reason(
-        code="IMG902",
-        cause=f"{what} is not imported: the import is missing, or it failed in a try block because"
-        f" {package} is not installed or cannot be imported",
-        cure=f"run python -c 'import {package.replace('-', '_')}' in this environment: install"
-        f" {package} or fix the error that it shows; if it works, add the import",
-    )
-
-
-def _package_by_class_name(name: str) -> str:
-    """Return the package whose name starts the name of a class, such as peft for PeftModel.
-
-    Return "" if there is no such package.
-    """
-    packages = releases.load_name_table().packages.split()
-    plain = ((each, each.replace("-", "")) for each in packages if len(each) > 3)
-    return next(
-        (each for each, text in plain if name[:1].isupper() and name.lower().startswith(text)), ""
+        cure=f"if your code passes the object, pass one of the class that {package} documents (a"
+        f" plain model, not a wrapper); if an option selects {owner} (a mode, backend or engine),"
+        f" select another one, or use the {package} that {owner} was written for, or a newer one",
     )
 
 
@@ -580,6 +546,6 @@ FUNCTIONS = (
     _own_layer,
     _unexpected_object_reason,
     _model_method,
-    _undefined_name_reason,
+    undefined_names.undefined_name_reason,
     _function_keyword,
 )

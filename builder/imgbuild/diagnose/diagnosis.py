@@ -173,6 +173,9 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
     first = _first_exception(value)
     replaced = _replaced_exceptions(value)
     for event in value.events:
+        exception = None if event.exception is None else value.exceptions[event.exception]
+        if value.is_survived(event.number, exception):
+            continue
         reason = _event_reason(value, event, texts, allowed, failed=failed)
         # A sentence about a symptom is from a description, not from a program's output.
         if reason is not None and reason.role == "symptom" and event.exception is None:
@@ -259,6 +262,8 @@ def _unfinished_log_reasons(
     single = value.number == 1  # such as the message of a program in C++
     if value.failed or cut is not None or single:
         for event in value.events:
+            if value.is_survived(event.number, None):
+                continue
             reports = event.level == "E" or (not event.level and REPORTS.match(event.text))
             if not event.level and single:
                 reports = FAILURE.search(event.text) is not None and event.text[:1] != "{"
@@ -346,6 +351,8 @@ def _exception_reason(
     caller, code = _caller(exception), last.code if last else ""
     if last is None:
         caller = _caller(_handling(value, event.exception))
+    elif last.is_standard and exception.name == "NameError":  # typing evaluates an annotation
+        caller = _package_above(exception, "")
     above = _package_above(exception, caller)
     reason = (
         parameter_reasons.parameter_reason(event.text, caller, above, value.facts)
@@ -528,7 +535,7 @@ def _first_exception(value: ParsedLog) -> tuple[Reason, LogEvent] | None:
             continue
         if exception.name in LOOKUPS and _is_followed(value, index):
             continue
-        if value.is_handled(exception.number):
+        if value.is_handled(exception.number) or value.is_survived(exception.number, exception):
             continue
         event = LogEvent(
             number=exception.number, source=exception.source, text=exception.text, exception=index
@@ -575,4 +582,5 @@ def _is_followed(value: ParsedLog, index: int) -> bool:
     return any(
         index in root_causes(value.exceptions, later)
         for later in range(index + 1, min(index + 6, len(value.exceptions)))
+        if value.exceptions[later].name != "SystemExit"  # exits because of the exception
     )

@@ -25,6 +25,15 @@ ENDED = re.compile(
     r"^aborting job|Fatal error in \w|^\W{0,4}\u00d7 |make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1|"
     r"^(?:\S+: )?(?:Test )?NCCL failure "
 )
+# The end of a run, or the start of a server, that earlier errors did not prevent.
+COMPLETED = re.compile(
+    r"'train_runtime': ?\d|(?i:\bjob \S{1,60} succeeded\b|\bexits? successfully\b|"
+    r"\btraining (?:is |has )?(?:done|finished|completed?)\b(?! with)|"
+    r"\bapplication startup complete\b|\bfinished successfully\b|\bState: COMPLETED\b|"
+    r"\bserver is fired up and ready\b)"
+)
+# Each match of COMPLETED contains one of these.
+COMPLETION = ("train_runtime", "ucce", "UCCE", "raining", "omplete", "COMPLETE", "fired up")
 LINES_AFTERWARDS = 150  # lines after an exception without another failure: it was handled
 LONG_TEXT = 600  # characters; of longer lines, `MOST_LONG` are examined whole
 MOST_LONG = 200
@@ -57,6 +66,7 @@ class ParsedLog(msgspec.Struct, kw_only=True):
     `lines` is the number of lines that were read, and `number` the number of the last line.
     `cut_frames` are those of a traceback whose exception is not in the log. `note` means that the
     log consists of a few lines without log levels, such as a description that quotes an error.
+    `completed` is the number of the last line that reports the end of a run or a started server.
     """
 
     events: list[LogEvent]
@@ -68,6 +78,7 @@ class ParsedLog(msgspec.Struct, kw_only=True):
     number: int
     cut_frames: list[TraceFrame] = []
     note: bool = False
+    completed: int = 0
 
     @property
     def event_texts(self) -> list[str]:
@@ -112,6 +123,13 @@ class ParsedLog(msgspec.Struct, kw_only=True):
             for line in self.last
         )
 
+    def is_survived(self, number: int, exception: LoggedException | None) -> bool:
+        """Whether the program completed its work, or the server started, after a line.
+
+        A traceback may be that of another process, so it is not survived.
+        """
+        return number < self.completed and not (exception is not None and exception.frames)
+
     @property
     def failed(self) -> bool:
         """Whether a traceback, a log level or the end of the log shows that a process failed."""
@@ -135,11 +153,12 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
     events: list[LogEvent] = []
     shapes: Counter[str] = Counter()
     last: list[LogLine] = []
-    count = number = fact_lines = long_lines = 0
+    count = number = fact_lines = long_lines = completed = 0
     levels = False
     for line in lines:
         count, number = count + 1, line.number
         levels = levels or bool(line.level)
+        completed = number if _is_completion(line.text) else completed
         before = len(reader.exceptions)
         traced = reader.read_line(line)
         if line.text.strip():
@@ -186,7 +205,14 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
         number=number,
         cut_frames=reader.cut_frames,
         note=_is_note(events, number, levels=levels),
+        completed=completed,
     )
+
+
+def _is_completion(text: str) -> bool:
+    """Whether a line reports the end of a run or a started server."""
+    found = any(word in text for word in COMPLETION)
+    return found and COMPLETED.search(text[:400]) is not None
 
 
 def _is_note(events: list[LogEvent], number: int, *, levels: bool) -> bool:

@@ -11,7 +11,15 @@ import itertools
 import re
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import absent_files, owners, parts, remedies, requirements, value_reasons
+from imgbuild.diagnose import (
+    absent_files,
+    data_keys,
+    owners,
+    parts,
+    remedies,
+    requirements,
+    value_reasons,
+)
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
@@ -389,6 +397,10 @@ def _failed_lookup_reason(
         cure = "set the option that this line reads (in the launcher's configuration or arguments);"
         cure += " if it is already set, use another version of the package"
     elif exception.name == "KeyError" and (match := KEY.match(text)):
+        cause, cure = data_keys.absent_field(raised, match["key"])
+        if cause:
+            cause += at.replace(", read in", ":", 1)
+            return Reason(code="IMG923", cause=cause, cure=cure, source="first")
         holder = _lookup_expression(raised, match["key"])
         cause = f"the key {match['key']} is absent{f' from {holder}' if holder else ''}{at}"
         cure = "compare the key with the keys in the data or configuration that this line reads"

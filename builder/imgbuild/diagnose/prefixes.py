@@ -76,7 +76,7 @@ PREFIXES = tuple(
         rf"{LEVEL} (?:\[[^\]\n]{{1,80}}\] ?)?(?=[A-Z/\[({{'\"`])",
         # compose and Kubernetes: trainer-1  | ; BuildKit: #12 5.123
         r"(?P<label>[a-z][\w.-]{0,60}-?\d*)\s{1,20}\| ",
-        r"(?:#\d{1,4} \d+\.\d+ |\d{1,5}\.\d{3} (?=  |[A-Z]))",
+        r"(?:#\d{1,4} \d+\.\d+ |(?:\d{1,5}\.\d{3}|\d\d\.\d\d|\d{3}\.\d) (?=  |[A-Z]))",
         # srun --label: 3:
         r"(?P<label> {0,4}\d{1,5}): (?=\S| )",
         r"\[(?P<label>\d{1,5})\]:? (?=Traceback|  File|\w+Error)",

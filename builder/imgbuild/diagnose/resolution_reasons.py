@@ -57,6 +57,10 @@ ABSENT = re.compile(
     rf"(?P<lost>{REQUIREMENT}) (?:was not found in (?:the package registry|the provided)|"
     r"which doesn't match any versions)"
 )
+# pip's: a requirement on a repository, with the version that it has.
+FROM_SOURCE = re.compile(
+    r"(depends on [A-Za-z][\w.-]{0,80}) (\d[\w.+]{0,40})(?: \(from [^()]{3,200}\))?"
+)
 TORCH_INDEX = re.compile(r"download\.pytorch\.org/whl/(?:\w+/)?(cpu|cu\d{2,3})\b")
 PYTHON = re.compile(
     r"(?P<by>[A-Za-z][\w.<>=!~,+-]{1,80}) depends on Python ?"
@@ -153,13 +157,14 @@ def resolution_reason(text: str, facts: LogFacts) -> Reason | None:
         return None
     plain = re.sub(r"\s+", " ", MARKERS.sub("", text))
     plain = SECOND.sub(r"\1,\2", POETRYS.sub(_pip_requirement, plain))
+    plain = FROM_SOURCE.sub(r"\1==\2", plain)
     constraints = _constraints(plain)
     python = _python(plain)
     if python is not None:
         return python
     clash = _find_clash(constraints)
     if clash is None:
-        return _without_clash(plain)
+        return _only_needed(plain, constraints) or _without_clash(plain)
     first, second = clash
     split = SPLIT.search(text)
     if not second.by:
@@ -195,6 +200,27 @@ def _with_index(reason: Reason, package: str, requirement: str, index: str) -> R
         cause=f"{reason.cause}; uv reads a package only from the first index that has it, here"
         f" possibly {index}",
         cure=f"omit {index}, or pass --index-strategy unsafe-best-match; else {reason.cure}",
+    )
+
+
+def _only_needed(plain: str, constraints: dict[str, list[_PackageConstraint]]) -> Reason | None:
+    """Return the reason if pip lists releases of one package, which all need another one.
+
+    pip does so if no version of that one can be installed.
+    """
+    if "conflict is caused by" not in plain or len(constraints) != 1:
+        return None
+    needs = next(iter(constraints.values()))
+    users = {_name(each.by) for each in needs}
+    if len(needs) < 2 or len(users) != 1 or "you" in users or len({e.on for e in needs}) != 1:
+        return None
+    user, needed = users.pop(), needs[0].on
+    return _resolution_reason(
+        f"all releases of {user} in the required range need {needed}, which no index has for this"
+        " Python and system",
+        f"use a release of {user} without it, or of the package that requires {user}; or install"
+        f" {needed} first from its repository (pip download --no-deps {needed} shows whether the"
+        " index has it)",
     )
 
 

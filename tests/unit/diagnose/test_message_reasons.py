@@ -236,8 +236,14 @@ def test_cause_names_the_attribute_access_on_none() -> None:
 
 
 def test_cause_names_the_mapping_without_the_key() -> None:
-    finding = traced("KeyError: 'tier'", "/workspace/job/rows.py", "tier = row['tier']")
-    assert "the key tier is absent from row" in finding.cause
+    finding = traced("KeyError: 'tier'", "/workspace/job/plan.py", "tier = plan['tier']")
+    assert "the key tier is absent from plan" in finding.cause
+
+
+def test_cause_names_the_column_that_rows_of_data_lack() -> None:
+    finding = traced("KeyError: 'ask'", "/workspace/job/rl_dataset.py", "x = row[self.ask_key]")
+    assert finding.cause.startswith("the data has no field ask: row[self.ask_key] reads it")
+    assert finding.cure.endswith("or set ask_key to a column that exists")
 
 
 def test_setting_without_a_value_is_explained_by_the_failed_lookup() -> None:
@@ -504,3 +510,12 @@ def test_extension_that_was_not_built_is_explained() -> None:
     path = "/root/.cache/torch_extensions/py311/pumps/pumps.so"
     finding = traced(f"ImportError: {path}: cannot open shared object file: No such file")
     assert "the extension pumps, which is compiled at run time, was not built" in finding.cause
+
+
+def test_lookup_that_failed_before_an_exit_is_explained() -> None:
+    failed = TRACE.format(
+        file="/workspace/job/load.py", code="step = state['step']", exception="KeyError: 'step'"
+    )
+    exited = TRACE.format(file="/workspace/job/load.py", code="sys.exit()", exception="SystemExit")
+    context = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert "the key step is absent" in first(failed + context + exited).cause

@@ -229,3 +229,23 @@ def test_index_of_the_command_may_hide_a_version() -> None:
     assert "only from the first index that has it" in first(text).cause
     assert "omit https://pumps.example/simple" in first(text).cure
     assert "first index" not in first(text.partition("\n")[2]).cause
+
+
+@pytest.mark.parametrize("prefix", ["", "98.99 ", "#18 212.0 "])
+def test_requirement_on_a_repository_conflicts_with_a_release(prefix: str) -> None:
+    rows = (
+        "The conflict is caused by:",
+        "    acme-rl 0.6.6+cpu depends on slots 1.27.0.dev0 (from git+https://example.org/slots)",
+        "    acme-ops 1.25 depends on slots==1.26.*",
+    )
+    finding = first("\n".join(prefix + row for row in rows))
+    assert "acme-rl 0.6.6+cpu needs slots==1.27.0.dev0, and acme-ops 1.25 needs" in finding.cause
+
+
+def test_package_that_all_releases_of_another_need_is_not_on_an_index() -> None:
+    finding = first(
+        "The conflict is caused by:\n"
+        "    acme-rl 0.46 depends on slots\n"
+        "    acme-rl 0.45 depends on slots\n"
+    )
+    assert "all releases of acme-rl in the required range need slots" in finding.cause
