@@ -158,6 +158,15 @@ class _CommandLines:
             if not word.text.startswith("-"):
                 return
 
+    def _python_module_problems(self, words: Command) -> Iterator[Problem]:
+        """Yield the findings for `-m MODULE …`, unless a script precedes it."""
+        for at, word in enumerate(words[:-1]):
+            if word.text.endswith(".py"):
+                return
+            if word.text in ("-m", "--module"):
+                yield from self._check_module(words[at + 1], words[at + 2 :])
+                return
+
     def _check_module(self, module: Word, words: Command) -> Iterator[Problem]:
         if not module.literal or not re.fullmatch(r"[\w.]+", module.text):
             return
@@ -207,11 +216,16 @@ class _CommandLines:
         flags = parser.flags - lacking
         for at, word in enumerate(words):
             if word.text == "--":
+                yield from self.find_problems(words[at + 1 :])
                 return
             if program.script and word.text in ("-m", "--module") and at + 1 < len(words):
                 yield from self._check_module(words[at + 1], words[at + 2 :])
                 return
-            if program.script and (word.text.endswith(".py") or not word.literal):
+            if program.script and word.text.endswith(".py"):
+                return
+            if program.script and not word.literal and not _is_flag_with_value(word):
+                # The value of an option, or the script: options may belong to it.
+                yield from self._python_module_problems(words[at + 1 :])
                 return
             after = words[at + 1] if at + 1 < len(words) else None
             yield from _flag_problems(parser, flags, program, version, word, after)
@@ -232,6 +246,12 @@ class _CommandLines:
                     contents.update(each)
                 self._parsers[program.files] = _read_parser(contents, named, program.classes)
         return self._parsers[program.files]
+
+
+def _is_flag_with_value(word: Word) -> bool:
+    """Whether a word is `--option=value`, whose value may be a variable."""
+    flag, equals, _ = word.text.partition("=")
+    return bool(equals) and _FLAG.fullmatch(flag) is not None
 
 
 @lru_cache(maxsize=1)
@@ -319,6 +339,7 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
     sources = {path: valid_source(source) for path, source in {**named, **contents}.items()}
     trees = {path: tree for path, tree in sources.items() if tree is not None}
     literals = dict(_literals(trees.values()))
+    annotated = _annotated_names(trees.values())
     nodes = {path: walk_tree(tree) for path, tree in trees.items()}
     for path, below in nodes.items():
         for node in below:
@@ -329,7 +350,9 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
                 words.update((node.name, node.name.replace("_", "-")))
             if text is not None and _FLAG.fullmatch(text):
                 flags.add(_normalize_flag(text))
-            elif isinstance(node, ast.ClassDef) and re.search(classes, node.name):
+            elif isinstance(node, ast.ClassDef) and (
+                re.search(classes, node.name) or _has_annotated_field(node, annotated)
+            ):
                 for item in node.body:
                     if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
                         flags.add(_normalize_flag(item.target.id))
@@ -387,6 +410,28 @@ def _option_classes(nodes: Iterable[ast.AST]) -> list[str]:
             elements = node.value.elts if isinstance(node.value, ast.Tuple) else []
             return [dotted_name(each) for each in elements]
     return []
+
+
+def _annotated_names(trees: Iterable[ast.Module]) -> frozenset[str]:
+    """Return the names of `typing.Annotated` in these files: imported, or assigned in one."""
+    names: set[str] = set()
+    for node in itertools.chain.from_iterable(tree.body for tree in trees):
+        if isinstance(node, ast.ImportFrom):
+            found = [each.asname or each.name for each in node.names if each.name == "Annotated"]
+            names.update(found)
+        elif isinstance(node, ast.Assign) and dotted_name(node.value) in names:
+            names.update(each.id for each in node.targets if isinstance(each, ast.Name))
+    return frozenset(names)
+
+
+def _has_annotated_field(definition: ast.ClassDef, annotated: frozenset[str]) -> bool:
+    """Whether a field of a class has metadata: `a: Annotated[T, …]`."""
+    return any(
+        isinstance(each, ast.AnnAssign)
+        and isinstance(each.annotation, ast.Subscript)
+        and dotted_name(each.annotation.value) in annotated
+        for each in definition.body
+    )
 
 
 def _field_names(definition: ast.ClassDef) -> Iterator[str]:
