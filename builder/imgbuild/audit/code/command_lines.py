@@ -61,13 +61,14 @@ class Parser(msgspec.Struct, frozen=True):
     """The options and subcommands of a program, as far as the source shows them.
 
     `choices` maps options to their choices, if these are the same everywhere. `words` contains all
-    strings in files that define subcommands. `lacking` maps subcommands to the options that only
-    other subcommands have.
+    strings in files that define subcommands. `valued` contains the options that require a value.
+    `lacking` maps subcommands to the options that only other subcommands have.
     """
 
     flags: frozenset[str]
     choices: Mapping[str, tuple[str, ...]]
     words: frozenset[str]
+    valued: frozenset[str]
     lacking: Mapping[str, frozenset[str]] = {}
 
 
@@ -223,7 +224,8 @@ class _CommandLines:
                 return
             if program.script and word.text.endswith(".py"):
                 return
-            if program.script and not word.literal and not _is_flag_with_value(word):
+            is_value = at > 0 and _normalize_flag(words[at - 1].text) in parser.valued
+            if program.script and not (word.literal or is_value or _is_flag_with_value(word)):
                 # The value of an option, or the script: options may belong to it.
                 yield from self._python_module_problems(words[at + 1 :])
                 return
@@ -335,6 +337,7 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
     flags: set[str] = {"help", "version", "config"}
     choices: dict[str, set[tuple[str, ...] | None]] = {}
     words: set[str] = set()
+    valued: set[str] = set()
     fields: set[str] = set()
     sources = {path: valid_source(source) for path, source in {**named, **contents}.items()}
     trees = {path: tree for path, tree in sources.items() if tree is not None}
@@ -361,13 +364,15 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
                             fields.add(_normalize_flag(item.target.id))
                             choices.setdefault(_normalize_flag(item.target.id), set()).add(listed)
             elif isinstance(node, ast.Call) and node.args:
+                valued.update(_valued_options(node))
                 _add_choices(node, choices)
     for name in fields:  # the keywords `**kwargs["field"]` of its option are made from it
         choices[name].discard(_COMPUTED_CHOICES)
     same = {name: next(iter(each)) for name, each in choices.items() if len(each) == 1}
     plain = {name: listed for name, listed in same.items() if listed}
     options = frozenset(flags)
-    return Parser(options, plain, frozenset(words), _lacking_options(nodes, options, classes))
+    lacking = _lacking_options(nodes, options, classes)
+    return Parser(options, plain, frozenset(words), frozenset(valued), lacking)
 
 
 def _lacking_options(
@@ -494,6 +499,16 @@ def _is_command(node: ast.FunctionDef) -> bool:
     """Whether click or typer turns a function into a command with the name of the function."""
     names = [ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list]
     return any(name.rpartition(".")[2] in ("command", "group") for name in names)
+
+
+def _valued_options(node: ast.Call) -> Iterator[str]:
+    """Yield the options of an `add_argument` call that require a value."""
+    if not isinstance(node.func, ast.Attribute) or node.func.attr != "add_argument":
+        return
+    given = {word.arg for word in node.keywords}
+    if given.isdisjoint(("nargs", None)) and ("type" in given or "action" not in given):
+        names = filter(None, map(string_value, node.args))
+        yield from (_normalize_flag(name) for name in names if name.startswith("-"))
 
 
 def _add_choices(node: ast.Call, choices: dict[str, set[tuple[str, ...] | None]]) -> None:

@@ -387,11 +387,14 @@ def test_option_of_another_command_is_reported(audit: Findings) -> None:
 def test_commands_behind_launchers_are_checked(audit: Findings) -> None:
     packages: dict[str, audited.Files] = {
         **PACKAGES,
-        "torch==2.11.0": {"torch/distributed/run.py": 'FLAGS = ["--nnodes", "--standalone"]\n'},
+        "torch==2.11.0": {
+            "torch/distributed/run.py": 'parser.add_argument("--nnodes", type=str)\n'
+            'parser.add_argument("--standalone", action="store_true")\n'
+        },
         "ray==2.60": {"ray/__init__.py": "", "ray/scripts/scripts.py": 'NAMES = ["job", "--x"]\n'},
     }
     script = """torchrun --nnodes=$N --standalone --absent -m verl.trainer.main_sft a.b=1
-torchrun --nnodes $N -m verl.trainer.main_sft
+torchrun --nnodes $N --absent -m verl.trainer.main_sft
 torchrun --standalone $FILE --absent -m mine.module
 torchrun --nnodes $N train.py -m verl.trainer.main_sft
 args=(trainer.epochs=2 trainer.epoch=3)
@@ -402,6 +405,7 @@ ray job submit --x -- python3 train.py trainer.epoch=3
     assert [(each.line, each.code) for each in found] == [
         (1, "IMG301"),
         (1, "IMG304"),
+        (2, "IMG301"),
         (2, "IMG304"),
         (5, "IMG401"),
     ]
