@@ -61,13 +61,14 @@ class Parser(msgspec.Struct, frozen=True):
     """The options and subcommands of a program, as far as the source shows them.
 
     `choices` maps options to their choices, if these are the same everywhere. `words` contains all
-    strings in files that define subcommands. `lacking` maps subcommands to the options that only
-    other subcommands have.
+    strings in files that define subcommands. `valued` contains the options that require a value.
+    `lacking` maps subcommands to the options that only other subcommands have.
     """
 
     flags: frozenset[str]
     choices: Mapping[str, tuple[str, ...]]
     words: frozenset[str]
+    valued: frozenset[str]
     lacking: Mapping[str, frozenset[str]] = {}
 
 
@@ -158,6 +159,15 @@ class _CommandLines:
             if not word.text.startswith("-"):
                 return
 
+    def _python_module_problems(self, words: Command) -> Iterator[Problem]:
+        """Yield the findings for `-m MODULE …`, unless a script precedes it."""
+        for at, word in enumerate(words[:-1]):
+            if word.text.endswith(".py"):
+                return
+            if word.text in ("-m", "--module"):
+                yield from self._check_module(words[at + 1], words[at + 2 :])
+                return
+
     def _check_module(self, module: Word, words: Command) -> Iterator[Problem]:
         if not module.literal or not re.fullmatch(r"[\w.]+", module.text):
             return
@@ -207,11 +217,17 @@ class _CommandLines:
         flags = parser.flags - lacking
         for at, word in enumerate(words):
             if word.text == "--":
+                yield from self.find_problems(words[at + 1 :])
                 return
             if program.script and word.text in ("-m", "--module") and at + 1 < len(words):
                 yield from self._check_module(words[at + 1], words[at + 2 :])
                 return
-            if program.script and (word.text.endswith(".py") or not word.literal):
+            if program.script and word.text.endswith(".py"):
+                return
+            is_value = at > 0 and _normalize_flag(words[at - 1].text) in parser.valued
+            if program.script and not (word.literal or is_value or _is_flag_with_value(word)):
+                # The value of an option, or the script: options may belong to it.
+                yield from self._python_module_problems(words[at + 1 :])
                 return
             after = words[at + 1] if at + 1 < len(words) else None
             yield from _flag_problems(parser, flags, program, version, word, after)
@@ -232,6 +248,12 @@ class _CommandLines:
                     contents.update(each)
                 self._parsers[program.files] = _read_parser(contents, named, program.classes)
         return self._parsers[program.files]
+
+
+def _is_flag_with_value(word: Word) -> bool:
+    """Whether a word is `--option=value`, whose value may be a variable."""
+    flag, equals, _ = word.text.partition("=")
+    return bool(equals) and _FLAG.fullmatch(flag) is not None
 
 
 @lru_cache(maxsize=1)
@@ -315,10 +337,12 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
     flags: set[str] = {"help", "version", "config"}
     choices: dict[str, set[tuple[str, ...] | None]] = {}
     words: set[str] = set()
+    valued: set[str] = set()
     fields: set[str] = set()
     sources = {path: valid_source(source) for path, source in {**named, **contents}.items()}
     trees = {path: tree for path, tree in sources.items() if tree is not None}
     literals = dict(_literals(trees.values()))
+    annotated = _annotated_names(trees.values())
     nodes = {path: walk_tree(tree) for path, tree in trees.items()}
     for path, below in nodes.items():
         for node in below:
@@ -329,7 +353,9 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
                 words.update((node.name, node.name.replace("_", "-")))
             if text is not None and _FLAG.fullmatch(text):
                 flags.add(_normalize_flag(text))
-            elif isinstance(node, ast.ClassDef) and re.search(classes, node.name):
+            elif isinstance(node, ast.ClassDef) and (
+                re.search(classes, node.name) or _has_annotated_field(node, annotated)
+            ):
                 for item in node.body:
                     if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
                         flags.add(_normalize_flag(item.target.id))
@@ -338,13 +364,15 @@ def _read_parser(contents: Mapping[str, bytes], named: Mapping[str, bytes], clas
                             fields.add(_normalize_flag(item.target.id))
                             choices.setdefault(_normalize_flag(item.target.id), set()).add(listed)
             elif isinstance(node, ast.Call) and node.args:
+                valued.update(_valued_options(node))
                 _add_choices(node, choices)
     for name in fields:  # the keywords `**kwargs["field"]` of its option are made from it
         choices[name].discard(_COMPUTED_CHOICES)
     same = {name: next(iter(each)) for name, each in choices.items() if len(each) == 1}
     plain = {name: listed for name, listed in same.items() if listed}
     options = frozenset(flags)
-    return Parser(options, plain, frozenset(words), _lacking_options(nodes, options, classes))
+    lacking = _lacking_options(nodes, options, classes)
+    return Parser(options, plain, frozenset(words), frozenset(valued), lacking)
 
 
 def _lacking_options(
@@ -387,6 +415,28 @@ def _option_classes(nodes: Iterable[ast.AST]) -> list[str]:
             elements = node.value.elts if isinstance(node.value, ast.Tuple) else []
             return [dotted_name(each) for each in elements]
     return []
+
+
+def _annotated_names(trees: Iterable[ast.Module]) -> frozenset[str]:
+    """Return the names of `typing.Annotated` in these files: imported, or assigned in one."""
+    names: set[str] = set()
+    for node in itertools.chain.from_iterable(tree.body for tree in trees):
+        if isinstance(node, ast.ImportFrom):
+            found = [each.asname or each.name for each in node.names if each.name == "Annotated"]
+            names.update(found)
+        elif isinstance(node, ast.Assign) and dotted_name(node.value) in names:
+            names.update(each.id for each in node.targets if isinstance(each, ast.Name))
+    return frozenset(names)
+
+
+def _has_annotated_field(definition: ast.ClassDef, annotated: frozenset[str]) -> bool:
+    """Whether a field of a class has metadata: `a: Annotated[T, …]`."""
+    return any(
+        isinstance(each, ast.AnnAssign)
+        and isinstance(each.annotation, ast.Subscript)
+        and dotted_name(each.annotation.value) in annotated
+        for each in definition.body
+    )
 
 
 def _field_names(definition: ast.ClassDef) -> Iterator[str]:
@@ -449,6 +499,16 @@ def _is_command(node: ast.FunctionDef) -> bool:
     """Whether click or typer turns a function into a command with the name of the function."""
     names = [ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list]
     return any(name.rpartition(".")[2] in ("command", "group") for name in names)
+
+
+def _valued_options(node: ast.Call) -> Iterator[str]:
+    """Yield the options of an `add_argument` call that require a value."""
+    if not isinstance(node.func, ast.Attribute) or node.func.attr != "add_argument":
+        return
+    given = {word.arg for word in node.keywords}
+    if given.isdisjoint(("nargs", None)) and ("type" in given or "action" not in given):
+        names = filter(None, map(string_value, node.args))
+        yield from (_normalize_flag(name) for name in names if name.startswith("-"))
 
 
 def _add_choices(node: ast.Call, choices: dict[str, set[tuple[str, ...] | None]]) -> None:

@@ -7,8 +7,8 @@ import ast
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 from imgbuild.audit.code.code_set import CODE, CodeSet
@@ -16,13 +16,24 @@ from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.replaced import unused_lines
 from imgbuild.audit.source.tree import walk_tree
 from imgbuild.report import ConflictRelation, Evidence
+from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import parse_source
 
 _BLOCKS = frozenset(("body", "orelse", "finalbody"))
 _ASSIGNED = re.compile(rb"\.(\w+)\s*=(?!=)")
+_ASSIGNED_NAME = re.compile(rb"\b(?!self\b|cls\b)[\w.]*\w\.(\w+)\s*=(?!=)")
+_IMPORTED_ROOT = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(\w+)", re.MULTILINE)
 _IN_ATTR_CALL = re.compile(rb"attr\([^\n]([^\n]*)")  # hasattr, setattr
 _QUOTED = re.compile(rb"[\"'](\w+)(?=[\"'])")
 _QUOTED_ROOT = re.compile(rb"[\"'](\w+)(?=[.\"'])")
+
+
+@lru_cache(maxsize=1)
+def replaced_packages() -> Mapping[str, tuple[str, ...]]:
+    """Return package → packages whose classes and functions its import replaces."""
+    return yaml_data.load_yaml_data(
+        files.data("audit/replaced_packages.yaml"), dict[str, tuple[str, ...]]
+    )
 
 
 class CodeTree:
@@ -172,18 +183,40 @@ class CodeTree:
         return frozenset((*_ASSIGNED.findall(source), *(name for names in calls for name in names)))
 
     @cached_property
+    def _assigned_names(self) -> frozenset[bytes]:
+        """The names that the file assigns to modules, such as `np.float_ = np.float64`."""
+        return frozenset(_ASSIGNED_NAME.findall(self._text.source))
+
+    @cached_property
+    def _replaced_packages(self) -> frozenset[str]:
+        """The packages whose classes an import in the file replaces."""
+        roots = set(_IMPORTED_ROOT.findall(self._text.source))
+        replaced = replaced_packages()
+        return frozenset(
+            name for root in roots for name in replaced.get(root.decode(errors="replace"), ())
+        )
+
+    @cached_property
     def _registered_roots(self) -> frozenset[bytes]:
         source = self._text.source
         return frozenset(_QUOTED_ROOT.findall(source) if b"sys.modules" in source else ())
 
     def is_replaced(self, evidence: Evidence) -> bool:
-        """Whether a file replaces modules of the package, or assigns or tests the attribute."""
+        """Whether a file replaces modules or functions of the package, or assigns the name.
+
+        For an attribute of an object, a test with `hasattr` is enough.
+        """
         root, _, name = evidence.subject.replace(":", ".").partition(".")
         last = name.rpartition(".")[2].encode()
-        is_attribute = evidence.relation is ConflictRelation.ATTRIBUTE
-        return root.encode() in self._registered_roots or (
-            is_attribute and last in self._assigned_attributes
-        )
+        if evidence.relation is ConflictRelation.ATTRIBUTE:
+            replaced = last in self._assigned_attributes
+        elif evidence.relation is ConflictRelation.NAME:
+            replaced = last in self._assigned_names
+        elif evidence.relation in (ConflictRelation.KEYWORD, ConflictRelation.ARGUMENT):
+            replaced = evidence.other in self._replaced_packages
+        else:
+            replaced = False
+        return replaced or root.encode() in self._registered_roots
 
     @cached_property
     def changes_search_path(self) -> bool:

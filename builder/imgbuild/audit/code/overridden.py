@@ -62,7 +62,7 @@ def _class_findings(
         function = entries[0] if len(entries) == 1 else None
         if not isinstance(function, Function) or function.decorators or method.startswith("__"):
             continue
-        problem = _additional_keyword_problem(code, facts, chain, method, function)
+        problem = _overridden_call_problem(code, facts, chain, method, function)
         if problem is not None:
             # A class that calls its own method may not use what calls it in the base class.
             certain = problem.used and not any(_calls(facts, definition, method))
@@ -88,36 +88,58 @@ class _Problem(NamedTuple):
     used: bool
 
 
-def _additional_keyword_problem(
+def _overridden_call_problem(
     code: CodeSet,
     facts: ModuleFacts,
     chain: Sequence[LookupResult],
     method: str,
     function: Function,
 ) -> _Problem | None:
-    """Return the problem of a keyword that a base class passes but the method rejects.
+    """Return the problem of a call of `method` in a base class that `function` rejects.
 
-    The base class passes the keyword to `method`, which `function` implements.
+    `function` implements the method: it lacks a parameter, or requires one more.
     """
-    if function.varkw:
-        return None
-    names = {each.name for each in function.parameters if each.kind != "positional"}
     for ancestor in chain:
         base, home = ancestor.definition, ancestor.home
         if not isinstance(base, Class) or home is None:
             continue
         for call in _calls(home, base, method):
-            lacking = [keyword for keyword in call.keywords if keyword not in names]
+            rejected = _rejected_argument(function, call)
+            if rejected is None:
+                continue
             course = judge_guards(code, call.guards)
-            if lacking and course.runs and course.clear and not course.caught:
+            if course.runs and course.clear and not course.caught:
                 package = code.owner(home.module) or ""
                 version = f"{package} {code.version(package)}"
+                verb, what, effect = rejected
                 text = (
-                    f"{function.name} does not accept {lacking[0]}, which {base.name} of {version}"
-                    f" passes to it ({home.file}:{call.line})"
+                    f"{function.name} {verb} {what}, which {base.name} of {version} {effect} to it"
+                    f" ({home.file}:{call.line})"
                 )
                 caller = call.scope.split(".")[1]
                 return _Problem(text, _is_called(facts, chain, caller))
+    return None
+
+
+def _rejected_argument(function: Function, call: Call) -> tuple[str, str, str] | None:
+    """Return what a method does not accept of a call of `self.METHOD`, or requires in addition.
+
+    These are the verb, the argument, and what the call does with it.
+    """
+    names = {each.name for each in function.parameters if each.kind != "positional"}
+    lacking = [name for name in call.keywords if name not in names and not function.varkw]
+    if lacking:
+        return "does not accept", lacking[0], "passes"
+    places = [each for each in function.parameters if each.kind != "keyword"][1:]  # without self
+    if call.star:
+        return None
+    if call.positional > len(places) and not function.varargs:
+        count = f"{call.positional} argument{'s' if call.positional > 1 else ''}"
+        return "does not accept", count, "passes"
+    given = {each.name for each in places[: call.positional]} | set(call.keywords)
+    for parameter in function.parameters[1:]:
+        if not parameter.default and parameter.name not in given and not call.double_star:
+            return "requires", parameter.name, "does not pass"
     return None
 
 

@@ -12,9 +12,9 @@ import copy
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
-from imgbuild.audit.source.scopes import binding_sites
+from imgbuild.audit.source.scopes import BindingSite, binding_sites
 from imgbuild.audit.source.text import dotted_name, string_value
 from imgbuild.audit.source.tree import (
     BLOCKS,
@@ -154,6 +154,13 @@ def _names_module(test: ast.expr) -> bool:
 # -- keywords
 
 
+class _Keys(NamedTuple):
+    """The known keys of a dictionary, and whether it has no others."""
+
+    names: list[str]
+    complete: bool
+
+
 class _NameTree:
     """The parent nodes, the calls and the uses of `names`, in the module and in each function.
 
@@ -187,19 +194,23 @@ def _expand_keywords(nodes: _NameTree, *, expressions: bool) -> None:
 
     The names of `nodes` are the names of dictionaries. For `expressions`, see `binding_sites`.
     """
+    for scope in nodes.uses:
+        _expand_scope(scope, nodes, ast.Dict, expressions=expressions)
     for call in nodes.calls:
         if any(word.arg is None for word in call.keywords):
             call.keywords = [each for word in call.keywords for each in _inline_keywords(word)]
     for scope in nodes.uses:
-        _expand_scope(scope, nodes, expressions=expressions)
+        _expand_scope(scope, nodes, ast.keyword, expressions=expressions)
     for call in nodes.calls:
         if dotted_name(call.func).rpartition(".")[2] == "partial" and call.args:
             _add_call(call)
 
 
 def _inline_keywords(word: ast.keyword) -> list[ast.keyword]:
-    names = _keys(word.value) if word.arg is None else None
-    return [word] if names is None else [_keyword(name, word) for name in names]
+    keys = _keys(word.value) if word.arg is None else None
+    if keys is None:
+        return [word]
+    return [*(_keyword(name, word) for name in keys.names), *([] if keys.complete else [word])]
 
 
 def _keyword(name: str, place: ast.keyword) -> ast.keyword:
@@ -207,61 +218,169 @@ def _keyword(name: str, place: ast.keyword) -> ast.keyword:
     return ast.copy_location(ast.keyword(name, value), place)
 
 
-def _keys(node: ast.expr) -> list[str] | None:
+def _keys(node: ast.expr | None) -> _Keys | None:
+    """Return the constant keys of a dictionary, or None if none is known."""
+    names: list[str | None] = []
+    complete = True
     if isinstance(node, ast.Dict):
-        keys = [string_value(key) for key in node.keys]
-        return None if None in keys else [key for key in keys if key is not None]
-    if isinstance(node, ast.Call) and dotted_name(node.func) == "dict" and not node.args:
+        names = [string_value(key) if key is not None else None for key in node.keys]
+    elif isinstance(node, ast.Call) and dotted_name(node.func) == "dict":
         names = [word.arg for word in node.keywords]
-        return None if None in names else [name for name in names if name is not None]
-    return None
+        complete = not node.args
+    else:
+        return None
+    known = [name for name in names if name is not None]
+    complete = complete and len(known) == len(names)
+    return _Keys(known, complete) if known or complete else None
 
 
-def _expand_scope(scope: _Scope, nodes: _NameTree, *, expressions: bool) -> None:
-    """Expand `**name` if the scope binds `name` once, to a dictionary with constant keys."""
+def _expand_scope(
+    scope: _Scope,
+    nodes: _NameTree,
+    kind: type[ast.Dict | ast.keyword],
+    *,
+    expressions: bool,
+) -> None:
+    """Expand `**name` if the scope binds `name` once, to a dictionary with constant keys.
+
+    `kind` selects the uses: in a call, or in another dictionary.
+    """
     by_name: dict[str, list[ast.Name]] = {}
     for use in nodes.uses[scope]:
         by_name.setdefault(use.id, []).append(use)
     sites = None
     for name, uses in by_name.items():
-        starred = [word for use in uses if (word := nodes.parents.get(use)) and _is_starred(word)]
+        starred = [
+            word
+            for use in uses
+            if isinstance(word := nodes.parents.get(use), kind) and _is_starred(word, use)
+        ]
         stores = [use for use in uses if not isinstance(use.ctx, ast.Load)]
         if not starred or len(stores) != 1:
             continue
         bound = nodes.parents[stores[0]]
-        keys = _keys(bound.value) if isinstance(bound, ast.Assign) else None
+        keys = _keys(bound.value) if isinstance(bound, (ast.Assign, ast.AnnAssign)) else None
         if sites is None:
             sites = binding_sites(scope.body, expressions=expressions)
         others = {_classify_use(nodes.parents, use) for use in uses if use is not stores[0]}
         if keys is None or "other" in others or len(sites.get(name, ())) != 1:
             continue
-        later = [line for use in uses if (line := _set_key(nodes.parents, use, bound))]
-        if len(starred) * (len(keys) + len(later)) > _MOST_KEYWORDS:
+        later = [each for use in uses for each in _added_keys(nodes.parents, use, bound)]
+        if len(starred) * (len(keys.names) + len(later)) > _MOST_KEYWORDS:
             continue
+        more = "add" in others or not keys.complete
         for word in starred:
-            added = [*keys, *(key for key, line in later if line < word.value.lineno)]
-            _replace_keyword(nodes.parents[word], word, added, more="add" in others)
+            end = word.value.lineno if isinstance(word, ast.keyword) else word.lineno
+            added = [*keys.names, *(key for key, line in later if line < end)]
+            if isinstance(word, ast.Dict):
+                _replace_spread(word, name, added, more=more)
+            else:
+                _replace_keyword(nodes.parents[word], word, added, more=more)
+        if len(starred) == 1 and kind is ast.keyword and name not in _parameters(scope):
+            _add_conditional_calls(nodes.parents, uses, bound, starred[0], sites)
 
 
-def _is_starred(node: ast.AST) -> TypeGuard[ast.keyword]:
+def _add_conditional_calls(
+    parents: Mapping[ast.AST, ast.AST],
+    uses: Sequence[ast.Name],
+    bound: ast.AST,
+    word: ast.AST,
+    sites: Mapping[str, Sequence[BindingSite]],
+) -> None:
+    """Add `f(key=…)` to `if …: name["key"] = …` for the later call `f(**name)`.
+
+    The call must be in the block that binds the name, so that it always runs.
+    """
+    call = parents[word]
+    function = dotted_name(call.func) if isinstance(call, ast.Call) else ""
+    block = parents.get(bound)
+    places = sites.get(function.partition(".")[0], ())  # of the function, if not global
+    if not isinstance(call, ast.Call) or not function or not isinstance(bound, ast.stmt):
+        return
+    if len(places) > 1 or any(place.line >= bound.lineno for place in places):
+        return
+    if parents.get(_statement(parents, call)) is not block:
+        return
+    for use in uses:
+        place = around = _statement(parents, use)
+        keys = [key for key, line in _set_keys(parents, use) if line < call.lineno]
+        while isinstance(condition := parents.get(around), ast.If) and around is not block:
+            tested = {
+                string_value(node)
+                for node in walk_tree(condition.test)
+                if isinstance(node, ast.expr)
+            }
+            keys = [key for key in keys if key not in tested]  # `if "key" in fields:`
+            around = condition
+        if not keys or place is around or parents.get(around) is not block:
+            continue
+        if isinstance(place, (ast.Assign, ast.Expr)):
+            star = ast.copy_location(ast.Starred(ast.Constant(None), ast.Load()), use)
+            rest = ast.copy_location(
+                ast.keyword(None, ast.copy_location(ast.Constant(None), use)), use
+            )
+            added = ast.Call(call.func, [star], [*(_keyword(key, rest) for key in keys), rest])
+            both = ast.Tuple([place.value, ast.copy_location(added, use)], ast.Load())
+            place.value = ast.copy_location(both, place.value)
+
+
+def _statement(parents: Mapping[ast.AST, ast.AST], node: ast.AST) -> ast.AST:
+    """Return the statement that contains an expression."""
+    while not isinstance(node, ast.stmt) and node in parents:
+        node = parents[node]
+    return node
+
+
+def _is_starred(node: ast.AST, use: ast.Name) -> TypeGuard[ast.keyword | ast.Dict]:
+    """Whether a node uses a name as `**name`, in a call or in a dictionary."""
+    if isinstance(node, ast.Dict):
+        return any(
+            key is None and value is use for key, value in zip(node.keys, node.values, strict=True)
+        )
     return isinstance(node, ast.keyword) and node.arg is None
 
 
-def _set_key(
+def _added_keys(
     parents: Mapping[ast.AST, ast.AST], use: ast.Name, bound: ast.AST
-) -> tuple[str, int] | None:
-    """Return the key and line of `name["key"] = …` in the block that binds the name.
+) -> Iterator[tuple[str, int]]:
+    """Yield the keys that a use adds, and its line, in the block that binds the name."""
+    if parents.get(_statement(parents, use)) is parents.get(bound):
+        yield from _set_keys(parents, use)
 
-    Returns None for other uses.
-    """
+
+def _set_keys(parents: Mapping[ast.AST, ast.AST], use: ast.Name) -> Iterator[tuple[str, int]]:
+    """Yield keys and lines of `name["key"] = …` and `name.update(key=…)`."""
     item = parents[use]
     statement = parents[item]
-    key = (
-        string_value(item.slice) if isinstance(item, ast.Subscript) and item.value is use else None
-    )
-    if key is None or not isinstance(statement, ast.Assign) or item not in statement.targets:
-        return None
-    return (key, use.lineno) if parents[statement] is parents[bound] else None
+    keys: Sequence[str] = ()
+    if isinstance(item, ast.Subscript) and item.value is use:
+        key = string_value(item.slice)
+        if key is not None and isinstance(statement, ast.Assign) and item in statement.targets:
+            keys = [key]
+    elif (
+        isinstance(item, ast.Attribute)
+        and item.attr == "update"
+        and isinstance(statement, ast.Call)
+        and isinstance(parents.get(statement), ast.Expr)
+    ):
+        parts = [_keys(each) for each in statement.args]
+        keys = [name for part in parts if part is not None for name in part.names]
+        keys += [word.arg for word in statement.keywords if word.arg is not None]
+    yield from ((key, use.lineno) for key in keys)
+
+
+def _replace_spread(node: ast.Dict, name: str, keys: Sequence[str], *, more: bool) -> None:
+    """Replace `**name` in a dictionary by keys. With `more`, it may have other keys."""
+    items = list(zip(node.keys, node.values, strict=True))
+    node.keys, node.values = [], []
+    for key, value in items:
+        spread = key is None and isinstance(value, ast.Name) and value.id == name
+        for each in keys if spread else ():
+            node.keys.append(ast.copy_location(ast.Constant(each), value))
+            node.values.append(ast.copy_location(ast.Constant(None), value))
+        if not spread or more:
+            node.keys.append(key)
+            node.values.append(value)
 
 
 def _replace_keyword(call: ast.AST, word: ast.keyword, keys: Sequence[str], *, more: bool) -> None:
@@ -282,7 +401,7 @@ def _classify_use(parents: Mapping[ast.AST, ast.AST], use: ast.Name) -> str:
     if isinstance(parent, ast.Attribute) and isinstance(parents[parent], ast.Call):
         effect = "keep" if parent.attr in _READING_METHODS else "other"
         return "add" if parent.attr in _ADDING_METHODS else effect
-    return "keep" if _is_starred(parent) else "other"
+    return "keep" if _is_starred(parent, use) else "other"
 
 
 def _add_call(node: ast.Call) -> None:

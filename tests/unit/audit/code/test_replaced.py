@@ -1,10 +1,11 @@
-"""Tests that code for other versions or with replaced modules causes only warnings."""
+"""Tests overrides, and that code for other versions causes only warnings."""
 
 from __future__ import annotations
 
 import pytest
 
 from imgbuild.report import Severity
+from tests.support import audited
 from tests.support.audited_code import Findings
 
 FOR_OTHERS = """\
@@ -112,4 +113,55 @@ def test_explicit_self_argument_of_a_base_class_method_is_counted(audit: Finding
     assert audit({"own.py": code}) == []
     assert [each.code for each in audit({"own.py": code.replace("None)", "None, 1)")})] == [
         "IMG103"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "method", "message"),
+    [
+        (
+            "self.log(1, 2)",
+            "log(self, logs)",
+            "does not accept 2 arguments, which Base of p 1.0 passes",
+        ),
+        ("self.log()", "log(self, logs)", "requires logs, which Base of p 1.0 does not pass"),
+        (
+            "self.log(1)",
+            "log(self, *, b)",
+            "does not accept 1 argument, which Base of p 1.0 passes",
+        ),
+        ("self.log(1, b=2)", "log(self, a, b)", ""),
+        ("self.log(1, 2)", "log(self, a, *rest)", ""),
+        ("self.log(*x)", "log(self)", ""),
+        ("self.log(**x)", "log(self, a)", ""),
+        ("self.log(1)", "log(self, a, b=2)", ""),
+    ],
+)
+def test_override_is_compared_with_positional_arguments_of_the_base_class(
+    audit: Findings, call: str, method: str, message: str
+) -> None:
+    base = f"class Base:\n    def __init__(self, x):\n        {call}\n"
+    script = f"from p import Base\nclass Mine(Base):\n    def {method}: ...\n"
+    findings = audit({"a.py": script}, {"p==1.0": {"p/__init__.py": base}})
+    assert [each.message.partition(" to it")[0] for each in findings] == (
+        [f"Mine.log {message}"] if message else []
+    )
+
+
+def test_names_and_arguments_that_a_file_replaces_are_warnings(audit: Findings) -> None:
+    packages: dict[str, audited.Files] = {
+        "trl==1.15.0": {"trl/__init__.py": "class SFTConfig:\n    def __init__(self): ...\n"},
+        "unsloth==2026.10": {"unsloth/__init__.py": ""},
+        "numpy==2.2.6": {"numpy/__init__.py": ""},
+    }
+    use = "from trl import SFTConfig\nimport numpy as np\n"
+    use += "SFTConfig(max_seq_length=1)\nnp.float_(1)\n"
+    guard = "import numpy as np\ntry:\n    np.float_\nexcept AttributeError:\n    np.float_ = 1\n"
+    scripts = {"a.py": use, "b.py": f"import unsloth\n{guard}{use}"}
+    found = audit(scripts, packages)
+    assert [(each.file[-4:], each.code, each.severity) for each in found] == [
+        ("a.py", "IMG102", Severity.ERROR),
+        ("a.py", "IMG101", Severity.ERROR),
+        ("b.py", "IMG102", Severity.WARNING),
+        ("b.py", "IMG101", Severity.WARNING),
     ]

@@ -382,3 +382,49 @@ def test_option_of_another_command_is_reported(audit: Findings) -> None:
         (1, "trl 1.0 has no option --temperature (other commands have it)"),
         (2, "trl 1.0 has no option --no-beta"),
     ]
+
+
+def test_commands_behind_launchers_are_checked(audit: Findings) -> None:
+    packages: dict[str, audited.Files] = {
+        **PACKAGES,
+        "torch==2.11.0": {
+            "torch/distributed/run.py": 'parser.add_argument("--nnodes", type=str)\n'
+            'parser.add_argument("--standalone", action="store_true")\n'
+        },
+        "ray==2.60": {"ray/__init__.py": "", "ray/scripts/scripts.py": 'NAMES = ["job", "--x"]\n'},
+    }
+    script = """torchrun --nnodes=$N --standalone --absent -m verl.trainer.main_sft a.b=1
+torchrun --nnodes $N --absent -m verl.trainer.main_sft
+torchrun --standalone $FILE --absent -m mine.module
+torchrun --nnodes $N train.py -m verl.trainer.main_sft
+args=(trainer.epochs=2 trainer.epoch=3)
+ray job submit --x -- python3 -m verl.trainer.main_ppo "${args[@]}"
+ray job submit --x -- python3 train.py trainer.epoch=3
+"""
+    found = audit({"run.sh": script}, packages)
+    assert [(each.line, each.code) for each in found] == [
+        (1, "IMG301"),
+        (1, "IMG304"),
+        (2, "IMG301"),
+        (2, "IMG304"),
+        (5, "IMG401"),
+    ]
+
+
+def test_fields_with_metadata_are_options(audit: Findings) -> None:
+    fields = """from sglang.srt.arg_groups.arg_utils import A
+class Schedule:
+    mem_fraction: A[float, "share of the memory"] = 0.8
+class Other:
+    inner: float = 0.8
+"""
+    files: audited.Files = {
+        "sglang/__init__.py": "",
+        "sglang/launch_server.py": "",
+        "sglang/srt/arg_groups/arg_utils.py": "from typing import Annotated\nA = Annotated\n",
+        "sglang/srt/arg_groups/fields.py": fields,
+        "sglang/srt/server_args.py": 'parser.add_argument("--config")\n',
+    }
+    script = "python -m sglang.launch_server --mem-fraction 0.9 --inner 1\n"
+    found = audit({"run.sh": script}, {"sglang==0.5.23": files})
+    assert [each.message for each in found] == ["sglang 0.5.23 has no option --inner"]

@@ -20,14 +20,24 @@ def _calls(source, callee):
         ("", "f(**dict(a=1))", {"a"}, False),
         ("kw = {'a': 1}", "f(**kw)", {"a"}, False),
         ("kw = dict(a=1)\nkw['b'] = 2", "f(**kw)", {"a", "b"}, True),
-        ("kw = {'a': 1}\nif x:\n    kw['b'] = 2", "f(**kw)", {"a"}, True),
         ("kw = {'a': 1}\nkw.update(x)\nprint(kw['a'])", "f(**kw)", {"a"}, True),
         ("", "f(**kw)\nkw = {'a': 1}\nkw['b'] = 2", {"a"}, True),
         ("kw = {'a': 1}\nkw.pop('a')", "f(**kw)", set(), True),
         ("kw = {'a': 1}\ndel kw['a']", "f(**kw)", set(), True),
         ("kw = {'a': 1}\nchange(kw)", "f(**kw)", set(), True),
         ("kw = {'a': 1}\nkw = {}", "f(**kw)", set(), True),
-        ("kw = {'a': 1, **x}", "f(**kw)", set(), True),
+        (
+            "kw = {'a': 1}\nkw.update(b=2, **x)\nkw.update({'c': 3})",
+            "f(**kw)",
+            {"a", "b", "c"},
+            True,
+        ),
+        ("kw = {'a': 1, **x}", "f(**kw)", {"a"}, True),
+        ("kw = dict(x, a=1)", "f(**kw)", {"a"}, True),
+        ("kw = {x: 1}", "f(**kw)", set(), True),
+        ("base = {'a': 1}\nkw = {**base, 'b': 2}", "f(**kw)", {"a", "b"}, False),
+        ("base = {'a': 1}\nbase['c'] = 3", "f(**{**base, 'b': 2})", {"a", "b", "c"}, True),
+        ("base = {'a': 1}\nbase.pop('a')", "f(**{**base, 'b': 2})", {"b"}, True),
         ("kw = {'a': 1} if x else {}", "f(**kw)", set(), True),
         ("kw = {'a': 1}", "def g(**kw): f(**kw)", set(), True),
         ("", "partial(f, 1, a=1)", {"a"}, True),
@@ -42,6 +52,24 @@ def test_keywords_of_a_user_call_are_read(before, call, keywords, more, inside):
     for fact in _calls(f"from package import f\nimport functools\n{body}", "f"):
         assert (set(fact.keywords), fact.double_star) == (keywords, more)
         assert "partial" not in call or fact.star
+
+
+@pytest.mark.parametrize(
+    ("condition", "call", "keywords"),
+    [
+        ("if x:\n    kw['b'] = 2", "f(**kw)", [{"a"}, {"b"}]),
+        ("if x:\n    pass\nelif y:\n    kw.update(b=2)", "f(**kw)", [{"a"}, {"b"}]),
+        ("if 'b' in names:\n    kw['b'] = 2", "f(**kw)", [{"a"}]),
+        ("for b in x:\n    kw['b'] = 2", "f(**kw)", [{"a"}]),
+        ("if x:\n    kw['b'] = 2", "if y:\n    f(**kw)", [{"a"}]),
+    ],
+)
+def test_keywords_set_under_a_condition_are_another_call(condition, call, keywords):
+    lines = f"kw = {{'a': 1}}\n{condition}\n{call}".splitlines()
+    source = "".join(f"    {line}\n" for line in lines)
+    calls = _calls(f"from package import f\ndef main(x, y, names):\n{source}", "f")
+    assert sorted((set(each.keywords) for each in calls), key=sorted) == keywords
+    assert all(each.double_star for each in calls)
 
 
 RECEIVERS = [
