@@ -372,10 +372,9 @@
       !target(left).recommended - !target(right).recommended ||
       (left.image.arch !== "x86_64") - (right.image.arch !== "x86_64");
     whenChanged(form, value => {
-      const { text, project } = versions.declared(value.requirements);
+      const { text, file, note } = window.imgbuildDeclared(value.requirements, data.forms);
       const given = versions.requirements(text, false);
-      const more = project && paragraph("Of a pyproject.toml, the dependencies of [project] are compared." +
-        " imgbuild init also reads extras, groups and sources.", "muted");
+      const more = note && paragraph(note, "muted");
       if (!given.read.length && !given.skipped.length) return show([more]);
       if (!given.read.length) {
         return show([skipped("No line is a requirement, such as vllm>=0.11", given.skipped),
@@ -386,7 +385,6 @@
       const judge = (_, number) => comparison(data, given.read, number);
       const compared = best(images, judge, before);
       const current = compared.filter(entry => !target(entry).retired);
-      const file = project ? "pyproject.toml" : "requirements.txt";
       const card = entry => requirementCard(entry, target(entry), data, file);
       show([
         heading(requirementVerdict(current, plannedFor(data, given.read))),
