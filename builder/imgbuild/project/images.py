@@ -58,7 +58,9 @@ def read_image_tag(reading: ProjectReading, image: str, place: FilePlace) -> Non
         return
     understood = _package(reading, repository, tag, place)
     for part in re.split(r"[-_]", tag):
-        understood = _part(reading, part, place, of_target=bool(TARGET_TAG.match(tag))) or understood
+        understood = (
+            _part(reading, part, place, of_target=bool(TARGET_TAG.match(tag))) or understood
+        )
     if not understood and repository not in PLAIN_IMAGES:
         reading.add_unread(place, f"FROM {image}", "the contents of this image are unknown")
 

@@ -231,8 +231,8 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
     other_cuda = None
     if others is not None and query.suggestions:
         # The search takes up to minutes. The error repeats the reasons, with its suggestions.
-        found = (f"no solution on {query.arch}", *(f"because {reason}" for reason in reasons))
-        query.context.reporter.info("\n  ".join(found))
+        lines = (f"no solution on {query.arch}", *(f"because {reason}" for reason in reasons))
+        query.context.reporter.info("\n  ".join(lines))
         looked = _suggestion_search(query, facts, left, others, windows)
         without = f"without {' and '.join(absent)}: " if absent else ""
         with query.context.reporter.step("searching for versions that have a solution"):

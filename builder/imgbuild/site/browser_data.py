@@ -26,7 +26,7 @@ from imgbuild.doctor.targets import (
 )
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.project import conda_packages, installers
-from imgbuild.project import images as image_tags
+from imgbuild.project.images import PACKAGES, PARTS, PLAIN_IMAGES, TARGET_PARTS
 from imgbuild.report import Floors
 from imgbuild.resolve import choose, source_only
 from imgbuild.resolve.source_only import WheelNeeds
@@ -150,10 +150,10 @@ def _file_forms() -> dict[str, Any]:
     valued = installers.OPTIONS_WITH_VALUE | installers.INDEX | installers.CHOICES
     omitted = {*table.debian, *table.absent, *table.libraries, *conda_packages.INSTALLERS}
     return {
-        "images": image_tags.PACKAGES,
-        "parts": image_tags.PARTS,
-        "own": {name: name for name in image_tags.TARGET_PARTS},
-        "plain": sorted(image_tags.PLAIN_IMAGES),
+        "images": PACKAGES,
+        "parts": PARTS,
+        "own": {name: name for name in TARGET_PARTS},
+        "plain": sorted(PLAIN_IMAGES),
         "options": sorted(valued),
         "renamed": table.renamed | {name: name for name in sorted(table.not_libraries)},
         "cuda": sorted(table.cuda),

@@ -81,7 +81,7 @@ RECENT = 20  # changes on the page of all changes
 SHOWN_ITEMS = 10  # packages of a change; the others are folded
 LISTED_ITEMS = 4  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
-OPEN_LINE = re.compile(r"^((?:(?! // ).)*[{,;(\[])\n", re.M)  # continues in the next line
+OPEN_LINE = re.compile(r"^((?:(?! // ).)*[{,;(\[])\n", re.MULTILINE)  # continues in the next line
 CSS_SPACE = re.compile(r"\s*([{};,])\s*|(?<=\w): ")
 SEVERE_RATINGS = ("critical", "high")
 OPTIONAL_TAGS = re.compile(r"</(?:li|dt|dd|tr|td|th|thead|tbody|option|html)>|</?(?:head|body)>\n")

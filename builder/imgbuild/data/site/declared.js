@@ -1,5 +1,5 @@
 // Reads requirements from a pyproject.toml, a Dockerfile or an environment.yml of Conda, as
-// imgbuild.project does. tests/integration/test_site_answers.py compares the results.
+// imgbuild.project does. tests/integration/test_site_files.py compares the results.
 (function () {
   "use strict";
 
