@@ -247,17 +247,17 @@
         return show([value.machine ? paragraph(NOTHING, "notice") : null]);
       }
       const answers = machines.split(machine).map(answer);
-      show([...inAll(answers), ...answers.flatMap(({ parts }) => parts)]);
+      show([...inAll(answers, machine.driver), ...answers.flatMap(({ parts }) => parts)]);
     }, value => ({ ...value, machine: machines.summary(machines.read(value.machine, data.gpus)) }));
   }
 
   /** The images of all machines, if there are several. */
-  function inAll([{ able }, ...others]) {
+  function inAll([{ able }, ...others], driver) {
     if (!others.length) return [];
     const common = able.filter(target => others.every(each => each.able.includes(target)));
     return [
       heading(common.length ? `${count(common.length, "image")} for the GPUs of both architectures.`
-        : "No image is for the GPUs of both architectures."),
+        : `No image is for the GPUs of both architectures${driver ? ` and driver ${driver}` : ""}.`),
       element("p", {}, common.flatMap((target, number) => [number ? ", " : "", link(target)])),
       common.length ? paragraph("Each has one name for both, and a machine gets the files" +
         " of its architecture. Below, the architectures are compared one by one.", "muted") : null,
