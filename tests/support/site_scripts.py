@@ -10,4 +10,4 @@ from typing import Any
 
 def read_packed(script: bytes) -> Any:
     """The data in a script with one variable."""
-    return json.loads(zlib.decompress(base64.b64decode(script.split(b'"')[1])))
+    return json.loads(zlib.decompress(base64.b85decode(script.split(b'"')[1])))

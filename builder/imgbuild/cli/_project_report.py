@@ -137,7 +137,8 @@ def _cells(item: TargetCandidate) -> tuple[str, ...]:
 
 def change_lines(chosen: TargetCandidate) -> list[str]:
     """Return lines about requirements that the target meets, and packages to add or change."""
-    lines = [f"{chosen.form} {chosen.target}: {format_count(len(chosen.met), 'requirement')} met"]
+    met = f": {format_count(len(chosen.met), 'requirement')} met" if chosen.met else ""
+    lines = [f"{chosen.form} {chosen.target}{met}"]
     if chosen.added:
         lines.append(f"added: {', '.join(_first_few(chosen.added, SHOWN_ADDITIONS))}")
     lines += [f"changed: {change}" for change in chosen.changed[:CHANGES]]

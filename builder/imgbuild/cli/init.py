@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +21,7 @@ from imgbuild.cli._verb import TARGETS_PANEL, OptionGroup, create_verb, option
 from imgbuild.doctor.host import Host, HostGpu, accelerator_host
 from imgbuild.errors import ImgbuildError, InputError, NoSolution, NothingSelected
 from imgbuild.http.client import HttpClient
+from imgbuild.lock import lock_file
 from imgbuild.lock.published import load_matrix
 from imgbuild.matrix import project_paths
 from imgbuild.matrix.project_paths import Project
@@ -186,6 +187,10 @@ class ProjectOptions(OptionGroup, frozen=True, kw_only=True):
     gpu: GpuOption = None
     arch: OneArch = None
 
+    def limits_targets(self) -> bool:
+        """Return whether an option names a target, or limits the targets to compare."""
+        return any((self.target, self.cuda, self.driver, self.gpu))
+
     def choice_request(self, extends: str | None) -> ChoiceRequest:
         """Return the criteria for a target. The versions in the target `extends` are kept."""
         if len(self.target or ()) + (extends is not None) > 1:
@@ -268,7 +273,8 @@ def init_project(
     pyproject.toml, lock files, setup.cfg, environment.yml or a Dockerfile. Compares the
     requirements with every target, prints the three best matches, and writes matrix.yaml with a row
     that refers to these files. All other files are written to .imgbuild/. Existing files are not
-    changed. If no file declares requirements, the image extends the recommended target.
+    changed. If no file declares requirements, the image extends the recommended target, or the best
+    match for --add, --gpu, --driver, --cuda and --target.
 
     If a tested target satisfies all requirements of the project, the row has `extends: TARGET` and
     keeps the versions. Otherwise, the row has `like: TARGET`: imgbuild solves the requirements
@@ -310,7 +316,10 @@ def init_project(
             groups=project.group or (),
         )
         place = lock or init.CATALOGUE_PLACE
-        if catalogue is None or not declared_files.declares_anything(files.declared):
+        compares = declared_files.declares_anything(files.declared) or (
+            extends is None and bool(additions.add or project.limits_targets())
+        )
+        if catalogue is None or not compares:
             if extends is None:
                 declared_files.require_read(files.declared)
             for line in _project_report.read_lines(files):
@@ -377,6 +386,9 @@ def _create_project(
     _refuse_choice(choice, request, lacking, declared, failures)
     target = choice.chosen.target
     row = _row(f"{name}-project" if name == target else name, files, choice, request, additions)
+    if row.like and not declared_files.declares_anything(files.declared):
+        locked = lock_file.read_lock(source.catalogue.images, target).requirements
+        row = msgspec.structs.replace(row, add=(*_other_names(locked, more), *row.add))
     row = msgspec.structs.replace(row, exclude={**row.exclude, **absent})
     copies = declared_files.copy_files(files, path.parent)
     try:
@@ -397,6 +409,12 @@ def _create_project(
         read=declared,
         choice=choice,
     )
+
+
+def _other_names(packages: Iterable[str], more: Sequence[str]) -> list[str]:
+    """Return the names in `packages`, except those that the requirements `more` name."""
+    named = {normalize_package(each.name) for each in map(valid_requirement, more) if each}
+    return [name for name in packages if name not in named]
 
 
 def _print_differences(declared: Declarations, choice: TargetChoice) -> None:

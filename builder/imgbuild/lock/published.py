@@ -319,7 +319,10 @@ def _check_row(
             has = versions.get(package)
             if has is not None and not SpecifierSet(spec).contains(has, prereleases=True):
                 message = f"{extended.name} has {package} {has}, which an extension cannot change"
-                expected = f"{has}, or a published target that has {package}{spec}"
+                expected = (
+                    f"{has}, a published target that has {package}{spec}, or like: in place of "
+                    "extends:, which solves again with other versions (imgbuild init --target)"
+                )
                 notes.note((*path, field, package), message, value=spec, expected=expected)
     for number, drop in enumerate(row.drop):
         if drop.package in versions:

@@ -479,7 +479,8 @@ class TargetChooser:
         """Return the cut-off date of the row, or None to keep the date of the extended target.
 
         If all versions are solved again, this is the date in the project's files, or half a year
-        after the first upload of the newest pinned version, as in `imgbuild resolve`.
+        after the first upload of the newest pinned version, as in `imgbuild resolve`. If neither
+        torch nor an engine is pinned, the target's versions of them must remain available.
         """
         solved = chosen.form == "like"
         days = {
@@ -493,7 +494,9 @@ class TargetChooser:
             pinned = [demand.package for demand in asked if demand.pin and demand.package in days]
             if self._declared.cut_off is not None or not pinned or not all(map(days.get, pinned)):
                 return self.as_of
-            return min(self.as_of, latest + cutoff.MARGIN)
+            day = min(self.as_of, latest + cutoff.MARGIN)
+            decisive = {"torch", *choose.ENGINES} & {*pinned}
+            return day if decisive else max(day, datetime.date.fromisoformat(facts.as_of))
         return latest if latest > datetime.date.fromisoformat(facts.as_of) else None
 
     def _wheel_counts(self) -> tuple[WheelCount, ...]:

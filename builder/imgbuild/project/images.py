@@ -30,6 +30,10 @@ PARTS = {
     "transformers": "transformers",
     "mcore": "megatron-core",
 }
+TARGET_PARTS = ("trl", "unsloth", "verl")  # in names of targets
+# Tags in the form of names of targets, whose versions include patch and post releases:
+# cu124-vllm0.8.5 has vLLM 0.8.5.post1, and cu128-verl0.6 verl 0.6.1.
+TARGET_TAG = re.compile(r"cu\d{3}-")
 VERSION = r"v?(\d+\.\d+(?:\.\d+)*(?:(?:\.?post|rc|a|b|\.?dev)\d+)?)"
 # Base images without Python packages, of which nothing is read.
 PLAIN_IMAGES = frozenset(
@@ -54,7 +58,9 @@ def read_image_tag(reading: ProjectReading, image: str, place: FilePlace) -> Non
         return
     understood = _package(reading, repository, tag, place)
     for part in re.split(r"[-_]", tag):
-        understood = _part(reading, part, place) or understood
+        understood = (
+            _part(reading, part, place, of_target=bool(TARGET_TAG.match(tag))) or understood
+        )
     if not understood and repository not in PLAIN_IMAGES:
         reading.add_unread(place, f"FROM {image}", "the contents of this image are unknown")
 
@@ -88,7 +94,7 @@ def _package(reading: ProjectReading, repository: str, tag: str, place: FilePlac
     return False
 
 
-def _part(reading: ProjectReading, part: str, place: FilePlace) -> bool:
+def _part(reading: ProjectReading, part: str, place: FilePlace, *, of_target: bool) -> bool:
     """Return whether `part` of a tag is a known version, such as `cu124` or `torch2.6.0`."""
     short = re.fullmatch(r"cu(?:da)?(\d{2})(\d)(?:\d)?", part)
     cuda = re.fullmatch(r"cu(?:da)?(\d{2}\.\d)(?:\.\d+)?", part)
@@ -101,6 +107,9 @@ def _part(reading: ProjectReading, part: str, place: FilePlace) -> bool:
         reading.add_python(f"==3.{python[1]}.*", place)
         return True
     named = re.fullmatch(r"([a-z]+)" + VERSION, part)
+    if named and of_target and named[1] in (*PARTS, *TARGET_PARTS):
+        reading.add_requirement(f"{PARTS.get(named[1], named[1])}=={named[2]}.*", place)
+        return True
     if named and named[1] in PARTS:
         reading.add_requirement(f"{PARTS[named[1]]}=={named[2]}", place)
         return True

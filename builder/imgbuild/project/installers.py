@@ -1,6 +1,5 @@
 """Finds the installer that a command line calls."""
 
-# A separate module: a table of programs.
 from __future__ import annotations
 
 import re

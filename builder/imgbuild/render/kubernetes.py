@@ -28,14 +28,16 @@ _RESERVED_WORDS = frozenset(
 
 
 def job_manifest(container: ContainerSettings, comment: str) -> str:
-    """Return the manifest of a Job on one node."""
+    """Return the manifest of a Job on one node, with a comment on how to reach its ports."""
     if container.nodes > 1:
         message = f"--format k8s-job supports one node, not --nodes {container.nodes}"
         raise InputError(message, hint="use --format jobset, or kuberay for Ray")
     _require_command(container, "k8s-job")
-    return container_yaml.yaml_document(
-        job_value(container), _comment_with_prerequisites(container, comment)
-    )
+    lines = [_comment_with_prerequisites(container, comment)]
+    for port in container.ports:
+        words = f"kubectl port-forward job/{container.name} {port}"
+        lines.append(f"To reach port {port} on your machine, run: {words}")
+    return container_yaml.yaml_document(job_value(container), "\n".join(lines))
 
 
 def job_value(container: ContainerSettings) -> dict[str, Any]:

@@ -230,9 +230,12 @@ def refuse_if_conflicting(query: ArchQuery, facts: PackageFacts) -> None:
     near: tuple[str, ...] = ()
     other_cuda = None
     if others is not None and query.suggestions:
+        # The search takes up to minutes. The error repeats the reasons, with its suggestions.
+        lines = (f"no solution on {query.arch}", *(f"because {reason}" for reason in reasons))
+        query.context.reporter.info("\n  ".join(lines))
         looked = _suggestion_search(query, facts, left, others, windows)
         without = f"without {' and '.join(absent)}: " if absent else ""
-        with query.context.reporter.step("found no solution; searching for similar versions"):
+        with query.context.reporter.step("searching for versions that have a solution"):
             near = tuple(f"{without}{text}" for text in looked.find_suggestions(cuda))
         other_cuda = None if absent else looked.cuda
     suggested = suggest.nearest_targets(

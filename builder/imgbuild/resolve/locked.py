@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from packaging.specifiers import SpecifierSet
 
+from imgbuild.attest.sbom.packages import Package, read_packages
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.notes import nearest_choice
 from imgbuild.matrix.project_paths import Project
 from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import TIERS
-from imgbuild.values import Arch
+from imgbuild.system.syntax import is_within, marker_applies, parse_requirement
+from imgbuild.values import Arch, Sha256, environment_markers, normalize_package
 
 
 class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,19 +83,21 @@ def satisfying_targets(
 ) -> tuple[LockedTarget, ...]:
     """Return the targets with a current lock that satisfies the request on each architecture.
 
-    Tested targets come first, then newer ones. Retired targets come last. The result is empty if
-    the request has extras, because a lock does not contain their requirements. `commands` use a
-    target; `{}` stands for its name. Raises InputError if a lock cannot be read.
+    Tested targets come first, then newer ones. Retired targets come last. Requirements of extras
+    are those in the recorded METADATA of the target's wheels. `commands` use a target; `{}` stands
+    for its name. Raises InputError if a lock cannot be read.
     """
     targets: list[LockedTarget] = []
-    if any(requested.extras for requested in request.requests):
-        return ()
+    with_extras = any(requested.extras for requested in request.requests)
+    records = read_packages(project.images).packages if with_extras else {}
     for name in project.locked_targets():
         if name not in matrix.targets or not _is_suitable(request, matrix, name):
             continue
         lock = lock_file.read_lock(project.images, name)
         versions = requested_versions(request, lock)
         if versions is None or lock_file.matrix_differences(lock, matrix):
+            continue
+        if with_extras and not _has_extras(request, lock, records):
             continue
         targets.append(
             LockedTarget(
@@ -130,6 +135,26 @@ def requested_versions(request: ResolveRequest, lock: Lock) -> dict[str, str] | 
                 return None
             versions[requested.package] = version
     return {requested.package: versions[requested.package] for requested in request.requests}
+
+
+def _has_extras(request: ResolveRequest, lock: Lock, records: Mapping[Sha256, Package]) -> bool:
+    """Return whether the lock satisfies the requirements of all requested extras."""
+    extras = {each.package: each.extras for each in request.requests if each.extras}
+    for arch in request.arches:
+        resolution = lock.arch[arch]
+        markers = environment_markers(lock.base.python, arch)
+        for wheel in installed_wheels(resolution):
+            wanted = extras.get(normalize_package(wheel.package), ())
+            record = records.get(wheel.sha256)
+            if wanted and (record is None or record.requires is None):
+                return False
+            for line in (record.requires or ()) if wanted and record else ():
+                needed = parse_requirement(line)
+                if marker_applies(needed.marker, markers, wanted) and not is_within(
+                    resolution.versions.get(normalize_package(needed.name)), needed.specifier
+                ):
+                    return False
+    return True
 
 
 def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:

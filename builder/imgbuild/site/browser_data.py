@@ -25,6 +25,8 @@ from imgbuild.doctor.targets import (
     target_needs,
 )
 from imgbuild.plan.image_digests import LayerDigests
+from imgbuild.project import conda_packages, installers
+from imgbuild.project.images import PACKAGES, PARTS, PLAIN_IMAGES, TARGET_PARTS
 from imgbuild.report import Floors
 from imgbuild.resolve import choose, source_only
 from imgbuild.resolve.source_only import WheelNeeds
@@ -86,6 +88,7 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
         **_package_versions(locked, images),
         **_requirement_data(catalogue),
         "compiled": COMPILED_PACKAGES,
+        "forms": _file_forms(),
         "sources": {name: source_only.absence_text(name) for name in source_only.PROJECTS},
         "unlocked": [_unlocked_target(target) for target in catalogue.targets if not target.lock],
         "constraints": [
@@ -139,6 +142,24 @@ def _requirement_data(catalogue: SiteCatalogue) -> dict[str, Any]:
     }
     costs = {"weights": choose.WEIGHTS, "engines": choose.ENGINES}
     return {"lines": [*numbers], "requires": requires, **costs}
+
+
+def _file_forms() -> dict[str, Any]:
+    """Return what `declared.js` must know to read Dockerfiles and Conda environments."""
+    table = conda_packages.load_conda_table()
+    valued = installers.OPTIONS_WITH_VALUE | installers.INDEX | installers.CHOICES
+    omitted = {*table.debian, *table.absent, *table.libraries, *conda_packages.INSTALLERS}
+    return {
+        "images": PACKAGES,
+        "parts": PARTS,
+        "own": {name: name for name in TARGET_PARTS},
+        "plain": sorted(PLAIN_IMAGES),
+        "options": sorted(valued),
+        "renamed": table.renamed | {name: name for name in sorted(table.not_libraries)},
+        "cuda": sorted(table.cuda),
+        "omitted": sorted(omitted),
+        "prefixes": table.library_prefixes,
+    }
 
 
 def _unlocked_target(target: SiteTarget) -> dict[str, Any]:

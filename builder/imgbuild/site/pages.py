@@ -42,6 +42,7 @@ from imgbuild.values import Arch, Bytes, Digest
 TEMPLATES = files.data("site")
 SCRIPTS = (
     "versions.js",
+    "declared.js",
     "machine.js",
     "elements.js",
     "together.js",
@@ -80,6 +81,7 @@ RECENT = 20  # changes on the page of all changes
 SHOWN_ITEMS = 10  # packages of a change; the others are folded
 LISTED_ITEMS = 4  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
+OPEN_LINE = re.compile(r"^((?:(?! // ).)*[{,;(\[])\n", re.MULTILINE)  # continues in the next line
 CSS_SPACE = re.compile(r"\s*([{};,])\s*|(?<=\w): ")
 SEVERE_RATINGS = ("critical", "high")
 OPTIONAL_TAGS = re.compile(r"</(?:li|dt|dd|tr|td|th|thead|tbody|option|html)>|</?(?:head|body)>\n")
@@ -200,12 +202,13 @@ def _drop_optional_tags(text: str) -> str:
 
 
 def _dense_script(name: str) -> bytes:
-    """Remove comments and indentation from a script, and spaces from a style sheet."""
+    """Remove comments, indentation and line ends from a script, and spaces from a style sheet."""
     text = COMMENT.sub("", (TEMPLATES / name).read_text(encoding="utf-8"))
     if name.endswith(".css"):
         return CSS_SPACE.sub(lambda match: match[1] or ":", text).encode()
     lines = (line.strip() for line in text.splitlines())
-    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//")).encode()
+    dense = "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
+    return OPEN_LINE.sub(r"\1", dense).encode()
 
 
 def _environment() -> jinja2.Environment:

@@ -12,12 +12,12 @@ from imgbuild.system.control_characters import escape_control
 
 
 def packed_script(variable: str, data: object) -> bytes:
-    """Return a script that assigns `data` to a variable: JSON as zlib in base64.
+    """Return a script that assigns `data` to a variable: JSON as zlib in base85.
 
     Control and format characters in texts are replaced by escapes, as on the pages.
     """
     text = json.dumps(_escape_texts(data), separators=(",", ":"))
-    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    packed = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
     return f'var {variable}="{packed}";\n'.encode()
 
 

@@ -311,6 +311,27 @@ def test_target_requested_by_option_is_extended(imgbuild: Command) -> None:
     assert row()["extends"] == "cu126-vllm"
 
 
+def test_options_select_the_target_of_a_folder_without_requirements(
+    imgbuild: Command, index: LocalIndex
+) -> None:
+    index.wheel("transformers", "4.52.3")
+    words = ("--target", TARGET, "--add", "transformers==4.52.3")
+    done = imgbuild("init", "own", *words, status=0)
+    found = row()
+    assert found["like"] == TARGET
+    assert {"torch", "trl", "vllm", "transformers==4.52.3"} <= {*found["add"]}  # type: ignore[misc]
+    assert "transformers" not in found["add"]  # type: ignore[operator]
+    assert f"like {TARGET}\n" in done.stdout
+    lock = json.loads(Path(f".imgbuild/published/{TARGET}/lock.json").read_text())
+    assert str(found["as_of"]) >= lock["as_of"]
+    Path("matrix.yaml").unlink()
+    imgbuild("init", "own", "--cuda", "12.6", status=0)
+    assert row()["extends"] == "cu126-vllm"
+    Path("matrix.yaml").unlink()
+    done = imgbuild("init", "own", "--extends", TARGET, "--add", "torch==2.5.1", status=2)
+    assert "imgbuild init --target" in unwrap_text(done.stderr)
+
+
 def test_requested_target_is_extended_regardless_of_python(imgbuild: Command) -> None:
     require("torch\n")
     require("3.12\n", ".python-version")

@@ -268,6 +268,8 @@ def test_rendered_container_names_the_image_by_digest(
     [inner] = yaml.safe_load(done.stdout)["spec"]["template"]["spec"]["containers"]
     assert inner["image"] == f"registry.example/rl@{sample.target_digests.digest}"
     assert inner["args"] == ["python", "-c", "print(1)", "--json"]
+    served = imgbuild(*words, *place, "--port", "8000", "--", "vllm", "serve", "x").stdout
+    assert f"run: kubectl port-forward job/{settings.dns_label(TARGET)} 8000\n" in served
     [answer] = read_json(imgbuild(*words, *place, "--json", "--", "true"))
     assert list(answer["files"]) == [f"{TARGET}-job.yaml"]
     absent = imgbuild(*words, "--", "true")

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from imgbuild import codec
+from imgbuild.attest.sbom.packages import Package, SbomPackages, packages_path
 from imgbuild.lock import lock_file
 from imgbuild.matrix.project_paths import Project
 from imgbuild.resolve import locked, resolve_request
@@ -56,6 +57,22 @@ def test_request_that_no_target_meets_lists_no_target(
     project: Project, wants: tuple[str, ...], more: dict[str, object]
 ) -> None:
     assert locked.satisfying_targets(request(*wants, **more), project, samples.matrix()) == ()
+
+
+def test_requirements_of_extras_are_compared_with_the_lock(project: Project) -> None:
+    assert locked.satisfying_targets(request("trl[known]"), project, samples.matrix()) == ()
+    requires = (
+        'torch>=2.6; extra == "known"',
+        'torch<2; extra == "other"',
+        'vllm; extra == "known" and python_version < "3"',
+    )
+    wheel = samples.wheel("trl", "0.18.2")
+    record = Package(file=wheel.file, requires=requires)
+    packages = SbomPackages(packages={wheel.sha256: record})
+    packages_path(project.images).write_bytes(codec.encode(packages))
+    (target,) = locked.satisfying_targets(request("trl[known]"), project, samples.matrix())
+    assert target.versions == {"trl": "0.18.2"}
+    assert locked.satisfying_targets(request("trl[other]"), project, samples.matrix()) == ()
 
 
 def test_target_with_a_stale_lock_is_not_listed(project: Project) -> None:

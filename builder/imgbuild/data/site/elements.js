@@ -119,10 +119,20 @@
     show();
   }
 
+  const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
+
+  /** The bytes of a text in base85 (RFC 1924, as Python's base64.b85encode writes it). */
+  function decoded(text) {
+    const groups = text.match(/.{1,5}/g);
+    const view = new DataView(new ArrayBuffer(groups.length * 4));
+    groups.forEach((group, number) => view.setUint32(number * 4,
+      [...group.padEnd(5, "~")].reduce((sum, each) => sum * 85 + DIGITS.indexOf(each), 0)));
+    return new Uint8Array(view.buffer, 0, Math.floor(text.length * 4 / 5));
+  }
+
   /** The data of a script that imgbuild has compressed. */
   async function unpacked(text) {
-    const bytes = Uint8Array.from(atob(text), each => each.charCodeAt(0));
-    const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const plain = new Blob([decoded(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
     return JSON.parse(await new Response(plain).text());
   }
 

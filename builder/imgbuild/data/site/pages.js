@@ -247,17 +247,17 @@
         return show([value.machine ? paragraph(NOTHING, "notice") : null]);
       }
       const answers = machines.split(machine).map(answer);
-      show([...inAll(answers), ...answers.flatMap(({ parts }) => parts)]);
+      show([...inAll(answers, machine.driver), ...answers.flatMap(({ parts }) => parts)]);
     }, value => ({ ...value, machine: machines.summary(machines.read(value.machine, data.gpus)) }));
   }
 
   /** The images of all machines, if there are several. */
-  function inAll([{ able }, ...others]) {
+  function inAll([{ able }, ...others], driver) {
     if (!others.length) return [];
     const common = able.filter(target => others.every(each => each.able.includes(target)));
     return [
       heading(common.length ? `${count(common.length, "image")} for the GPUs of both architectures.`
-        : "No image is for the GPUs of both architectures."),
+        : `No image is for the GPUs of both architectures${driver ? ` and driver ${driver}` : ""}.`),
       element("p", {}, common.flatMap((target, number) => [number ? ", " : "", link(target)])),
       common.length ? paragraph("Each has one name for both, and a machine gets the files" +
         " of its architecture. Below, the architectures are compared one by one.", "muted") : null,
@@ -372,10 +372,9 @@
       !target(left).recommended - !target(right).recommended ||
       (left.image.arch !== "x86_64") - (right.image.arch !== "x86_64");
     whenChanged(form, value => {
-      const { text, project } = versions.declared(value.requirements);
+      const { text, file, note } = window.imgbuildDeclared(value.requirements, data.forms);
       const given = versions.requirements(text, false);
-      const more = project && paragraph("Of a pyproject.toml, the dependencies of [project] are compared." +
-        " imgbuild init also reads extras, groups and sources.", "muted");
+      const more = note && paragraph(note, "muted");
       if (!given.read.length && !given.skipped.length) return show([more]);
       if (!given.read.length) {
         return show([skipped("No line is a requirement, such as vllm>=0.11", given.skipped),
@@ -386,7 +385,6 @@
       const judge = (_, number) => comparison(data, given.read, number);
       const compared = best(images, judge, before);
       const current = compared.filter(entry => !target(entry).retired);
-      const file = project ? "pyproject.toml" : "requirements.txt";
       const card = entry => requirementCard(entry, target(entry), data, file);
       show([
         heading(requirementVerdict(current, plannedFor(data, given.read))),

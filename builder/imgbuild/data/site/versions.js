@@ -278,15 +278,6 @@
     };
   }
 
-  /** The dependencies of a pyproject.toml, one a line; another text as it is. */
-  function declared(text) {
-    if (!/^\s*\[(?:project|build-system|tool\.[\w.-]+)\]/m.test(text)) return { text, project: false };
-    const found = /^dependencies\s*=\s*\[(.*)\]\s*$/m.exec(text) ||
-      /^dependencies\s*=\s*\[([\s\S]*?)^\s*\]/m.exec(text);
-    const lines = (found ? found[1] : "").replace(/^\s*#.*$/gm, "").matchAll(/"([^"]*)"|'([^']*)'/g);
-    return { text: [...lines].map(([, first, second]) => first || second).join("\n"), project: true };
-  }
-
   /**
    * The requirements of a text, one a line: name, specifier, marker, and the line. `loose`: "torch 2.7" and
    * "torch==2.7" mean 2.7 with all its patch releases, as does "torch 2.7.x". `skipped` are lines
@@ -394,7 +385,6 @@
     compare(left, right) {
       return compare(parse(left), parse(right));
     },
-    declared,
     disjoint,
     distance,
     environmentOf,
