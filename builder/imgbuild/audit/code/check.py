@@ -118,8 +118,9 @@ def _run_all_checks(
 
 def _unaccepted_findings(findings: Sequence[CodeFinding], text: CodeText) -> list[CodeFinding]:
     """Return the findings in a file whose lines do not end with `# noqa: CODE`, as in linters."""
-    lines = text.source.splitlines() if _NOQA.search(text.source) is not None else []
-    return [each for each in findings if not _is_accepted(each, text, lines)]
+    sources = [each for each in (text.source, text.commands) if _NOQA.search(each) is not None]
+    lines = [source.splitlines() for source in sources]
+    return [each for each in findings if not any(_is_accepted(each, text, part) for part in lines)]
 
 
 def _is_accepted(finding: CodeFinding, text: CodeText, lines: Sequence[bytes]) -> bool:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from imgbuild.audit.code import notebooks
+from imgbuild.audit.code import heredocs, notebooks
 from imgbuild.audit.code.model import CodeText
 from imgbuild.errors import InputError
 from imgbuild.system.control_characters import shown_path
@@ -122,9 +122,12 @@ def _read_code_file(path: Path, places: _Places, *, named: bool) -> CodeText | N
     commands = b""
     if path.suffix == ".ipynb":
         source, commands, cells = notebooks.notebook_module(source)
-    if kind != "python":
+    embedded = heredocs.python_module(source) if kind == "shell" else b""
+    if kind != "python" and not embedded:
         return CodeText(file=shown_path(str(path)), kind=kind, source=source)
     root, module = places.module(path)
+    if embedded:  # no code imports it
+        kind, source, commands, module = "python", embedded, source, ""
     return CodeText(
         file=shown_path(str(path)),
         kind=kind,

@@ -428,3 +428,53 @@ class Other:
     script = "python -m sglang.launch_server --mem-fraction 0.9 --inner 1\n"
     found = audit({"run.sh": script}, {"sglang==0.5.23": files})
     assert [each.message for each in found] == ["sglang 0.5.23 has no option --inner"]
+
+
+HEREDOCS = """#!/bin/bash
+#SBATCH --gpus=8
+echo $((1 << 3))
+cat <<< "$HOME"
+srun python3 -u - "$1" <<'EOF'
+from trl import SFTConfig
+SFTConfig("out", eval_strateg="no")
+EOF
+cat > train.py <<END
+from trl import load
+load("$MODEL", revisio=$REVISION)
+load("$MODEL", revisio="main")  # noqa: IMG102
+END
+\tpython <<-EOF
+\tif True:
+\t  import trl; trl.Gone
+\tEOF
+python - <<EOF
+print(broken
+EOF
+cat > notes.txt <<EOF
+import nothing_of_the_kind
+EOF
+python train.py <<EOF
+import input_of_the_script
+EOF
+ray submt
+"""
+
+
+def test_python_code_in_here_documents_is_checked(audit: Findings) -> None:
+    findings = audit({"job.sh": HEREDOCS})
+    assert [(each.code, each.line, each.column) for each in findings] == [
+        ("IMG102", 7, 18),
+        ("IMG102", 11, 16),
+        ("IMG101", 16, 15),
+        ("IMG305", 27, 1),
+    ]
+
+
+def test_script_with_a_here_document_does_not_hide_a_module_of_its_name(audit: Findings) -> None:
+    files = {
+        "train.sh": "python - <<EOF\nimport trl\nEOF\n",
+        "train.py": "X = 1\n",
+        "run.py": "from train import Y\n",
+        "other.sh": "python - <<EOF\nfrom train import Y\nEOF\n",
+    }
+    assert audit(files) == []
