@@ -211,8 +211,7 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
 
 def _is_completion(text: str) -> bool:
     """Whether a line reports the end of a run or a started server."""
-    found = any(word in text for word in COMPLETION)
-    return found and COMPLETED.search(text[:400]) is not None
+    return any(map(text.__contains__, COMPLETION)) and COMPLETED.search(text[:400]) is not None
 
 
 def _is_note(events: list[LogEvent], number: int, *, levels: bool) -> bool:

@@ -144,13 +144,13 @@ def _has_extras(request: ResolveRequest, lock: Lock, records: Mapping[Sha256, Pa
         resolution = lock.arch[arch]
         markers = environment_markers(lock.base.python, arch)
         for wheel in installed_wheels(resolution):
-            wanted = extras.get(normalize_package(wheel.package), ())
+            requested = extras.get(normalize_package(wheel.package), ())
             record = records.get(wheel.sha256)
-            if wanted and (record is None or record.requires is None):
+            if requested and (record is None or record.requires is None):
                 return False
-            for line in (record.requires or ()) if wanted and record else ():
+            for line in (record.requires or ()) if requested and record else ():
                 needed = parse_requirement(line)
-                if marker_applies(needed.marker, markers, wanted) and not is_within(
+                if marker_applies(needed.marker, markers, requested) and not is_within(
                     resolution.versions.get(normalize_package(needed.name)), needed.specifier
                 ):
                     return False

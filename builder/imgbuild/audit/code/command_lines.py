@@ -422,8 +422,9 @@ def _annotated_names(trees: Iterable[ast.Module]) -> frozenset[str]:
     names: set[str] = set()
     for node in itertools.chain.from_iterable(tree.body for tree in trees):
         if isinstance(node, ast.ImportFrom):
-            found = [each.asname or each.name for each in node.names if each.name == "Annotated"]
-            names.update(found)
+            names.update(
+                each.asname or each.name for each in node.names if each.name == "Annotated"
+            )
         elif isinstance(node, ast.Assign) and dotted_name(node.value) in names:
             names.update(each.id for each in node.targets if isinstance(each, ast.Name))
     return frozenset(names)

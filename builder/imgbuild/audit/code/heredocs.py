@@ -46,6 +46,6 @@ def _python_lines(lines: list[bytes], start: re.Match[bytes]) -> list[bytes]:
     if start["tabs"]:
         lines = [line.lstrip(b"\t") for line in lines]
     if not start["quote"]:
-        lines = [_EXPANSION.sub(lambda found: b"_".ljust(len(found[0])), line) for line in lines]
+        lines = [_EXPANSION.sub(lambda match: b"_".ljust(len(match[0])), line) for line in lines]
     is_valid = valid_source(b"\n".join(lines)) is not None
     return lines if is_valid else [b""] * len(lines)

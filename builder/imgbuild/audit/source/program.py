@@ -229,9 +229,9 @@ def _keys(node: ast.expr | None) -> _Keys | None:
         complete = not node.args
     else:
         return None
-    known = [name for name in names if name is not None]
-    complete = complete and len(known) == len(names)
-    return _Keys(known, complete) if known or complete else None
+    constant = [name for name in names if name is not None]
+    complete = complete and len(constant) == len(names)
+    return _Keys(constant, complete) if constant or complete else None
 
 
 def _expand_scope(

@@ -1,4 +1,4 @@
-"""Tests the members of objects that the audit of a user's Python code reports as missing."""
+"""Tests what the audit of a user's Python code reports as missing: members and arguments."""
 
 from __future__ import annotations
 
@@ -129,3 +129,11 @@ both.keys()
         "IMG104 6:1",
         "IMG104 9:1 shuffle",
     ]
+
+
+def test_missing_arguments_of_a_call_are_one_finding(audit: Findings) -> None:
+    (finding,) = audit(
+        {"run.py": "from trl import load\nload()\n"},
+        {"trl": {"trl.py": "def load(path, name, *, kind, seed=0): ...\n"}},
+    )
+    assert finding.message == "calls trl.load without path, name, kind, which trl 1.0 requires"

@@ -36,14 +36,6 @@ def test_failing_calls_are_reported_with_column_and_replacement_name(audit: Find
     assert findings[0].where.endswith("train.py:2:25")
 
 
-def test_missing_arguments_of_a_call_are_one_finding(audit: Findings) -> None:
-    (finding,) = audit(
-        {"run.py": "from trl import load\nload()\n"},
-        {"trl": {"trl.py": "def load(path, name, *, kind, seed=0): ...\n"}},
-    )
-    assert finding.message == "calls trl.load without path, name, kind, which trl 1.0 requires"
-
-
 def test_missing_imports_are_errors_at_top_and_warnings_elsewhere(
     audit: Findings,
 ) -> None:
