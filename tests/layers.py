@@ -66,6 +66,10 @@ CALLERS: dict[str, tuple[str, ...]] = {
         "audit.checks.support_files",
     ),  # the second for a tree
     "Requirement": ("system.syntax",),
+    # Types are analyzed in one thread at a time: see system.decoding.
+    "msgspec.convert": ("system.decoding",),
+    "msgspec.json.Decoder": ("system.decoding",),
+    "msgspec.msgpack.Decoder": ("system.decoding",),
 }
 
 # Modules that `imgbuild digest` must not import, since it must finish in 0.3 s.

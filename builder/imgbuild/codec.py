@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from imgbuild.errors import InputError, InputProblem
-from imgbuild.system import boundary, files
+from imgbuild.system import boundary, decoding, files
 from imgbuild.system.folder import OpenFolder
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ def decode(
     cause: Exception
     problem: InputProblem | None = None
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decoding.decode_json(data, kind)
     except msgspec.DecodeError as error:  # ValidationError is one of these
         fault, cause = str(error), error
         if isinstance(error, msgspec.ValidationError) and len(data) <= SEARCH_LIMIT:

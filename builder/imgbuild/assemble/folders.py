@@ -30,6 +30,7 @@ from imgbuild.plan.plan import (
     base_plan,
     create_plan,
 )
+from imgbuild.system import decoding
 from imgbuild.values import Arch
 
 FACT = "folders"
@@ -75,7 +76,7 @@ def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[s
         base_paths = _base_folders(paths, above, added_paths)
         inputs.store.put_fact(FACT, key, msgspec.json.encode(base_paths))
     else:
-        base_paths = msgspec.json.decode(cached, type=tuple[BasePath, ...])
+        base_paths = decoding.decode_json(cached, tuple[BasePath, ...])
     for seen in base_paths:
         _refuse_conflicts(lock.target, extends, seen)
     return {f"/{seen.path}": seen.folder for seen in base_paths if seen.folder != DEFAULT_FOLDER}
@@ -114,7 +115,7 @@ def _published_base_paths(layers: Sequence[Layer]) -> list[BasePath] | None:
     data = installed_facts().fact(FACT, base_key(layers))
     if data is None:
         return None
-    rows = msgspec.msgpack.decode(data, type=list[tuple[str, str, str, int, int]])
+    rows = decoding.decode_msgpack(data, list[tuple[str, str, str, int, int]])
     return [
         BasePath(path=path, kind=kind, folder=AddedFolder(mode=mode, uid=uid, gid=gid))
         for path, kind, mode, uid, gid in rows

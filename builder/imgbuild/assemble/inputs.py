@@ -25,6 +25,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.oci.tar import MemberKind
 from imgbuild.plan.plan import Layer, VenvRecipe, WheelsRecipe, published_layers
+from imgbuild.system import decoding
 from imgbuild.values import Digest, Sha256, normalize_package, sha256
 from imgbuild.wheel import conflicts
 
@@ -150,7 +151,7 @@ class Inputs:
     ) -> tuple[conflicts.InstalledFile, ...] | None:
         stored = self.store.fact(TABLES, _table_key(recipe, wheel))
         if stored is not None:
-            return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
+            return decoding.decode_json(stored, tuple[conflicts.InstalledFile, ...])
         published = published_facts().wheel(normalize_package(wheel.package), wheel.sha256)
         files = (
             published.installed_files(installation_key(recipe, wheel))

@@ -35,6 +35,7 @@ from imgbuild.plan.plan import (
     WheelsRecipe,
 )
 from imgbuild.plan.records import WheelFacts
+from imgbuild.system import decoding
 from imgbuild.values import Digest, Sha256
 from imgbuild.wheel import archive, install
 
@@ -107,7 +108,7 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> B
 def base_record(layer: Layer, store: Store) -> LayerRecord | None:
     """Return the record that `make_layer` cached for a Debian base, or None for other layers."""
     stored = store.fact(FACT, layer.id) if isinstance(layer.recipe, DebianRecipe) else None
-    return None if stored is None else msgspec.json.decode(stored, type=LayerRecord)
+    return None if stored is None else decoding.decode_json(stored, LayerRecord)
 
 
 def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[LayerMember]:

@@ -9,6 +9,7 @@ from isal import isal_zlib
 
 from imgbuild.cache.store import Store
 from imgbuild.oci.content import INFLATE_ERROR
+from imgbuild.system import decoding
 
 T = TypeVar("T")
 
@@ -19,7 +20,7 @@ def read_fact(store: Store, kind: str, key: str, form: type[T]) -> T | None:
     if data is None:
         return None
     try:
-        return msgspec.msgpack.decode(isal_zlib.decompress(data), type=form)
+        return decoding.decode_msgpack(isal_zlib.decompress(data), form)
     except (INFLATE_ERROR, msgspec.DecodeError):
         return None
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.codec import write_bytes
+from imgbuild.system import decoding
 
 # Increased by hand when a reader of wheels or Debian packages produces other results for the same
 # bytes, or when the form of an entry changes; then run `make facts` to regenerate the file.
@@ -90,7 +91,7 @@ class FactsFile:
         if kind not in self._kinds:
             data = self.entry(kind)
             try:
-                facts = msgspec.msgpack.decode(data, type=dict[str, bytes]) if data else {}
+                facts = decoding.decode_msgpack(data, dict[str, bytes]) if data else {}
             except msgspec.MsgspecError:
                 facts = {}
             self._kinds[kind] = facts

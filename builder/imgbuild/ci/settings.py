@@ -18,6 +18,7 @@ from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.yaml_nodes import parse_yaml, read_content
 from imgbuild.report import TierName
 from imgbuild.smoke.runner import GPU_TIERS
+from imgbuild.system import decoding
 from imgbuild.system.files import require_readable
 from imgbuild.values import Arch
 
@@ -110,7 +111,7 @@ def read_ci_settings(project: Project) -> CiSettings:
     """Return the settings of `project`. Raises InputError with all problems in `ci.yaml`."""
     text = resources.files("imgbuild").joinpath(DEFAULTS).read_bytes()
     defaults = convert_document(parse_yaml(text, DEFAULTS), CiFile)
-    settings = msgspec.convert(defaults, CiSettings, from_attributes=True)
+    settings = decoding.convert(defaults, CiSettings, from_attributes=True)
     path = project.root / FILE
     if not path.exists():
         return settings

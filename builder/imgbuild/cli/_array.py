@@ -25,7 +25,7 @@ from imgbuild.slurm import array
 from imgbuild.slurm.array import ArrayTarget, TaskEnd
 from imgbuild.smoke import junit_report, runner
 from imgbuild.smoke.result import SmokeRun
-from imgbuild.system import programs
+from imgbuild.system import decoding, programs
 from imgbuild.system.console import console
 
 PANEL = "On a cluster"
@@ -195,7 +195,7 @@ def _reports(verb: str, end: TaskEnd) -> list[Report]:
     reports: list[Report] = []
     if verb == "smoke" and end.status is not None:
         with suppress(msgspec.DecodeError):
-            reports += msgspec.json.decode(end.answer, type=list[SmokeRun])
+            reports += decoding.decode_json(end.answer, list[SmokeRun])
     if reports and (end.good or not all(has_passed(report.cases) for report in reports)):
         return reports
     outcome = "passed" if end.good else "failed"

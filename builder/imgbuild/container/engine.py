@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from imgbuild.errors import ToolMissing
-from imgbuild.system import process, programs
+from imgbuild.system import decoding, process, programs
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Digest
 
@@ -130,7 +130,7 @@ def inspect_image(engine: Engine, reference: str) -> InspectedImage | None:
     answer = process.run_command(engine.command("image", "inspect", reference), check=False)
     if answer.status != 0:
         return None
-    image = msgspec.json.decode(answer.stdout, type=tuple[_InspectedJson, ...])[0]
+    image = decoding.decode_json(answer.stdout, tuple[_InspectedJson, ...])[0]
     name = image.id if image.id.startswith("sha256:") else f"sha256:{image.id}"
     return InspectedImage(id=name, diff_ids=image.root_fs.layers)
 
@@ -147,7 +147,7 @@ def diff_ids(engine: Engine) -> frozenset[Digest]:
     # An image may be removed between the two commands: the others are printed nevertheless.
     words = engine.command("image", "inspect", *dict.fromkeys(listed))
     images = process.run_command(words, check=False).stdout or "[]"
-    inspected = msgspec.json.decode(images, type=tuple[_InspectedJson, ...])
+    inspected = decoding.decode_json(images, tuple[_InspectedJson, ...])
     return frozenset(layer for image in inspected for layer in image.root_fs.layers)
 
 

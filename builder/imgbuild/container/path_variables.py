@@ -17,7 +17,7 @@ import msgspec
 
 from imgbuild.container.request import Mount
 from imgbuild.matrix.fields import Source
-from imgbuild.system import files, yaml_data
+from imgbuild.system import decoding, files, yaml_data
 
 # Folders of every image, which the mount of a variable's path must not hide.
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - empty when a container starts
@@ -59,7 +59,7 @@ class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
 def path_variable_table() -> tuple[PathVariables, ...]:
     """Return the rows of the table `paths`, in the order of the file."""
     tables = yaml_data.load_yaml_data(files.data("variables.yaml"), dict[str, Any])
-    return msgspec.convert(tables["paths"], tuple[PathVariables, ...])
+    return decoding.convert(tables["paths"], tuple[PathVariables, ...])
 
 
 def variable_names(use: VariableUse | None = None) -> frozenset[str]:

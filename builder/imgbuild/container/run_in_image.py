@@ -23,7 +23,7 @@ from imgbuild.container.request import ContainerRequest
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.layout import Layout
-from imgbuild.system import process, programs
+from imgbuild.system import decoding, process, programs
 from imgbuild.system.process import ProcessResult
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch
@@ -67,7 +67,7 @@ def command_config(layout: Layout, arch: Arch) -> CommandConfig:
     image = layout.image(arch)
     try:
         labels = {"Labels": image.configuration.labels}
-        return msgspec.convert({**image.settings, **labels}, CommandConfig)
+        return decoding.convert({**image.settings, **labels}, CommandConfig)
     except msgspec.ValidationError as error:
         message = f"{layout.path}: invalid image configuration for {arch}: {error}"
         raise IntegrityError(message, hint="build the image again") from error

@@ -25,7 +25,7 @@ from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http.client import RequestRefused
 from imgbuild.http.credentials import redact_url
 from imgbuild.http.request import Request
-from imgbuild.system import threads
+from imgbuild.system import decoding, threads
 from imgbuild.system.boundary import NONSENSE
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class OsvServer:
         if data is None:
             return None
         try:
-            answer = msgspec.json.decode(data, type=_CachedAnswer)
+            answer = decoding.decode_json(data, _CachedAnswer)
         except msgspec.DecodeError:  # invalid: request again
             return None
         recent = datetime.timedelta() <= self._now - answer.asked < CACHE_AGE

@@ -31,7 +31,7 @@ from imgbuild.deb.debian_version import compare_versions
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import DebianBase
-from imgbuild.system import process
+from imgbuild.system import decoding, process
 from imgbuild.system.boundary import convert_read_errors
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Arch, sha256
@@ -110,7 +110,7 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
         RESOLVED_FACT, _resolution_key(base, _suites(base, arch, context, read=_read_nothing))
     )
     if stored is not None:
-        return msgspec.msgpack.decode(stored, type=ResolvedDebs)
+        return decoding.decode_msgpack(stored, ResolvedDebs)
     indexes = _suites(base, arch, context)
     archive = DebianArchive(chain.from_iterable(index.packages for index in indexes))
     chosen = resolve_dependencies(archive, base.packages, file="matrix.yaml")
@@ -369,7 +369,7 @@ def _indexes(
 def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
     store = context.store
     if (parsed := store.fact(INDEX_FACT, digest)) is not None:
-        return msgspec.msgpack.decode(parsed, type=list[dict[str, str]])
+        return decoding.decode_msgpack(parsed, list[dict[str, str]])
     listed = [
         _used_fields(paragraph) for paragraph in parse_paragraphs(_text(url, digest, context))
     ]

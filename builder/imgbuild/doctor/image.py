@@ -23,7 +23,7 @@ from imgbuild.report import Finding, Report, Severity
 from imgbuild.sif import convert
 from imgbuild.smoke import runner
 from imgbuild.smoke.runner import ImageUnderTest
-from imgbuild.system import process
+from imgbuild.system import decoding, process
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch
 
@@ -144,7 +144,7 @@ def _script_tar() -> Iterator[bytes]:
 
 def _read_report(lock: Lock, arch: Arch, done: process.ProcessResult, reporter: Reporter) -> Report:
     try:
-        document = msgspec.json.decode(done.stdout, type=_ScriptOutput)
+        document = decoding.decode_json(done.stdout, _ScriptOutput)
     except msgspec.DecodeError as error:
         tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
         message = (

@@ -28,6 +28,7 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.addresses import GIT_INDEX
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
+from imgbuild.system import decoding
 from imgbuild.system.boundary import NONSENSE, convert_read_errors
 from imgbuild.values import FileSize, normalize_package
 
@@ -315,7 +316,7 @@ def read_page(page: PageLike) -> list[IndexFile]:
 
 def _decode_json(page: PageLike) -> dict[str, Any]:
     """Decode a JSON object. Unlike Python's decoder, msgspec refuses unpaired surrogates."""
-    return msgspec.json.decode(page.text, type=dict[str, Any])
+    return decoding.decode_json(page.text, dict[str, Any])
 
 
 def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
@@ -347,7 +348,7 @@ def _join_url(page: str, url: str) -> str:
 
 def _file(**fields: object) -> IndexFile:
     """Raise ValidationError for a value of the wrong type."""
-    return msgspec.convert(fields, IndexFile)
+    return decoding.convert(fields, IndexFile)
 
 
 def _too_many() -> IntegrityError:

@@ -31,6 +31,7 @@ from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import lock_wheel
 from imgbuild.lock.resolution import Wheel
 from imgbuild.report import ConflictRelation, Evidence
+from imgbuild.system import decoding
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import sha256
 
@@ -208,7 +209,7 @@ class ReleaseCatalogue:
         name = encode_compact([code_digest(compute.__module__), python, *key]).decode()
         cached = self.store.fact(ANSWERS, name)
         if cached is not None:
-            return msgspec.json.decode(cached, type=form)
+            return decoding.decode_json(cached, form)
         answer = compute()
         self.store.put_fact(ANSWERS, name, msgspec.json.encode(answer))
         return answer

@@ -26,6 +26,7 @@ from imgbuild.matrix.model import (
     StandalonePython,
     Target,
 )
+from imgbuild.system import decoding
 
 
 def matrix_from_locks(
@@ -128,7 +129,7 @@ def _pinned_target(lock: Lock, base: str) -> Target:
         arch=tuple(lock.arch),
         as_of=datetime.date.fromisoformat(lock.as_of),
         pins=locked_versions(lock),
-        flashinfer=msgspec.convert({"mode": lock.flashinfer, "reason": _reason(lock)}, Flashinfer),
+        flashinfer=decoding.convert({"mode": lock.flashinfer, "reason": _reason(lock)}, Flashinfer),
         gpu=lock.gpu,
         indexes=lock.indexes,
         user_packages=lock.settings.user_packages is True,

@@ -17,6 +17,7 @@ from imgbuild.matrix.check import check_matrix
 from imgbuild.matrix.convert import convert_document
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.yaml_nodes import parse_yaml, read_content
+from imgbuild.system import decoding
 from imgbuild.system.files import require_readable
 from imgbuild.values import Sha256, sha256
 
@@ -62,7 +63,7 @@ def load_compiled_matrix(path: Path) -> Matrix | None:
     missing or outdated.
     """
     try:
-        document = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_CompiledMatrix)
+        document = decoding.decode_json(path.with_suffix(".json").read_bytes(), _CompiledMatrix)
         return document.matrix if document.sha256 == sha256(path.read_bytes()) else None
     except (OSError, msgspec.MsgspecError):
         return None

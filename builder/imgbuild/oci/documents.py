@@ -9,6 +9,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import IntegrityError
+from imgbuild.system import decoding
 from imgbuild.values import Arch, Digest, FileSize, digest_of
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def stated_type(data: bytes, name: object) -> str:
     image.
     """
     try:
-        shape = msgspec.json.decode(data, type=_DocumentShape)
+        shape = decoding.decode_json(data, _DocumentShape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     if shape.manifests and shape.layers:

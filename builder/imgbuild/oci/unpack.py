@@ -32,6 +32,7 @@ from imgbuild.oci.reader import (
     paths_hidden_by,
 )
 from imgbuild.oci.tree import RootFolder
+from imgbuild.system import decoding
 from imgbuild.system.boundary import convert_read_errors
 from imgbuild.system.files import DISK_FULL_ERRORS
 from imgbuild.system.reporter import SILENT_REPORTER, ProgressBar, Reporter
@@ -181,7 +182,7 @@ class _UnpackedLayer:
 
     def __iter__(self) -> Iterator[TarEntry]:
         data = (self._folder / _MEMBERS).read_bytes()
-        for self._number, entry in enumerate(msgspec.msgpack.decode(data, type=list[TarEntry])):
+        for self._number, entry in enumerate(decoding.decode_msgpack(data, list[TarEntry])):
             yield entry
 
     def create_file(self, entry: TarEntry, name: str, parent: int) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.matrix.project_paths import Project
-from imgbuild.system import git
+from imgbuild.system import decoding, git
 from imgbuild.values import Arch, Bytes, Digest
 
 DIGESTS_FILE, LOCK = "digests.json", "lock.json"
@@ -174,7 +174,7 @@ def _change(commit: _LoggedCommit, path: str, contents: Mapping[str, bytes]) -> 
 
 def _decode_digests(data: bytes | None) -> CommittedDigests | None:
     try:
-        return msgspec.json.decode(data, type=CommittedDigests) if data is not None else None
+        return decoding.decode_json(data, CommittedDigests) if data is not None else None
     except msgspec.MsgspecError:
         return None
 

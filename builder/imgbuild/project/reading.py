@@ -27,6 +27,7 @@ from imgbuild.project.model import (
     RequirementKind,
 )
 from imgbuild.project.project_files import ProjectFiles, SourceProblem, parent_folder, relative_path
+from imgbuild.system import decoding
 from imgbuild.system.syntax import parse_requirement, parse_version, valid_requirement
 from imgbuild.values import normalize_package
 
@@ -156,7 +157,7 @@ class ProjectReading:
         """Parse a lock file of `tool` as `kind`. Record a problem and return None on failure."""
         document = self.read_toml(name)
         try:
-            return None if document is None else msgspec.convert(document, kind)
+            return None if document is None else decoding.convert(document, kind)
         except msgspec.ValidationError as error:
             self.add_problem(FilePlace(file=name), f"not a {tool} lock file: {error}")
             return None

@@ -22,6 +22,7 @@ from imgbuild.http.request import Request
 from imgbuild.registry import hosts, logins, tokens
 from imgbuild.registry.hosts import HostEndpoint
 from imgbuild.registry.tokens import AcceptedHeader
+from imgbuild.system import decoding
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ def _request_token(http: HttpClient, request: Request, login: LoginPair | None) 
 def _failures(http: HttpClient, response: Response) -> list[RegistryError]:
     with contextlib.suppress(Exception):  # the body is only informational
         data = http.body(response, _ERROR_BYTES, decode=True)
-        return msgspec.json.decode(data, type=RegistryErrors).errors[:3]
+        return decoding.decode_json(data, RegistryErrors).errors[:3]
     return []
 
 

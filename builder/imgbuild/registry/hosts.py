@@ -21,7 +21,7 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.registry.image_reference import HUB
-from imgbuild.system import boundary
+from imgbuild.system import boundary, decoding
 from imgbuild.system.files import home_folder
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
@@ -142,7 +142,7 @@ class _HostDocument(_EndpointSettings, frozen=True):
 
 def _described_endpoints(host: str, address: str, file: Path) -> tuple[HostEndpoint, ...]:
     try:
-        document = msgspec.convert(
+        document = decoding.convert(
             tomllib.loads(boundary.read_regular_file(file).decode()), _HostDocument
         )
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:

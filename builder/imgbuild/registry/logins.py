@@ -16,7 +16,7 @@ from imgbuild.errors import InputError
 from imgbuild.http.credentials import LoginPair
 from imgbuild.registry.hosts import HUB_SERVER
 from imgbuild.registry.image_reference import HUB
-from imgbuild.system import boundary, process, programs
+from imgbuild.system import boundary, decoding, process, programs
 from imgbuild.system.files import home_folder
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 
@@ -108,7 +108,7 @@ def _names(host: str) -> tuple[str, ...]:
 
 def _read_config(path: Path) -> _DockerConfig:
     try:
-        return msgspec.json.decode(boundary.read_regular_file(path), type=_DockerConfig)
+        return decoding.decode_json(boundary.read_regular_file(path), _DockerConfig)
     except FileNotFoundError:
         return _DockerConfig()
     except OSError as error:
@@ -147,7 +147,7 @@ def _run_helper(helper: str, name: str, path: Path, reporter: Reporter) -> Regis
             reporter.warn(f"docker-credential-{helper} has no credentials for {name}")
         return RegistryLogin()
     try:
-        answer = msgspec.json.decode(result.stdout.encode(), type=_HelperAnswer)
+        answer = decoding.decode_json(result.stdout.encode(), _HelperAnswer)
     except msgspec.DecodeError:
         reporter.warn(f"docker-credential-{helper} returned invalid credentials for {name}")
         return RegistryLogin()

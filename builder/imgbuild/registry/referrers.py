@@ -23,6 +23,7 @@ from imgbuild.registry.authorizer import pull_scope
 from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.transport import RegistryHttp
+from imgbuild.system import decoding
 from imgbuild.values import Digest, digest_of
 
 # The response status of registries without the API; the specification defines only 404.
@@ -52,7 +53,7 @@ def find_referrers(
     descriptors = _referrers_by_api(http, repository, digest, artifact_type)
     if descriptors is None:
         entries = _referrers_by_tag(http, repository, digest)
-        descriptors = tuple(msgspec.convert(entry, Descriptor) for entry in entries)
+        descriptors = tuple(decoding.convert(entry, Descriptor) for entry in entries)
     unique = {descriptor.digest: descriptor for descriptor in descriptors}
     return tuple(
         descriptor
@@ -67,7 +68,7 @@ def add_referrer(http: RegistryHttp, repository: Repository, data: bytes, kind: 
     Other clients can write the tag at the same time. Therefore, the tag is read again, and written
     again if the manifest is missing.
     """
-    manifest = msgspec.json.decode(data, type=ReferrerManifest)
+    manifest = decoding.decode_json(data, ReferrerManifest)
     if manifest.subject is None:
         return
     digest = digest_of(data)
@@ -107,7 +108,7 @@ def has_api(http: RegistryHttp, repository: Repository, digest: Digest) -> bool:
 def subject_of_manifest(data: bytes) -> Descriptor | None:
     """Return the subject of a manifest, or None if it has no subject."""
     try:
-        return msgspec.json.decode(data, type=ReferrerManifest).subject
+        return decoding.decode_json(data, ReferrerManifest).subject
     except msgspec.DecodeError:
         return None
 

@@ -19,6 +19,7 @@ from imgbuild.errors import FetchFailed
 from imgbuild.http.credentials import LoginPair, url_host, url_origin
 from imgbuild.http.request import Request
 from imgbuild.registry.logins import RegistryLogin
+from imgbuild.system import decoding
 
 CLIENT = "imgbuild"
 _RENEWAL_SHARE = 0.8  # the fraction of a token's lifetime after which it is renewed
@@ -121,7 +122,7 @@ def answer_challenge(
     if body is None:
         return None
     try:
-        granted = msgspec.json.decode(body, type=TokenAnswer)
+        granted = decoding.decode_json(body, TokenAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError):  # their messages may contain the token
         message = f"the token server {url_origin(realm)} returned no token"
         raise FetchFailed(message, hint="contact the registry's administrator") from None

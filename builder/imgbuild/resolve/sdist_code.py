@@ -14,6 +14,7 @@ from imgbuild.index.candidates import is_sdist
 from imgbuild.index.pages import IndexFile
 from imgbuild.resolve.feasible import IndexPages, UnmetDemand
 from imgbuild.solve import native_code
+from imgbuild.system import decoding
 from imgbuild.values import sha256
 from imgbuild.wheel.sdist import read_entries
 
@@ -52,7 +53,7 @@ def read_sdist_content(file: IndexFile, context: Context) -> SdistContent:
     key = file.sha256 or file.url
     stored = context.store.fact(FACT, key)
     if stored is not None:
-        return msgspec.msgpack.decode(stored, type=SdistContent)
+        return decoding.decode_msgpack(stored, SdistContent)
     try:
         content = _read_archive(file, context)
     except ImgbuildError as error:

@@ -20,7 +20,7 @@ import msgspec
 import yaml
 
 from imgbuild.errors import InputError
-from imgbuild.system import boundary, yaml_data
+from imgbuild.system import boundary, decoding, yaml_data
 
 FILE = "data/compare.yaml"
 # Bytes of one file whose text is compared; a larger one is not stored, and counts as different.
@@ -92,7 +92,7 @@ def read_accepted(path: Path) -> tuple[AcceptedDifference, ...]:
 
 def _parse_accepted(text: str, file: str) -> tuple[AcceptedDifference, ...]:
     try:
-        entries = msgspec.convert(yaml_data.parse_yaml(text) or [], tuple[AcceptedDifference, ...])
+        entries = decoding.convert(yaml_data.parse_yaml(text) or [], tuple[AcceptedDifference, ...])
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         message = f"{file} is not a valid list of accepted differences: {error}"
         raise InputError(message, hint="each entry must have path, field and reason") from error

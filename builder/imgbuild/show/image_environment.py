@@ -20,7 +20,7 @@ from imgbuild.matrix import flashinfer
 from imgbuild.matrix.fields import Source
 from imgbuild.matrix.model import Matrix, Variable
 from imgbuild.plan import plan
-from imgbuild.system import files, yaml_data
+from imgbuild.system import decoding, files, yaml_data
 from imgbuild.values import Arch
 
 USER_PACKAGES = "user_packages"  # the key of a target
@@ -95,7 +95,7 @@ class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def set_variable_rows() -> tuple[VariableRow, ...]:
     """Read the section `set` of data/variables.yaml: variables that are set at run time."""
     tables = yaml_data.load_yaml_data(files.data("variables.yaml"), dict[str, Any])
-    return msgspec.convert(tables["set"], tuple[VariableRow, ...])
+    return decoding.convert(tables["set"], tuple[VariableRow, ...])
 
 
 def target_environment(

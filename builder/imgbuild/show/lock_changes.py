@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from imgbuild.matrix.fields import DEBIAN_PACKAGE, GPU_LABEL, Line, Package
+from imgbuild.system import decoding
 from imgbuild.system.amounts import join_first
 from imgbuild.values import Arch
 
@@ -106,7 +107,7 @@ class CommittedLock(msgspec.Struct, frozen=True):
 def decode_lock(data: bytes | None) -> CommittedLock | None:
     """Decode a lock, or return None if it is missing or unreadable."""
     try:
-        return msgspec.json.decode(data, type=CommittedLock) if data is not None else None
+        return decoding.decode_json(data, CommittedLock) if data is not None else None
     except msgspec.MsgspecError:
         return None
 

@@ -23,6 +23,7 @@ from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.matrix.project_paths import Project
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import current, image_digests
+from imgbuild.system import decoding
 from imgbuild.system.boundary import read_regular_file
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
@@ -91,7 +92,7 @@ def _stored_hashes(store: Store | None, place: str) -> dict[str, Sha256]:
     """Return the stored hashes of targets of the matrix at `place`. Empty without a valid fact."""
     data = store.fact(FACT, place) if store is not None else None
     with contextlib.suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(data or b"{}", type=dict[str, Sha256])
+        return decoding.decode_json(data or b"{}", dict[str, Sha256])
     return {}
 
 

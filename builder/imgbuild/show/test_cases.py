@@ -10,7 +10,7 @@ import msgspec
 from imgbuild.report import TierName
 from imgbuild.smoke.records import CASES, TIERS, RecordedRun
 from imgbuild.smoke.result import CaseMessage
-from imgbuild.system import files
+from imgbuild.system import decoding, files
 from imgbuild.system.amounts import format_count
 
 HEAD = ("GPU", "tier", "passed", "failed", "skipped", "min", "driver", "date", "in")
@@ -123,13 +123,13 @@ def _is_known(skip: CaseMessage) -> bool:
 @functools.cache
 def _accepted_cases() -> tuple[_AcceptedCase, ...]:
     text = files.data("smoke_tests/allowed.json").read_bytes()
-    return msgspec.json.decode(text, type=_AcceptedFailures).cases
+    return decoding.decode_json(text, _AcceptedFailures).cases
 
 
 def case_names() -> dict[TierName, tuple[str, ...]]:
     """Return the names of the current cases of each tier."""
     text = files.data("smoke_cases.json").read_bytes()
-    return msgspec.json.decode(text, type=dict[TierName, tuple[str, ...]])
+    return decoding.decode_json(text, dict[TierName, tuple[str, ...]])
 
 
 def tier_descriptions(tiers: Collection[TierName]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from imgbuild.smoke import records, runner
 from imgbuild.smoke.records import ImageContent, RecordedRun
 from imgbuild.smoke.reports import ImageRun, refuse_content
 from imgbuild.smoke.result import RunOutcome
+from imgbuild.system import decoding
 from imgbuild.values import Arch, Digest
 
 
@@ -174,7 +175,7 @@ def _recorded_run(image_run: ImageRun) -> RecordedRun:
     """Convert a run to a record, without versions. Raises InputError if it is inconsistent."""
     run = image_run.run
     try:
-        recorded_run = msgspec.convert(run, RecordedRun, from_attributes=True)
+        recorded_run = decoding.convert(run, RecordedRun, from_attributes=True)
     except msgspec.ValidationError as error:
         refuse_content(image_run.place, str(error))
     if run.passed + run.failed + run.skipped != len(run.cases) or not run.cases:

@@ -28,7 +28,7 @@ from imgbuild.oci.layout import Layout
 from imgbuild.oci.tar import LayerMember, member_header, padding_size
 from imgbuild.report import CaseResult, Report, TierName, case_counts, has_passed
 from imgbuild.smoke.result import RunSettings, SmokeRun, completed_run
-from imgbuild.system import files, process, programs
+from imgbuild.system import decoding, files, process, programs
 from imgbuild.system.process import ProcessResult
 from imgbuild.system.reporter import SILENT_REPORTER, Reporter
 from imgbuild.values import Arch
@@ -321,7 +321,7 @@ def read_report(
     for line in result.stderr.splitlines():
         reporter.detail(line)
     try:
-        document = msgspec.json.decode(result.stdout, type=RunnerReport)
+        document = decoding.decode_json(result.stdout, RunnerReport)
     except msgspec.DecodeError as error:
         tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-20:])
         message = (

@@ -28,7 +28,7 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock import addresses
 from imgbuild.lock.addresses import GitAddress, is_commit
 from imgbuild.lock.resolution import LockedFile
-from imgbuild.system import git_fetch
+from imgbuild.system import decoding, git_fetch
 from imgbuild.system.git_fetch import (
     EXECUTABLE,
     LINK,
@@ -143,7 +143,7 @@ def fetch_tree(address: GitAddress, context: Context) -> GitTree:
     store, key = context.store, _key(address)
     stored = store.fact(FACT, key)
     if stored is not None:
-        tree = msgspec.json.decode(stored, type=GitTree)
+        tree = decoding.decode_json(stored, GitTree)
         if store.file(tree.sha256) is not None:
             return tree
     _refuse_offline(address, context)

@@ -35,7 +35,7 @@ from imgbuild.project.reading import ProjectReading
 from imgbuild.solve import git_tree
 from imgbuild.solve.sdist_wheel import SdistResult
 from imgbuild.solve.sdists import SdistWheels
-from imgbuild.system import git
+from imgbuild.system import decoding, git
 from imgbuild.system.git_fetch import GitObjects
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize_package, sha256
@@ -127,7 +127,7 @@ def _describe_project(
     key = sha256(codec.encode_compact([_inputs(folder, texts), env, wheels.python]))
     stored = context.store.fact(FACT, key)
     if stored is not None:
-        return msgspec.json.decode(stored, type=SdistResult)
+        return decoding.decode_json(stored, SdistResult)
     data = _archive(folder)
     digest = sha256(data)
     context.store.add_bytes(data, digest)

@@ -31,6 +31,7 @@ from packaging.version import Version
 
 from imgbuild.container import sandbox
 from imgbuild.errors import IntegrityError, NoSolution, WorkFailed
+from imgbuild.system import decoding
 from imgbuild.system.boundary import convert_read_errors, copy_regular, reads_untrusted
 from imgbuild.system.process import ProcessResult
 from imgbuild.system.syntax import parse_requirement
@@ -327,7 +328,7 @@ def _run_hooks(job: SdistJob, user: sandbox.UntrustedUser) -> SdistResult:
     answer = job.folder / ANSWER
     _copy_output(job, job.folder / "answer" / ANSWER, answer, ANSWER_LIMIT)
     with convert_read_errors(f"{name}: the result of its build", hint=DECEIT):
-        result = msgspec.json.decode(answer.read_bytes(), type=SdistResult)
+        result = decoding.decode_json(answer.read_bytes(), SdistResult)
         return msgspec.structs.replace(result, lacking=check_requirement_lines(result.lacking))
 
 

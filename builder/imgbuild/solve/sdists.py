@@ -33,6 +33,7 @@ from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
 from imgbuild.matrix.model import Sdist
 from imgbuild.solve import git_tree, sdist_wheel, uv
 from imgbuild.solve.refusal import resolver_lines
+from imgbuild.system import decoding
 from imgbuild.system.amounts import format_count, size_text
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import WheelTags
@@ -192,7 +193,7 @@ class SdistWheels:
 
     def _earlier_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
         stored = self._store.fact(FACT, f"{recipe_hash(recipe, self.python)}-lacking")
-        return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
+        return () if stored is None else decoding.decode_json(stored, tuple[str, ...])
 
     def drop_builds(self, catalogue: FileCatalogue) -> tuple[FileCatalogue, Collection[str]]:
         """Return `catalogue` without the requirements of wheels that still have to be built.
@@ -308,7 +309,7 @@ def recipe_hash(recipe: BuiltWheel, python: str) -> str:
 def remembered_wheel(recipe: BuiltWheel, python: str, store: Store) -> LockedFile | None:
     """Return the wheel from an earlier build of this recipe if it is still in the store."""
     stored = store.fact(FACT, recipe_hash(recipe, python))
-    wheel = msgspec.json.decode(stored, type=LockedFile) if stored is not None else None
+    wheel = decoding.decode_json(stored, LockedFile) if stored is not None else None
     return wheel if wheel is not None and store.file(wheel.sha256) is not None else None
 
 

@@ -16,6 +16,7 @@ from imgbuild.cpython.python_archive import StandaloneBuild
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.resolution import PythonArchive
 from imgbuild.matrix.model import DebianBase, StandalonePython
+from imgbuild.system import decoding
 from imgbuild.values import Arch, Sha256
 
 COPY_REMEDY = (
@@ -83,7 +84,7 @@ def _describe_archive(
     key = f"{path.name} {python} {arch}"
     stored = context.store.fact(FACT, key)
     if stored is not None:
-        return msgspec.json.decode(stored, type=StandaloneBuild)
+        return decoding.decode_json(stored, StandaloneBuild)
     build = python_archive.describe_archive(path, name, python=python, arch=arch)
     context.store.put_fact(FACT, key, msgspec.json.encode(build))
     return build

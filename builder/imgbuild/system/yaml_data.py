@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import yaml
 from yaml.composer import Composer
+
+from imgbuild.system import decoding
 
 T = TypeVar("T")
 MOST_LEVELS = 100  # of lists and mappings in a user's document
@@ -17,7 +18,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def load_yaml_data(path: Path, kind: type[T]) -> T:
     """Read the YAML file at `path` as a value of type `kind`. `path` is from `files.data`."""
     document = yaml.load(path.read_bytes(), Loader=_LOADER)  # noqa: S506 - a safe loader
-    return msgspec.convert(document, kind)
+    return decoding.convert(document, kind)
 
 
 def parse_yaml(text: str | bytes) -> Any:

@@ -24,6 +24,7 @@ from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.index.remote_wheel import FACT as METADATA
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel, installed_wheels
+from imgbuild.system import decoding
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.system.threads import run_for_each
 from imgbuild.values import Sha256, normalize_package, sha256
@@ -191,7 +192,7 @@ def _files(lock: Lock) -> Iterable[tuple[Sha256, Wheel | Deb]]:
 def _cached_package(item: Wheel | Deb, store: Store) -> Package | None:
     cached = store.fact(FACT, item.sha256)
     if cached is not None:
-        return msgspec.json.decode(cached, type=Package)
+        return decoding.decode_json(cached, Package)
     package = _deb_package(item, store) if isinstance(item, Deb) else _wheel_package(item, store)
     if package is not None:
         store.put_fact(FACT, item.sha256, msgspec.json.encode(package))

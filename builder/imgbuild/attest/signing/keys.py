@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.errors import InputError
+from imgbuild.system import decoding
 from imgbuild.system.files import require_readable
 
 if TYPE_CHECKING:
@@ -177,9 +178,7 @@ def _decrypt_key(body: bytes, password: bytes, path: Path) -> bytes:
     from nacl.secret import SecretBox
 
     try:
-        encrypted_key = msgspec.json.decode(
-            base64.b64decode(body, validate=False), type=_EncryptedKey
-        )
+        encrypted_key = decoding.decode_json(base64.b64decode(body, validate=False), _EncryptedKey)
     except (msgspec.DecodeError, binascii.Error) as error:
         raise ValueError(str(path)) from error
     if (encrypted_key.kdf.name, encrypted_key.cipher.name) != ("scrypt", "nacl/secretbox"):

@@ -14,6 +14,7 @@ import msgspec
 from imgbuild.audit.code.model import CodeText
 from imgbuild.cache.fact_values import read_fact, write_fact
 from imgbuild.cache.store import Store
+from imgbuild.system import decoding
 from imgbuild.system.control_characters import shown_path
 
 T = TypeVar("T")
@@ -65,6 +66,6 @@ class FileCache:
 def decode_value(value: msgspec.Raw, form: type[T]) -> T | None:
     """Return a value decoded as `form`, or None if it does not have this form."""
     try:
-        return msgspec.msgpack.decode(value, type=form)
+        return decoding.decode_msgpack(value, form)
     except msgspec.DecodeError:
         return None

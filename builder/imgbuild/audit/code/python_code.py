@@ -32,7 +32,7 @@ from imgbuild.audit.names.releases import Existence
 from imgbuild.audit.packages.library import DownloadRequired
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
-from imgbuild.system import forked
+from imgbuild.system import decoding, forked
 
 # The code of each kind of finding that the checks make; data/audit/code_kinds.yaml explains them.
 CODES = {
@@ -52,7 +52,6 @@ _DEVELOPMENT = re.compile(
     r"(?:^|/)(?:tests?/|docs?/|test_[^/]*\.py$|[^/]*_test\.py$"
     r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
 )
-Checked = tuple[dict[str, FileFindings], Conditions]
 # What is before and after a name that a class binds.
 _CLASS_BINDING = (rb"^[ \t]+", rb"[ \t]*(?::|=(?!=))[^\n]*(?<![,\s])[ \t]*$")  # no keyword
 _NOQA_LINES = 4  # folders above a script that may contain a project's packages
@@ -102,6 +101,13 @@ def check_python_code(
     defined = _UserAttributes(texts)
     found = [each for group in known.values() for each in group.findings if not defined.has(each)]
     return _unique_findings([*found, *broken])
+
+
+class _CheckedFiles(msgspec.Struct, frozen=True, array_like=True):
+    """What a forked copy of this process returns: findings by file, and results of conditions."""
+
+    findings: dict[str, FileFindings]
+    conditions: Conditions
 
 
 class _UserAttributes:
@@ -157,13 +163,13 @@ def _check_modules(
         with copied() if copied is not None else nullcontext(), suppress(DownloadRequired):
             for share in shares:
                 findings |= _module_findings(look, dict(share), rules, others)
-        return msgspec.msgpack.encode((findings, package_conditions(code)))
+        return msgspec.msgpack.encode(_CheckedFiles(findings, package_conditions(code)))
 
     findings, copies = forked.compute_shares(shares, _check_shares, _check_copied, processes)
     for data in filter(None, copies):
-        more, conditions = msgspec.msgpack.decode(data, type=Checked)
-        findings |= more
-        guard_results(code).update(conditions)
+        checked = decoding.decode_msgpack(data, _CheckedFiles)
+        findings |= checked.findings
+        guard_results(code).update(checked.conditions)
     # A copy ends early if a file must be downloaded.
     left = [(name, text) for name, text in new.items() if text.file not in findings]
     return findings | _check_shares([left] if left else [])

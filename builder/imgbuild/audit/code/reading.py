@@ -17,7 +17,7 @@ from imgbuild.audit.code.variable_settings import FileVariables, file_variables
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.audit.source.module import read_module
 from imgbuild.cache.store import Store
-from imgbuild.system import forked
+from imgbuild.system import decoding, forked
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.collector import pause_collector
 from imgbuild.values import sha256
@@ -68,7 +68,7 @@ class CodeFacts(Mapping[str, ModuleFacts]):
             if facts is None:
                 read = _read_texts([self._texts[file]])
                 self._store_facts(read)
-                facts = msgspec.msgpack.decode(read[file][0], type=ModuleFacts)
+                facts = decoding.decode_msgpack(read[file][0], ModuleFacts)
             self._facts[file] = facts
         return self._facts[file]
 
@@ -97,7 +97,7 @@ def _read_all(texts: Sequence[CodeText]) -> dict[str, ReadFile]:
         shares, _read_shares, lambda each: msgspec.msgpack.encode(_read_shares(each)), processes
     )
     for data in copies:
-        read |= msgspec.msgpack.decode(data or b"\x80", type=dict[str, ReadFile])
+        read |= decoding.decode_msgpack(data or b"\x80", dict[str, ReadFile])
     return read | _read_texts(text for text in texts if text.file not in read)
 
 

@@ -53,6 +53,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import ControlSignal
 from imgbuild.index.remote_wheel import RangeClient
 from imgbuild.lock.resolution import Wheel
+from imgbuild.system import decoding
 from imgbuild.system.forked import processor_count
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import normalize_package, sha256
@@ -290,7 +291,7 @@ class LibraryWheel:
         for name in list(missing):
             encoded = (self._kept or {}).get(name)
             if encoded is not None:
-                self._found[name] = msgspec.msgpack.decode(encoded, type=ModuleFacts)
+                self._found[name] = decoding.decode_msgpack(encoded, ModuleFacts)
                 del missing[name]
             elif self.published_wheel_facts is not None:
                 published = self.published_wheel_facts.module(name)
@@ -393,7 +394,7 @@ class LibraryWheel:
             modules={
                 name: relative_lines(raw)
                 for name, raw in modules.items()
-                if not msgspec.msgpack.decode(raw, type=ModuleFacts).broken
+                if not decoding.decode_msgpack(raw, ModuleFacts).broken
             },
             members={
                 path: shorten_source(data) if path.endswith(".py") and path not in whole else data

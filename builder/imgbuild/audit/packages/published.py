@@ -22,6 +22,7 @@ import msgspec
 from imgbuild.audit.packages.reading import WheelIndex, is_metadata, parse_metadata
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts
 from imgbuild.cache.facts_file import FactsFile, installed_facts
+from imgbuild.system import decoding
 from imgbuild.values import Sha256
 
 # The lists of `ModuleFacts` whose items have a line, and its place in them.
@@ -375,7 +376,7 @@ def absolute_lines(module: msgspec.Raw) -> ModuleFacts:
             items, itertools.accumulate(item[place] for item in items), strict=True
         ):
             item[place] = line
-    return msgspec.convert(facts, ModuleFacts)
+    return decoding.convert(facts, ModuleFacts)
 
 
 def _lists(facts: dict[str, Any]) -> Iterator[tuple[list[list[Any]], int]]:
@@ -427,6 +428,6 @@ def _symbols(planes: bytes) -> list[int]:
 
 def _decode_entry(data: bytes | None, form: type[T]) -> T | None:
     try:
-        return msgspec.msgpack.decode(data, type=form) if data is not None else None
+        return decoding.decode_msgpack(data, form) if data is not None else None
     except msgspec.MsgspecError:
         return None

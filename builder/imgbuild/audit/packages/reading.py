@@ -18,6 +18,7 @@ from imgbuild.audit.packages.installed import InstalledContent
 from imgbuild.audit.source.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.index.remote_wheel import RangeClient
+from imgbuild.system import decoding
 from imgbuild.system.boundary import convert_read_errors
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.syntax import valid_requirement
@@ -278,7 +279,7 @@ class ReaderProcesses:
                 continue
             results.append({})
             for share in shares:
-                results[-1].update(msgspec.msgpack.decode(share.result(), type=_MODULES))
+                results[-1].update(decoding.decode_msgpack(share.result(), _MODULES))
         return results
 
     def elf_facts(self, contents: Sequence[WheelContent]) -> list[tuple[ElfFacts, ...]]:
@@ -293,7 +294,7 @@ class ReaderProcesses:
             if content.path is not None
         }
         return [
-            msgspec.msgpack.decode(tasks[content.label].result(), type=tuple[ElfFacts, ...])
+            decoding.decode_msgpack(tasks[content.label].result(), tuple[ElfFacts, ...])
             for content in contents
         ]
 
