@@ -27,6 +27,7 @@ MESSAGES = {
     "IMG916": "GLIBC(?:XX)?_.* not found",
     "IMG917": "unrecognized arguments|No such option",
 }
+_FRAME_SEPARATOR = re.compile(r"(?<!\(\?):(?![^\[\]]*\])")  # not in (?:…) or […]
 _GROUP_NAME = re.compile(r"\(\?P<\w+>")
 _FLAGS = re.compile(r"\(\?([is]+)([:)])")
 
@@ -50,7 +51,18 @@ def failures_script() -> bytes:
 
 def _conditions(rule: FailureRule) -> Iterator[str]:
     """Yield the patterns `also` and `frames`. In a browser, frames are lines of the traceback."""
-    yield from map(_browser_pattern, (*rule.also, *filter(None, (rule.frames,))))
+    yield from map(_browser_pattern, rule.also)
+    if rule.frames:
+        yield _browser_pattern(_line_pattern(rule.frames))
+
+
+def _line_pattern(frames: str) -> str:
+    """Return a pattern for lines of a traceback, in which a package is a folder.
+
+    A frame is PACKAGE:PATH:FUNCTION.
+    """
+    pattern = _FRAME_SEPARATOR.sub(".{0,80}", frames)
+    return pattern if "$" in pattern else re.sub(r"^\^", "/", pattern)
 
 
 def _browser_pattern(pattern: str) -> str:
