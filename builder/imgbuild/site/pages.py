@@ -91,7 +91,7 @@ PARAGRAPH_END = re.compile(rf"</p>(?=\s*<(?:{_BLOCKS}|/(?:details|div|main|secti
 LINE_BREAK = re.compile(
     rf"\s*\n\s*(?=</?(?:{_BLOCKS}|(?:dd|dt|li|main|option|summary|tbody|td|th|thead|tr)\b))"
 )
-TAG = re.compile(r"<[a-z][^<>]*>")
+TAG = re.compile(r"(<[a-z][^<>]*>)")
 QUOTED_ATTRIBUTE = re.compile(r"(?<==)\"([\w.#:/-]*\w)\"(?=[ >])")
 REFERENCE = re.compile(r" \(docs/[\w/.-]+\.md\)")
 
@@ -193,12 +193,15 @@ def _jobs(targets: Iterable[SiteTarget]) -> dict[str, list[str]]:
 
 
 def _drop_optional_tags(text: str) -> str:
-    """Remove optional parts of HTML: end tags, quotes, and line breaks between blocks.
+    """Remove optional parts of HTML: end tags, quotes, escapes, and line breaks between blocks.
 
-    Text between tags does not change, because "<" is escaped in it.
+    Text between tags remains the same, because "<" is escaped in it.
     """
     short = LINE_BREAK.sub("", PARAGRAPH_END.sub("", OPTIONAL_TAGS.sub("", text)))
-    return TAG.sub(lambda tag: QUOTED_ATTRIBUTE.sub(r"\1", tag[0]), short)
+    parts = TAG.split(short)
+    parts[::2] = [part.replace("&gt;", ">").replace("&#39;", "'") for part in parts[::2]]
+    parts[1::2] = [QUOTED_ATTRIBUTE.sub(r"\1", tag) for tag in parts[1::2]]
+    return "".join(parts)
 
 
 def _dense_script(name: str) -> bytes:
