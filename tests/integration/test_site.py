@@ -69,7 +69,7 @@ def test_site_shows_the_history_of_a_checkout(project: Path, tmp_path: Path) -> 
     assert damaged["known"] is newest["known"] is False
     assert newest["date"].startswith("2026-03-01")
     page = (output / f"targets/{TARGET}.html").read_text()
-    assert "first &lt;b&gt;lock&lt;/b&gt;" in page
+    assert "first &lt;b>lock&lt;/b>" in page
     assert "docker pull registry.example/mine/images@sha256:" in page
     # Without git, from the data file of the previous site.
     shutil.rmtree(project / ".git")
@@ -77,7 +77,7 @@ def test_site_shows_the_history_of_a_checkout(project: Path, tmp_path: Path) -> 
     saved.write_bytes((output / "history.json").read_bytes())
     assert site(project, "--history-file", str(saved)).returncode == 0
     assert json.loads((output / "history.json").read_text()) == history
-    assert "first &lt;b&gt;lock" in (output / f"targets/{TARGET}.html").read_text()
+    assert "first &lt;b>lock" in (output / f"targets/{TARGET}.html").read_text()
     assert site(project).returncode == 0
     assert json.loads((output / "history.json").read_text())["targets"] == {}
 

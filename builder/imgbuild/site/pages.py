@@ -79,7 +79,7 @@ HEADINGS = (
 )
 RECENT = 20  # changes on the page of all changes
 SHOWN_ITEMS = 10  # packages of a change; the others are folded
-LISTED_ITEMS = 4  # vulnerabilities of an image
+LISTED_ITEMS = 3  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
 OPEN_LINE = re.compile(r"^((?:(?! // ).)*[{,;(\[])\n", re.MULTILINE)  # continues in the next line
 CSS_SPACE = re.compile(r"\s*([{};,])\s*|(?<=\w): ")

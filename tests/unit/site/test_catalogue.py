@@ -237,7 +237,7 @@ def test_guide_of_an_image_is_on_its_page(example_site: SiteCatalogue) -> None:
     changed = msgspec.structs.replace(example_site, targets=(hostile,))
     page = dict(pages.site_pages(changed, HISTORY))["targets/cu130-verl0.9.html"].decode()
     assert "<li>*a* &lt;b>b&lt;/b> [c](javascript:d) ![e](f)" in page
-    assert "<pre><code>&lt;i&gt;\n</code></pre>" in page
+    assert "<pre><code>&lt;i>\n</code></pre>" in page
 
 
 def test_failed_case_of_a_run_is_shown(example_site: SiteCatalogue) -> None:
