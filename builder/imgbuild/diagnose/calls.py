@@ -98,18 +98,20 @@ def overridden_method_reason(text: str, caller: str, code: str, facts: LogFacts)
     owning = releases.name_owner(owner)
     if not owning and LAYERS.search(owner) and package not in OWN_MODELS:
         owning = "transformers"
-    packed = name in ("cu_seqlens", "max_seqlen")
+    packing = ""
+    if name in ("cu_seqlens", "max_seqlen"):
+        packing = (
+            "set flash_attention: true (attn_implementation='flash_attention_2'), which packed"
+            " samples need, or sample_packing: false; else "
+        )
     derived = owner.endswith(("Trainer", "Model", "Callback"))  # often classes of the program
     if owning not in ("", package) and not derived:
         return Reason(
             code="IMG904",
             cause=f"{owner}.{method} of the installed {owning} does not accept the argument {name},"
             f" which {package} passes: their versions are not compatible",
-            cure="set flash_attention: true (attn_implementation='flash_attention_2'), which packed"
-            " samples need, or sample_packing: false; else "
-            * packed
-            + f"{requirements.update_cure(owning, caller, facts)}; or install the {package} for"
-            f" the installed {owning} (imgbuild resolve {package} {owning})",
+            cure=f"{packing}{requirements.update_cure(owning, caller, facts)}; or install the"
+            f" {package} for the installed {owning} (imgbuild resolve {package} {owning})",
         )
     defined = f"self.{method}(" in code and not derived
     before = releases.load_name_table().passed.get(f"{method}.{name}", "")

@@ -24,12 +24,16 @@ PREPARES = re.compile(
 )
 
 
+# Keys of a dictionary of data sets.
+SPLITS = frozenset(("train", "training", "test", "validation", "valid", "val", "eval", "dev"))
+
+
 def absent_field(raised: TraceFrame | None, key: str) -> tuple[str, str]:
     """Return cause and cure if a row of a dataset lacks the field `key`, else empty texts.
 
     `raised` is the frame that read it.
     """
-    if raised is None:
+    if raised is None or key in SPLITS or key.lstrip("-").isdigit():  # or the number of a row
         return "", ""
     prepares = PREPARES.search(f"{raised.file.rpartition('/')[2]}:{raised.name}") is not None
     for match in READ.finditer(raised.code):

@@ -27,13 +27,17 @@ ENDED = re.compile(
 )
 # The end of a run, or the start of a server, that earlier errors did not prevent.
 COMPLETED = re.compile(
-    r"'train_runtime': ?\d|(?i:\bjob \S{1,60} succeeded\b|\bexits? successfully\b|"
+    r"'train_runtime': ?\d|(?i:\bjob \S{1,60} succeeded\b|"
+    r"(?<!when )(?<!after )(?<!until )(?<!before )(?<!once )"
     r"\btraining (?:is |has )?(?:done|finished|completed?)\b(?! with)|"
     r"\bapplication startup complete\b|\bfinished successfully\b|\bState: COMPLETED\b|"
     r"\bserver is fired up and ready\b)"
 )
 # Each match of COMPLETED contains one of these.
-COMPLETION = ("train_runtime", "ucce", "UCCE", "raining", "omplete", "COMPLETE", "fired up")
+COMPLETION = (
+    *("train_runtime", "ucce", "UCCE", "raining", "RAINING", "omplete", "COMPLETE"),
+    *("fired up", "FIRED UP"),
+)
 LINES_AFTERWARDS = 150  # lines after an exception without another failure: it was handled
 LONG_TEXT = 600  # characters; of longer lines, `MOST_LONG` are examined whole
 MOST_LONG = 200

@@ -108,7 +108,9 @@ def _part(reading: ProjectReading, part: str, place: FilePlace, *, of_target: bo
         return True
     named = re.fullmatch(r"([a-z]+)" + VERSION, part)
     if named and of_target and named[1] in (*PARTS, *TARGET_PARTS):
-        reading.add_requirement(f"{PARTS.get(named[1], named[1])}=={named[2]}.*", place)
+        version = named[2].removeprefix("v")
+        more = ".*" if re.fullmatch(r"[\d.]+", version) else ""
+        reading.add_requirement(f"{PARTS.get(named[1], named[1])}=={version}{more}", place)
         return True
     if named and named[1] in PARTS:
         reading.add_requirement(f"{PARTS[named[1]]}=={named[2]}", place)

@@ -138,22 +138,31 @@ def requested_versions(request: ResolveRequest, lock: Lock) -> dict[str, str] | 
 
 
 def _has_extras(request: ResolveRequest, lock: Lock, records: Mapping[Sha256, Package]) -> bool:
-    """Return whether the lock satisfies the requirements of all requested extras."""
-    extras = {each.package: each.extras for each in request.requests if each.extras}
+    """Return whether the lock satisfies the requirements of all requested extras.
+
+    Extras of these requirements are included: `PACKAGE[all]` can require `PACKAGE[other]`.
+    """
     for arch in request.arches:
         resolution = lock.arch[arch]
         markers = environment_markers(lock.base.python, arch)
-        for wheel in installed_wheels(resolution):
-            requested = extras.get(normalize_package(wheel.package), ())
-            record = records.get(wheel.sha256)
-            if requested and (record is None or record.requires is None):
+        wheels = {normalize_package(each.package): each for each in installed_wheels(resolution)}
+        left = [(each.package, tuple(each.extras)) for each in request.requests if each.extras]
+        seen: set[tuple[str, tuple[str, ...]]] = set()
+        while left:
+            item = package, extras = left.pop()
+            wheel = wheels.get(package)
+            record = records.get(wheel.sha256) if wheel is not None else None
+            if record is None or record.requires is None:
                 return False
-            for line in (record.requires or ()) if requested and record else ():
-                needed = parse_requirement(line)
-                if marker_applies(needed.marker, markers, requested) and not is_within(
-                    resolution.versions.get(normalize_package(needed.name)), needed.specifier
-                ):
+            seen.add(item)
+            for needed in map(parse_requirement, record.requires):
+                if not marker_applies(needed.marker, markers, extras):
+                    continue
+                name, more = normalize_package(needed.name), tuple(sorted(needed.extras))
+                if not is_within(resolution.versions.get(name), needed.specifier):
                     return False
+                if more and (name, more) not in seen:
+                    left.append((name, more))
     return True
 
 

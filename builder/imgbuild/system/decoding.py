@@ -3,7 +3,7 @@
 msgspec analyzes a Struct when it is first used as a type, and stores the result in the class before
 it is complete. Another thread that uses the same type meanwhile ends the process with a
 segmentation fault (msgspec 0.22.0). Other modules must not pass types to msgspec directly
-(tests/layers.py).
+(tests/layers.py, tests/integration/test_decoding.py).
 """
 
 from __future__ import annotations

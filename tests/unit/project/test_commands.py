@@ -113,6 +113,7 @@ def test_constraints_indexes_and_cuda_releases_are_read_from_install_options(tmp
         ("anyscale/ray:2.57.0-py312-cu130", ["ray==2.57.0"], ["13.0"], ["==3.12.*"]),
         ("verlai/verl:base-th2.6.0-cu124-vllm0.8.5", ["torch==2.6.0", "vllm==0.8.5"], ["12.4"], []),
         (f"host.example/x:cu124-vllm0.8.5@sha256:{'0' * 64}", ["vllm==0.8.5.*"], ["12.4"], []),
+        ("host.example/x:cu124-vllm0.8.5.post1", ["vllm==0.8.5.post1"], ["12.4"], []),
         ("host.example/x:cu128-verl0.6", ["verl==0.6.*"], ["12.8"], []),
         ("nvcr.io/nvidia/pytorch:25.11-py3", [], [], []),
         ("ubuntu:22.04", [], [], []),

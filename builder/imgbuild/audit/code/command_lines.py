@@ -28,6 +28,7 @@ from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import valid_source
 
 FLAG, SUBCOMMAND, CHOICE, MODULE, ABSENT = "IMG301", "IMG302", "IMG303", "IMG304", "IMG305"
+_MOST_NESTED = 5  # programs that run each other in a command
 _ARGUMENTS = r"(?:Args|Arguments|Config|Params)$"
 _ALIKE, _SAME = 0.75, 0.85  # similarity of options; _SAME applies to options in other releases
 _COMPUTED_CHOICES = ()  # choices of an option with `**keywords`
@@ -106,6 +107,7 @@ class _CommandLines:
     """Checks commands, and reads the parsers of each program once."""
 
     def __init__(self, sources: PackageSources, texts: Sequence[CodeText]) -> None:
+        self._nested = 0
         self._sources = sources
         self._texts = texts
         self._set = sources.package_set
@@ -195,6 +197,13 @@ class _CommandLines:
                 yield word, code, message, instead, severity
 
     def _program_problems(self, program: PackageProgram, words: Command) -> Iterator[Problem]:
+        """Yield the findings for the words of a program, which can run another program."""
+        if self._nested < _MOST_NESTED:
+            self._nested += 1
+            yield from self._word_problems(program, words)
+            self._nested -= 1
+
+    def _word_problems(self, program: PackageProgram, words: Command) -> Iterator[Problem]:
         parser = self._parser(program)
         if parser is None or not parser.flags:
             return

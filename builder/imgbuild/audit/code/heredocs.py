@@ -25,11 +25,12 @@ def python_module(script: bytes) -> bytes:
     """
     lines = script.split(b"\n") if b"<<" in script else []
     module = [b""] * len(lines)
+    ends = {line.lstrip(b"\t") for line in lines}
     end = -1
     for number, line in enumerate(lines, start=1):
         inside = number <= end + 1 or len(line) > _LONGEST_START
         start = None if inside else _START.match(line)
-        if start is None:
+        if start is None or start["end"] not in ends:
             continue
         end = next((n for n in range(number, len(lines)) if _is_end(lines[n], start)), len(lines))
         if _PYTHON.search(line):

@@ -21,7 +21,7 @@ from imgbuild.system.syntax import parse_source
 
 _BLOCKS = frozenset(("body", "orelse", "finalbody"))
 _ASSIGNED = re.compile(rb"\.(\w+)\s*=(?!=)")
-_ASSIGNED_NAME = re.compile(rb"\b(?!self\b|cls\b)[\w.]*\w\.(\w+)\s*=(?!=)")
+_ASSIGNED_NAME = re.compile(rb"(?<!\w)(?!self\b|cls\b)\w+\.(\w+)\s*=(?!=)")
 _IMPORTED_ROOT = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(\w+)", re.MULTILINE)
 _IN_ATTR_CALL = re.compile(rb"attr\([^\n]([^\n]*)")  # hasattr, setattr
 _QUOTED = re.compile(rb"[\"'](\w+)(?=[\"'])")
@@ -184,7 +184,7 @@ class CodeTree:
 
     @cached_property
     def _assigned_names(self) -> frozenset[bytes]:
-        """The names that the file assigns to modules, such as `np.float_ = np.float64`."""
+        """The attributes that the file assigns to other names than self: `np.float_ = …`."""
         return frozenset(_ASSIGNED_NAME.findall(self._text.source))
 
     @cached_property

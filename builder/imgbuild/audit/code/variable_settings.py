@@ -91,14 +91,18 @@ def file_variables(text: CodeText, tree: ast.Module | None = None) -> FileVariab
     if text.kind == "python":
         lines = matching_lines(text.source, _USES) if used and tree is not None else []
         python = _python_variables(nodes_on_lines(tree, lines) if tree is not None else ())
-        commands = _shell_settings(text.commands.decode(errors="replace"))
-        return FileVariables(python.read, (*python.settings, *commands))
+        commands = text.commands.decode(errors="replace")
+        reads = python.read | _shell_reads(commands)
+        return FileVariables(reads, (*python.settings, *_shell_settings(commands)))
     source = text.source.decode(errors="replace")
     if text.kind in ("shell", "dockerfile"):
-        reads = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
         settings = _shell_settings(source) if text.kind == "shell" else _line_settings(source)
-        return FileVariables(frozenset(reads), tuple(settings))
+        return FileVariables(_shell_reads(source), tuple(settings))
     return FileVariables(settings=tuple(_line_settings(source)))
+
+
+def _shell_reads(source: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
 
 
 def _shell_settings(source: str) -> Iterator[VariableSetting]:

@@ -38,7 +38,8 @@ _CLOSURES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 # Methods of a dictionary that do not remove keys.
 _READING_METHODS = frozenset(("copy", "get", "items", "keys", "setdefault", "update", "values"))
 _ADDING_METHODS = frozenset(("setdefault", "update"))
-_MOST_KEYWORDS = 10_000  # that one dictionary may add to calls
+_EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_MOST_KEYWORDS = 100_000  # that the dictionaries of a file may add to calls
 _REMOTE_DECORATOR = "ray.remote"
 _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
@@ -169,6 +170,7 @@ class _NameTree:
 
     def __init__(self, tree: ast.Module, names: Collection[str], lines: Lines) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
+        self.added = 0  # keywords and keys from other dictionaries
         self.calls: list[ast.Call] = []
         self.uses: dict[_Scope, list[ast.Name]] = {tree: []}
         left: list[tuple[ast.AST, Lines, tuple[_Scope, ...]]] = [(tree, lines, (tree,))]
@@ -266,8 +268,9 @@ def _expand_scope(
         if keys is None or "other" in others or len(sites.get(name, ())) != 1:
             continue
         later = [each for use in uses for each in _added_keys(nodes.parents, use, bound)]
-        if len(starred) * (len(keys.names) + len(later)) > _MOST_KEYWORDS:
-            continue
+        nodes.added += len(starred) * (len(keys.names) + len(later))
+        if nodes.added > _MOST_KEYWORDS:
+            return
         more = "add" in others or not keys.complete
         for word in starred:
             end = word.value.lineno if isinstance(word, ast.keyword) else word.lineno
@@ -301,16 +304,16 @@ def _add_conditional_calls(
         return
     if parents.get(_statement(parents, call)) is not block:
         return
+    every = {key for use in uses for key, _ in _set_keys(parents, use)}
     for use in uses:
         place = around = _statement(parents, use)
         keys = [key for key, line in _set_keys(parents, use) if line < call.lineno]
-        while isinstance(condition := parents.get(around), ast.If) and around is not block:
-            tested = {
-                string_value(node)
-                for node in walk_tree(condition.test)
-                if isinstance(node, ast.expr)
-            }
-            keys = [key for key in keys if key not in tested]  # `if "key" in fields:`
+        while isinstance(condition := parents.get(around), ast.If) and condition is not block:
+            tested = map(string_value, filter(_is_expression, walk_tree(condition.test)))
+            branch = condition.body if around in condition.body else condition.orelse
+            # `if "key" in fields: … else: …`, or a branch that does not reach the call
+            if not every.isdisjoint(tested) or isinstance(branch[-1], _EXITS):
+                keys = []
             around = condition
         if not keys or place is around or parents.get(around) is not block:
             continue
@@ -322,6 +325,10 @@ def _add_conditional_calls(
             added = ast.Call(call.func, [star], [*(_keyword(key, rest) for key in keys), rest])
             both = ast.Tuple([place.value, ast.copy_location(added, use)], ast.Load())
             place.value = ast.copy_location(both, place.value)
+
+
+def _is_expression(node: ast.AST) -> TypeGuard[ast.expr]:
+    return isinstance(node, ast.expr)
 
 
 def _statement(parents: Mapping[ast.AST, ast.AST], node: ast.AST) -> ast.AST:

@@ -37,7 +37,7 @@
       const named = new RegExp(`^([a-z]+)${VERSION}$`).exec(part);
       if (cuda) lines.push(`cuda==${cuda[1]}.${cuda[2]}`);
       else if (python) lines.push(`python==3.${python[1]}.*`);
-      else if (named && packages[named[1]]) lines.push(`${packages[named[1]]}==${named[2]}${target ? ".*" : ""}`);
+      else if (named && packages[named[1]]) lines.push(`${packages[named[1]]}==${named[2]}${target && /^[\d.]+$/.test(named[2]) ? ".*" : ""}`);
     }
     return lines.length || plain.includes(repository) ? lines : [`FROM ${image}`];
   }

@@ -432,7 +432,7 @@ class Other:
 
 HEREDOCS = """#!/bin/bash
 #SBATCH --gpus=8
-echo $((1 << 3))
+echo $((1 << SHIFT))
 cat <<< "$HOME"
 srun python3 -u - "$1" <<'EOF'
 from trl import SFTConfig
@@ -478,3 +478,10 @@ def test_script_with_a_here_document_does_not_hide_a_module_of_its_name(audit: F
         "other.sh": "python - <<EOF\nfrom train import Y\nEOF\n",
     }
     assert audit(files) == []
+
+
+def test_variables_that_a_script_with_a_here_document_reads_are_known(audit: Findings) -> None:
+    script = "export VLLM_OWN=1\necho $VLLM_OWN\n"
+    heredoc = "python - <<'EOF'\nimport vllm\nEOF\n"
+    packages = {"vllm": {"vllm/__init__.py": "", "vllm/envs.py": "VLLM_PORT = 1\n"}}
+    assert audit({"run.sh": script}, packages) == audit({"run.sh": script + heredoc}, packages)

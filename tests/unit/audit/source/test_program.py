@@ -60,6 +60,8 @@ def test_keywords_of_a_user_call_are_read(before, call, keywords, more, inside):
         ("if x:\n    kw['b'] = 2", "f(**kw)", [{"a"}, {"b"}]),
         ("if x:\n    pass\nelif y:\n    kw.update(b=2)", "f(**kw)", [{"a"}, {"b"}]),
         ("if 'b' in names:\n    kw['b'] = 2", "f(**kw)", [{"a"}]),
+        ("if 'b' in names:\n    kw['b'] = 2\nelse:\n    kw['c'] = 2", "f(**kw)", [{"a"}]),
+        ("if x:\n    kw['b'] = 2\n    return x", "f(**kw)", [{"a"}]),
         ("for b in x:\n    kw['b'] = 2", "f(**kw)", [{"a"}]),
         ("if x:\n    kw['b'] = 2", "if y:\n    f(**kw)", [{"a"}]),
     ],
@@ -67,9 +69,10 @@ def test_keywords_of_a_user_call_are_read(before, call, keywords, more, inside):
 def test_keywords_set_under_a_condition_are_another_call(condition, call, keywords):
     lines = f"kw = {{'a': 1}}\n{condition}\n{call}".splitlines()
     source = "".join(f"    {line}\n" for line in lines)
-    calls = _calls(f"from package import f\ndef main(x, y, names):\n{source}", "f")
-    assert sorted((set(each.keywords) for each in calls), key=sorted) == keywords
-    assert all(each.double_star for each in calls)
+    for head in ("def main(x, y, names):\n", "def main(x, y, names):\n  if names:\n"):
+        calls = _calls(f"from package import f\n{head}{source}", "f")
+        assert sorted((set(each.keywords) for each in calls), key=sorted) == keywords
+        assert all(each.double_star for each in calls)
 
 
 RECEIVERS = [
