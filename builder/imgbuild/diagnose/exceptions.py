@@ -65,6 +65,7 @@ QUOTED = re.compile(
     r"(?<![\w.])(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?::\s?|\((?=['\"]))(?P<message>.{3,})",
     re.ASCII,  # a letter of another script may precede it
 )
+EXIT_FUNCTIONS = ("_exitfunc", "_run_exitfuncs")  # of weakref and atexit
 # torch.compile's: the exception of its backend follows, which may be one of its own code.
 RAISED = re.compile(r"^backend='?\w+'? raised:$")
 INTERNAL = re.compile(
@@ -177,9 +178,13 @@ class LoggedException(msgspec.Struct, kw_only=True):
 
     @property
     def is_warning(self) -> bool:
-        """Whether the exception is a warning, an intentional exit, or from a cleanup helper."""
+        """Whether the exception is a warning, an intentional exit, or from a cleanup helper.
+
+        Python ignores exceptions of functions that run when the interpreter exits.
+        """
         return (
             self.name.endswith("Warning")
+            or bool(self.frames and self.frames[0].name in EXIT_FUNCTIONS)
             or self.text in ("SystemExit: 0", "KeyboardInterrupt")
             or bool(self.frames and self.frames[-1].file.endswith(TRACKER))
         )
