@@ -22,8 +22,6 @@ SHORT = re.compile(r"(?:^|[._])(?:x|d|ex|e|s|line|data|batch|inputs?|info|messag
 PREPARES = re.compile(
     r"(?i)data|collat|reward|score|preproc|tokeniz|prompt|format|to_\w*(?:list|dict)|map_fn"
 )
-
-
 # Keys of a dictionary of data sets.
 SPLITS = frozenset(("train", "training", "test", "validation", "valid", "val", "eval", "dev"))
 

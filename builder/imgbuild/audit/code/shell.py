@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 _ENDS = frozenset(";|&\n")
-_HEREDOC = re.compile(r"<<(-?)\s*(['\"]?)(\w+)\2")
+_HEREDOC = re.compile(r"<<(?P<tabs>-?)\s*(?P<quote>['\"\\]?)(?P<end>\w+)['\"]?")
 _REDIRECT = re.compile(r"\d*[<>]+&?\d*|&>>?")
 _KEYWORDS = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"))
 _ASSIGNMENT = re.compile(r"(\w+)(\+?)=")
@@ -45,6 +45,19 @@ class Word(msgspec.Struct, frozen=True):
 Command = tuple[Word, ...]
 
 
+class HereDocument(msgspec.Struct, frozen=True):
+    """A here-document of the command that ends on line `start`. Lines count from 1.
+
+    `lines` are those from `first` on, without leading tabs after `<<-`. The shell expands variables
+    in them unless the delimiter is `quoted`.
+    """
+
+    start: int
+    first: int
+    lines: tuple[str, ...]
+    quoted: bool
+
+
 def shell_commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Command]:
     """Yield the simple commands of a script, in order.
 
@@ -62,6 +75,14 @@ def shell_commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Co
         if command:
             yield command
             yield from nested_commands(command, depth)
+
+
+def here_documents(source: str) -> list[HereDocument]:
+    """Return the here-documents of a script, in order."""
+    reader = _ShellReader(source, 1)
+    for _ in reader.commands():
+        pass
+    return reader.documents
 
 
 def nested_commands(command: Command, depth: int = 0) -> Iterator[Command]:
@@ -109,7 +130,10 @@ class _ShellReader:
         self._at = 0
         self._line = line
         self._start = 0  # of the line
-        self._heredocs: list[tuple[str, bool]] = []
+        self._heredocs: list[re.Match[str]] = []
+        self.documents: list[HereDocument] = []
+        lines = source.split("\n") if "<<" in source else []
+        self._delimiters = {line.lstrip("\t") for line in lines}  # that can end a here-document
 
     def commands(self) -> Iterator[Command]:
         words: list[Word] = []
@@ -123,8 +147,8 @@ class _ShellReader:
             elif character == "#":
                 end = self._source.find("\n", self._at)
                 self._at = len(self._source) if end < 0 else end
-            elif match := _HEREDOC.match(self._source, self._at):
-                self._heredocs.append((match[3], bool(match[1])))
+            elif (match := self._match_heredoc()) is not None:
+                self._heredocs.append(match)
                 self._at = match.end()
             elif match := _REDIRECT.match(self._source, self._at):
                 self._at = match.end()
@@ -138,6 +162,11 @@ class _ShellReader:
             else:
                 words.append(self._parse_word())
         yield tuple(words)
+
+    def _match_heredoc(self) -> re.Match[str] | None:
+        """Return the match at `<<`, or None for a shift in `((…))`: no line is its delimiter."""
+        match = _HEREDOC.match(self._source, self._at)
+        return match if match is not None and match["end"] in self._delimiters else None
 
     def _has_more(self) -> bool:
         return self._at < len(self._source) and self._source[self._at] not in "\n;|&"
@@ -155,8 +184,11 @@ class _ShellReader:
         if character != "\n":
             self._at += 1
             return
+        start = self._line
         self._skip_newline()
-        for name, tabs in self._heredocs:
+        for match in self._heredocs:
+            first = self._line
+            lines: list[str] = []
             while self._at < len(self._source):
                 end = self._source.find("\n", self._at)
                 end = len(self._source) if end < 0 else end
@@ -164,8 +196,12 @@ class _ShellReader:
                 self._at = end
                 if end < len(self._source):
                     self._skip_newline()
-                if (text.lstrip("\t") if tabs else text) == name:
+                text = text.lstrip("\t") if match["tabs"] else text
+                if text == match["end"]:
                     break
+                lines.append(text)
+            document = HereDocument(start, first, tuple(lines), bool(match["quote"]))
+            self.documents.append(document)
         self._heredocs.clear()
 
     def _parse_word(self) -> Word:

@@ -470,6 +470,11 @@ def test_python_code_in_here_documents_is_checked(audit: Findings) -> None:
     ]
 
 
+def test_shift_in_an_arithmetic_command_starts_no_here_document(audit: Findings) -> None:
+    (finding,) = audit({"job.sh": "((SIZE = 1 << SHIFT))\nray submt\n"})
+    assert (finding.code, finding.line) == ("IMG305", 2)
+
+
 def test_script_with_a_here_document_does_not_hide_a_module_of_its_name(audit: Findings) -> None:
     files = {
         "train.sh": "python - <<EOF\nimport trl\nEOF\n",
