@@ -60,7 +60,9 @@ _KEYWORD_TABLES = {
 class WheelSources:
     """Answers questions about the sources of a package set, and caches each answer."""
 
-    def __init__(self, package_set: ImportablePackages) -> None:
+    def __init__(self, package_set: ImportablePackages, unchecked: str = "") -> None:
+        """Read the sources of `package_set`. The attributes of `unchecked` are not checked."""
+        self._unchecked = unchecked
         self._package_set = ref(package_set)  # which keeps this object
         self._rejected: dict[tuple[str, str], bool] = {}
         self._kept: dict[tuple[str, str], frozenset[str] | None] = {}
@@ -138,6 +140,14 @@ class WheelSources:
                 computed_attributes(source, definition.line) if source is not None else None
             )
         return self._computed[key]
+
+    def is_unchecked(self, chain: Sequence[LookupResult]) -> bool:
+        """Whether a class and all its bases belong to the package that is not checked."""
+        package_set = self._package_set()
+        if package_set is None or not self._unchecked:
+            return False
+        homes = {each.home.module for each in chain if each.home is not None}
+        return bool(homes) and all(package_set.owner(each) == self._unchecked for each in homes)
 
     def may_be_assigned(self, owners: tuple[tuple[str, str], ...], name: str) -> bool:
         """Whether a module that mentions one of the classes `owners` assigns the attribute."""

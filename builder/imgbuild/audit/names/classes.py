@@ -154,6 +154,8 @@ def find_member(
         here = _class_member(ancestor, name)
         if here is not None:
             return here
+    if sources is not None and sources.is_unchecked(chain):
+        return LookupResult(state="unknown", trace=lookup_result.trace)
     instance_names = instance_attributes(modules, lookup_result)
     absent = instance_names is not None and name not in instance_names
     if called and instance_names is None and sources is not None and not lookup_result.ambiguous:

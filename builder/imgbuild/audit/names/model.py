@@ -60,6 +60,9 @@ class ModuleSources(Protocol):
         Return None if it may have attributes with any name.
         """
 
+    def is_unchecked(self, chain: Sequence[LookupResult]) -> bool:
+        """Whether a class and all its bases belong to code whose own attributes are not checked."""
+
     def may_be_assigned(self, owners: tuple[tuple[str, str], ...], name: str) -> bool:
         """Return whether a package assigns an attribute to instances of a class from outside.
 
