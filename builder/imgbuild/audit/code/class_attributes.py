@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import TypeGuard
 
 from imgbuild.audit.main_path.sources import ModuleTree
 from imgbuild.audit.source.text import dotted_name, string_list, string_value
@@ -24,10 +25,13 @@ def computed_attributes(source: ModuleTree, line: int) -> frozenset[str] | None:
     Return None if it may have attributes with other names.
     """
     definition = source.find_class(line)
-    if definition is None or any(
-        _is_setattr(node, definition.name) for node in walk_tree(source.tree)
-    ):
+    if definition is None:
         return None
+    name, setters = definition.name, _setters(source.tree)
+    for node in walk_tree(source.tree):
+        passed = node.args if _is_call(node, setters) else ()
+        if _is_setattr(node, name) or name in map(dotted_name, passed):
+            return None
     names: set[str] = set()
     for method in definition.body:
         if isinstance(method, _FUNCTIONS) and method.name not in _PICKLING:
@@ -39,13 +43,24 @@ def computed_attributes(source: ModuleTree, line: int) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _is_setattr(node: ast.AST, owner: str) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and dotted_name(node.func) == "setattr"
-        and bool(node.args)
-        and dotted_name(node.args[0]) == owner
+def _setters(tree: ast.Module) -> frozenset[str]:
+    """Return the functions of a module that set attributes of an argument with `setattr`."""
+    return frozenset(
+        function.name
+        for function in tree.body
+        if isinstance(function, _FUNCTIONS)
+        for argument in (*function.args.posonlyargs, *function.args.args)
+        if any(_is_setattr(node, argument.arg) for node in walk_tree(function))
     )
+
+
+def _is_setattr(node: ast.AST, owner: str) -> bool:
+    return _is_call(node, ("setattr",)) and dotted_name(node.args[0]) == owner
+
+
+def _is_call(node: ast.AST, functions: Collection[str]) -> TypeGuard[ast.Call]:
+    """Whether a node calls one of these functions with positional arguments."""
+    return isinstance(node, ast.Call) and bool(node.args) and dotted_name(node.func) in functions
 
 
 class _Method:

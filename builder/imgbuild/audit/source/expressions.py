@@ -7,7 +7,7 @@ of the name are known.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -60,6 +60,8 @@ class ExpressionReader:
         self.records: list[NameUse] = []
         # Attributes that the module itself assigns: reading them does not require that they exist.
         self.stored: set[str] = set()
+        # Functions of the module that set attributes of their arguments with `setattr`.
+        self._setters: set[str] = set()
         self._classes = {name.rpartition(".")[2] for name in subscriptable_classes()}
 
     def read_expression(self, node: ast.AST) -> None:
@@ -175,7 +177,9 @@ class ExpressionReader:
             if name == "isinstance" and node.args:
                 self._forget_type(node.args[0])
             elif name.rpartition(".")[2] in _ATTRIBUTE_FUNCTIONS and node.args:
-                self._read_setattr(node.args[0])
+                self._read_setattr(name, node.args[:1])
+            elif name in self._setters:
+                self._read_setattr(name, node.args)
             elif name == "getattr" and len(node.args) == 2:
                 self._read_getattr(node)
             self._record_reference(name, node, call=node)
@@ -335,12 +339,13 @@ class ExpressionReader:
         elif (types := self.local_types(first)) is not None:
             types.forget(first)
 
-    def _read_setattr(self, node: ast.expr) -> None:
-        """Read `setattr(object, …)`, which adds attributes with unknown names."""
-        name = dotted_name(node)
-        if self.is_self(name) and self.scope.owner is not None:
-            self.scope.owner.dynamic = True
-        if name:
+    def _read_setattr(self, function: str, changed: Sequence[ast.expr]) -> None:
+        """Read a call that adds attributes with unknown names to the objects `changed`."""
+        if function == "setattr" and self.scope.kind == "function":
+            self._setters.add(self.scope.name)
+        for name in filter(None, map(dotted_name, changed)):
+            if self.is_self(name) and self.scope.owner is not None:
+                self.scope.owner.dynamic = True
             self.stored.add(f"{name}.*")
 
     def _read_boolean(self, node: ast.BoolOp) -> None:

@@ -137,3 +137,30 @@ def test_missing_arguments_of_a_call_are_one_finding(audit: Findings) -> None:
         {"trl": {"trl.py": "def load(path, name, *, kind, seed=0): ...\n"}},
     )
     assert finding.message == "calls trl.load without path, name, kind, which trl 1.0 requires"
+
+
+ALIASES = """
+def add_names(kind):
+    for name, value in list(vars(kind).items()):
+        {change}
+
+
+class Processor:
+    def Load(self, path):
+        return self
+
+
+add_names(Processor)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "places"),
+    [("setattr(kind, name.lower(), value)", []), ("print(name, value)", ["IMG104 3:1 Load"])],
+)
+def test_attributes_that_a_function_sets_on_a_class_are_known_to_exist(
+    audit: Findings, change: str, places: list[str]
+) -> None:
+    packages = {"words==1": {"words.py": ALIASES.format(change=change)}}
+    source = "from words import Processor\nprocessor = Processor()\nprocessor.load('x')\n"
+    assert finding_places(audit({"a.py": source}, packages)) == places

@@ -78,8 +78,8 @@ def test_findings_about_modules_or_attributes_that_the_code_replaces_are_warning
         {
             "fake.py": "import sys\nsys.modules['trl'] = None\nfrom trl import load\nload()\n",
             "set.py": "from trl import SFTTrainer\ntrainer = SFTTrainer('m')\n"
-            "def mark(each): setattr(each, 'first_call', True)\n"
-            "mark(trainer)\nassert trainer.first_call\n",
+            "def is_marked(each): return hasattr(each, 'first_call')\n"
+            "assert trainer.first_call\n",
             "real.py": "import sys\nsys.modules['other'] = None\nfrom trl import load\nload()\n",
             "read.py": "from trl import SFTTrainer\ntrainer = SFTTrainer('m')\n"
             "first_call = trainer.first_call\n",
