@@ -419,7 +419,16 @@ def _exported_result(
     if name.startswith("_"):
         return ABSENT_RESULT
     lookup_result = search_module(modules, facts, name, path)
-    return ABSENT_RESULT if isinstance(lookup_result.definition, ModuleFacts) else lookup_result
+    is_submodule = isinstance(lookup_result.definition, ModuleFacts)
+    return ABSENT_RESULT if is_submodule and not _loads(facts, name) else lookup_result
+
+
+def _loads(facts: ModuleFacts, name: str) -> bool:
+    """Return whether a package imports from its submodule, which binds the submodule's name."""
+    submodule = f"{facts.module}.{name}"
+    return any(
+        not line.scope and f"{line.module}.".startswith(f"{submodule}.") for line in facts.imports
+    )
 
 
 def _nested_result(

@@ -53,7 +53,13 @@ MODULES |= {
     "service_pb2": "from google.protobuf.internal import builder as _builder\n"
     "_builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())\n",
 }
-PACKAGES = {"hub", "table", "pkg", "lazy", "lazy.models", "six", "named"}
+MODULES |= {
+    "text": "from text.metrics import *\n",
+    "text.metrics": "from text.metrics.scores import f_measure\n",
+    "text.metrics.scores": "def f_measure(): ...\n",
+    "text.metrics.other": "x = 1\n",
+}
+PACKAGES = {"text", "text.metrics", "hub", "table", "pkg", "lazy", "lazy.models", "six", "named"}
 
 
 class Modules:
@@ -135,6 +141,8 @@ class Searched(Modules):
         ("table", "bar", "unknown", ""),
         ("table", "plain", "defined", "table.plain"),
         ("service_pb2", "State", "unknown", ""),
+        ("text", "scores", "defined", "text.metrics.scores"),
+        ("text", "other", "absent", ""),
     ],
 )
 def test_lookup_returns_the_state_of_a_name_and_its_defining_module(module, name, state, home):
