@@ -12,7 +12,7 @@ import yaml
 from imgbuild.values import Arch
 from tests.integration.test_resolve_command import index
 from tests.support import images, sample_project
-from tests.support.local_index import LocalIndex
+from tests.support.local_index import LocalIndex, sdist_bytes
 from tests.support.sample_project import Project
 from tests.support.servers import FileSite, serve_site
 
@@ -56,6 +56,27 @@ def test_open_requirements_are_resolved_and_audited(project: Project) -> None:
 def test_audit_reports_incompatible_resolution(project: Project) -> None:
     write(project, requirements_txt="engine<2\ntrl\n")
     assert "engine" in project.run("audit", "-r", "requirements.txt", status=4).stdout
+
+
+def test_sdists_are_resolved_with_the_requirements_that_they_declare(
+    project: Project, tmp_path: Path
+) -> None:
+    local_index = index()
+    local_index.wheel("config", "0.9", files={"config.py": b""})
+    local_index.wheel("config", "1.3", ["grammar==4.9"], files={"config.py": b""})
+    for version, needs in (("4.9", b"Requires-Dist: helper<1\n"), ("5.0", b"")):
+        about = b"Metadata-Version: 2.1\nName: grammar\nVersion: " + version.encode() + b"\n"
+        files = {"PKG-INFO": about + needs, "grammar/__init__.py": b""}
+        data = sdist_bytes("grammar", version, files)
+        local_index.add("grammar", f"grammar-{version}.tar.gz", data)
+    with serve_site(FileSite(files=local_index.site_files())) as site:
+        own = Project(tmp_path / "own", site.url("simple"), cache=tmp_path / "cache")
+        write(own, requirements_txt="config\n", use_py="from grammar import gone\n")
+        audited = own.run("audit", "-r", "requirements.txt", "--code", "use.py", "--json", status=4)
+    (report,) = json.loads(audited.stdout)
+    assert "auditing 3 pins of requirements.txt" in audited.stderr
+    (finding,) = report["findings"]
+    assert "grammar 4.9 does not define it" in finding["message"]
 
 
 def test_missing_versions_are_refused_with_a_reason(project: Project) -> None:

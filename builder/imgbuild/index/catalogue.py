@@ -70,13 +70,15 @@ class FileCatalogue:
         facts: FactStore,
         *,
         sdists: Mapping[str, SdistBuilder] | None = None,
+        all_sdists: SdistBuilder | None = None,
         hide: Callable[[str, Version], bool] = lambda package, version: False,
         locked: Mapping[str, OfferedFile] | None = None,
     ) -> None:
         """Initialize the catalogue.
 
-        `locked` maps packages to the only file to offer. The indexes of these packages are not
-        used.
+        `sdists` contains the builders of the packages whose sdists are offered, and `all_sdists`
+        the builder of all other packages. `locked` maps packages to the only file to offer. The
+        indexes of these packages are not used.
         """
         self.indexes = indexes
         self.rules = rules
@@ -85,6 +87,7 @@ class FileCatalogue:
         self.ranges = ranges
         self._facts = facts
         self._sdists = dict(sdists or {})
+        self._all_sdists = all_sdists
         self._hide = hide
         self.alone: frozenset[str] = frozenset()
         self._building = threading.Lock()
@@ -99,6 +102,7 @@ class FileCatalogue:
             self.ranges,
             self._facts,
             sdists={**self._sdists, **builders},
+            all_sdists=self._all_sdists,
             hide=self._hide,
             locked=self.locked,
         )
@@ -121,7 +125,7 @@ class FileCatalogue:
             if file.version is not None and not self._hide(package, file.version)
         ]
         offers = [OfferedFile(wheel=wheel) for wheel in wheels]
-        if package not in self._sdists:
+        if self._sdist_builder(package) is None:
             return offers
         have = {wheel.version for wheel in wheels}
         for file in files:
@@ -144,11 +148,15 @@ class FileCatalogue:
     def _metadata(self, package: str, name: str) -> bytes | None:
         for offer in self.offered_files(package):
             if offer.wheel.name == name:
-                if offer.sdist is None:
+                build = self._sdist_builder(package)
+                if offer.sdist is None or build is None:
                     return read_wheel_metadata(offer.wheel, self.ranges, self._facts)
                 with self._building:
-                    return self._sdists[package](package, offer.sdist)
+                    return build(package, offer.sdist)
         return None
+
+    def _sdist_builder(self, package: str) -> SdistBuilder | None:
+        return self._sdists.get(package, self._all_sdists)
 
     def drop_addresses(self, package: str, data: bytes) -> bytes:
         """Remove URLs from METADATA of `package`, for packages that the user also requires by URL.

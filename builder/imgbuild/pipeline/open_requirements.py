@@ -18,6 +18,7 @@ from imgbuild.index.catalogue import FileCatalogue
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline.audit_set import SetRequest, open_indexes
 from imgbuild.pipeline.declared_files import find_indexes
+from imgbuild.pipeline.sdist_pins import metadata_reader
 from imgbuild.project import addresses
 from imgbuild.project.model import Declarations, DeclaredIndex
 from imgbuild.report import UncheckedPart
@@ -75,8 +76,9 @@ def solve_pins(
     """Find a version for each package required by `declared`, including dependencies.
 
     URL requirements are not resolved, because the version of a wheel is part of its file name.
-    `matrix` is called only if files declare indexes. Raises NoSolution if no set of wheels on the
-    index satisfies the requirements.
+    `matrix` is called only if files declare indexes. If a version is published only as an sdist,
+    its requirements are read from the sdist, as far as they are not computed. Raises NoSolution if
+    no versions on the index satisfy the requirements.
     """
     markers = request.machine.markers
     demands = split_demands(declared, markers)
@@ -94,7 +96,9 @@ def solve_pins(
     pins = {item.package: pin for item in demands.named if (pin := item.pin) is not None}
     rules = FileRules(as_of=day, tags=request.machine, pins=pins)
     store = request.context.store
-    catalogue = FileCatalogue(indexes, rules, request.context.http, store)
+    catalogue = FileCatalogue(
+        indexes, rules, request.context.http, store, all_sdists=metadata_reader(request.context)
+    )
     bounds = uv.ResolverBounds(
         constraints=tuple(f"{item.package}{item.spec}" for item in demands.bounds),
         overrides=tuple(
@@ -110,10 +114,7 @@ def solve_pins(
         machine = request.machine
         message = f"no versions are compatible with Python {machine.python} on {machine.arch}"
         reasons = refusal.resolver_lines(str(error))
-        hint = (
-            "change the requirements, or specify another --python; packages without wheels "
-            "are ignored"
-        )
+        hint = "change the requirements, or specify another --python"
         raise NoSolution(message, reasons=reasons, hint=hint) from error
     extras = {item.package: item.extras for item in demands.named}
     solved = {

@@ -1,4 +1,4 @@
-"""Reads the code of packages that are published only as an sdist."""
+"""Reads the code and METADATA of packages that are published only as an sdist."""
 
 # A separate module: one kind of pin.
 from __future__ import annotations
@@ -14,9 +14,11 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.errors import IntegrityError
 from imgbuild.index.candidates import is_sdist
+from imgbuild.index.catalogue import SdistBuilder
 from imgbuild.index.pages import IndexFile, IndexLookup
 from imgbuild.index.remote_wheel import lock_file
 from imgbuild.lock.resolution import LockedFile, Wheel
+from imgbuild.solve.sdist_wheel import wheel_metadata
 
 
 class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,26 @@ def read_sdists(pins: Iterable[str], indexes: IndexLookup, context: Context) -> 
         except IntegrityError as error:
             refused[package] = error.message
     return SdistPins(wheels=tuple(wheels), refused=refused)
+
+
+def metadata_reader(context: Context) -> SdistBuilder:
+    """Return a function that reads METADATA of an sdist without building it.
+
+    If it cannot be read, it lists no requirements.
+    """
+
+    def _read(package: str, sdist: IndexFile) -> bytes:
+        version = str(sdist.version)
+        try:
+            locked = lock_file(sdist, context.http)
+            request = FileRequest(locked, lambda: [sdist.url])
+            path = fetch_all([request], context, title=f"fetching {sdist.name}")[locked.sha256]
+            _, wheel = code_wheel(package, version, locked.sha256, lambda: path, context.store)
+        except IntegrityError:
+            return f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n".encode()
+        return wheel_metadata(wheel)
+
+    return _read
 
 
 def _sdist(files: Iterable[IndexFile], version: Version) -> IndexFile | None:
