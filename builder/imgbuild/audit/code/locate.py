@@ -102,6 +102,29 @@ class CodeTree:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
         return [node for node in self._all_statements if isinstance(node, kinds)]
 
+    def concerns_parameter(self, evidence: Evidence) -> bool:
+        """Whether an attribute is missing on a parameter of the function that contains the line."""
+        if evidence.relation is not ConflictRelation.ATTRIBUTE:
+            return False
+        name = evidence.subject.rpartition(".")[2]
+        receivers = {
+            node.value.id
+            for node in self._nodes(evidence.line)
+            if isinstance(node, ast.Attribute)
+            and node.attr == name
+            and isinstance(node.value, ast.Name)
+        }
+        return any(
+            argument.arg in receivers and argument.annotation is not None
+            for function in self._functions
+            if function.lineno <= evidence.line <= (function.end_lineno or 0)
+            for argument in (
+                *function.args.posonlyargs,
+                *function.args.args,
+                *function.args.kwonlyargs,
+            )
+        )
+
     @cached_property
     def _unused_lines(self) -> tuple[range, ...]:
         return unused_lines(self._code, self._text)

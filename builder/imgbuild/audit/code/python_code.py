@@ -309,10 +309,13 @@ def _file_findings(
     return [_finding(look, finding, evidence, text, tree) for finding, evidence in group]
 
 
-def _severity(finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree) -> Severity:
+def _severity(
+    look: _ReplacementCache, finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree
+) -> Severity:
     """Return the severity of a finding in the user's code.
 
-    The severity is a warning if the line may not run, or may not fail.
+    The severity is a warning if the line may not run, or may not fail. A parameter may be an object
+    of a subclass with more attributes than the annotated class.
     """
     if finding.severity is not Severity.ERROR:
         return finding.severity
@@ -327,6 +330,8 @@ def _severity(finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTr
         or tree.is_replaced(evidence)
     ):
         return Severity.WARNING
+    if tree.concerns_parameter(evidence) and not _was_in_package(look, evidence):
+        return Severity.WARNING
     return Severity.ERROR
 
 
@@ -334,7 +339,7 @@ def _finding(
     look: _ReplacementCache, finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree
 ) -> CodeFinding:
     """Convert a finding of a check to a finding in the user's code."""
-    severity = _severity(finding, evidence, text, tree)
+    severity = _severity(look, finding, evidence, text, tree)
     # Notes are many, and are only shown on request: their trees are not read.
     note = severity is Severity.NOTE
     line, column = (evidence.line, 1) if note else tree.place(evidence)

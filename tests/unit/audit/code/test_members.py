@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from imgbuild.report import Severity
 from tests.support.audited_code import Findings, finding_places
 
 TOKENIZER = """
@@ -164,3 +165,18 @@ def test_attributes_that_a_function_sets_on_a_class_are_known_to_exist(
     packages = {"words==1": {"words.py": ALIASES.format(change=change)}}
     source = "from words import Processor\nprocessor = Processor()\nprocessor.load('x')\n"
     assert finding_places(audit({"a.py": source}, packages)) == places
+
+
+@pytest.mark.parametrize(
+    ("lines", "severity"),
+    [
+        ("optimizer = Optimizer()\nprint(optimizer.scale)", Severity.ERROR),
+        ("def run(optimizer: Optimizer):\n    print(optimizer.scale)", Severity.WARNING),
+    ],
+)
+def test_parameter_may_be_of_a_subclass_with_more_attributes(
+    audit: Findings, lines: str, severity: Severity
+) -> None:
+    packages = {"sums==1": {"sums.py": "class Optimizer:\n    def step(self): ...\n"}}
+    (finding,) = audit({"a.py": f"from sums import Optimizer\n{lines}\n"}, packages)
+    assert finding.severity is severity
