@@ -1,6 +1,5 @@
 """Reads the code and METADATA of packages that are published only as an sdist."""
 
-# A separate module: one kind of pin.
 from __future__ import annotations
 
 from collections.abc import Iterable
