@@ -78,7 +78,8 @@ def test_wheels_are_read_as_zipfile_reads_them_or_refused(tmp_path, given):
     def read(data: bytes) -> None:
         path = given(data)
         wheel = wheel_archive.read_wheel(path)
-        wheel_archive.verify_contents(wheel)
+        for name in wheel.members:
+            wheel.content(name)
         installed_members(path, prefix="/opt/venv", python="3.11")
         with zipfile.ZipFile(path) as other:
             names = {info.filename: info for info in other.infolist() if not info.is_dir()}

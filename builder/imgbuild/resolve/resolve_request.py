@@ -97,12 +97,6 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
         requests = tuple(each for each in self.requests if each.applies_to(markers))
         return msgspec.structs.replace(self, requests=requests)
 
-    def find_requested(self, package: str) -> RequestedPackage | None:
-        """Return the request for `package`."""
-        return next(
-            (requested for requested in self.requests if requested.package == package), None
-        )
-
 
 def parse_requests(
     wants: Iterable[str], have: Iterable[str], assigned: Mapping[str, str]

@@ -1,7 +1,7 @@
 """Reads the files of a wheel, and checks them for damage and unsafe paths.
 
-`read_wheel` runs the checks that do not require decompression, and `verify_contents` runs the other
-checks. Source: PyPA's specification of the binary distribution format.
+`read_wheel` runs the checks that do not require decompression; the CRC and the size of a file are
+checked when it is read. Source: PyPA's specification of the binary distribution format.
 """
 
 from __future__ import annotations
@@ -131,16 +131,6 @@ def _read_members(path: Path, label: str) -> WheelArchive:
     _check_links(archive)
     _check_wheel(archive)
     return archive
-
-
-def verify_contents(archive: WheelArchive) -> None:
-    """Decompress every file, and check its CRC and size.
-
-    Raises IntegrityError for the first mismatch.
-    """
-    for member in archive.members.values():
-        for _ in archive.chunks(member):
-            pass
 
 
 def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:

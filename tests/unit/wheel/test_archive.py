@@ -29,10 +29,17 @@ from tests.support.wheels import (
 TEXT = b"one line of text, and again one line of text\n" * 20
 
 
+def read_contents(wheel: archive.WheelArchive) -> None:
+    """Decompress every file of `wheel`, which checks its CRC and size."""
+    for member in wheel.members.values():
+        for _ in wheel.chunks(member):
+            pass
+
+
 def refused(path: Path, *words: str) -> None:
     """Check that reading `path` fails with a message that contains `words`, name and remedy."""
     with pytest.raises(IntegrityError) as caught:
-        archive.verify_contents(archive.read_wheel(path))
+        read_contents(archive.read_wheel(path))
     assert path.name in caught.value.message
     assert caught.value.hint
     for word in words:
@@ -43,7 +50,7 @@ def test_valid_wheel_is_read(tmp_path: Path) -> None:
     files = {"demo/__init__.py": b"", "demo/data.txt": TEXT, "demo/raw": os.urandom(5000)}
     path = write_wheel(tmp_path, files, modes={"demo/raw": PROGRAM})
     wheel = archive.read_wheel(path)
-    archive.verify_contents(wheel)
+    read_contents(wheel)
     assert (wheel.name, wheel.version, wheel.label) == ("demo", "1.0", path.name)
     assert wheel.headers("METADATA")["Version"] == "1.0"
     assert wheel.text("no such file") is None
@@ -68,7 +75,7 @@ def test_stored_members_folders_and_modes_of_a_wheel_are_read(tmp_path: Path) ->
         ),
     )
     wheel = archive.read_wheel(path)
-    archive.verify_contents(wheel)
+    read_contents(wheel)
     assert wheel.content("demo/a.txt") == TEXT
     assert wheel.members["demo/dos"].mode == 0
     assert "demo" not in wheel.members
@@ -90,7 +97,7 @@ def test_wheel_with_data_descriptors_is_read(tmp_path: Path, signature: bytes, l
     descriptor = signature + struct.pack(layout, zlib.crc32(TEXT), len(stream), len(TEXT))
     entry = Entry(name=b"a", data=TEXT, flags=8, local_sizes=(0, 0, 0), descriptor=descriptor)
     wheel = archive.read_wheel(write_forged_zip(tmp_path, valid_entries(entry)))
-    archive.verify_contents(wheel)
+    read_contents(wheel)
     assert wheel.content("a") == TEXT
     entry.descriptor = signature + struct.pack(layout, 1, len(stream), len(TEXT))
     refused(write_forged_zip(tmp_path, valid_entries(entry)), "'a'", "descriptor")
@@ -111,7 +118,7 @@ def test_wheel_in_zip64_format_is_read(tmp_path: Path) -> None:
         central_extra=wide,
     )
     wheel = archive.read_wheel(write_forged_zip(tmp_path, valid_entries(entry), zip64=True))
-    archive.verify_contents(wheel)
+    read_contents(wheel)
     assert wheel.content("a") == TEXT
     entry.local_extra = struct.pack("<HHQQ", 1, 16, len(TEXT) + 1, len(stream))
     refused(write_forged_zip(tmp_path, valid_entries(entry), zip64=True), "'a'", "not match")
@@ -146,7 +153,7 @@ def test_streamed_wheel_in_zip64_format_is_read(tmp_path: Path) -> None:
     path = tmp_path / "demo-1.0-py3-none-any.whl"
     path.write_bytes(sink.data)
     parsed = archive.read_wheel(path)
-    archive.verify_contents(parsed)
+    read_contents(parsed)
     assert parsed.content("demo/a") == TEXT
 
 
@@ -282,7 +289,7 @@ def test_zip_bombs_are_refused(tmp_path: Path) -> None:
     # A too small size in the directory is detected as soon as it is exceeded.
     entry = Entry(name=b"a", data=b"", stream=deflate_bytes(zeros), size=1000, crc=0)
     with pytest.raises(IntegrityError, match=r"more than the expected 1000 bytes"):
-        archive.verify_contents(
+        read_contents(
             archive.read_wheel(write_forged_zip(tmp_path, valid_entries(entry)))
         )
 
@@ -354,7 +361,7 @@ def test_wheel_truncated_at_any_byte_is_refused(tmp_path: Path) -> None:
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
         with pytest.raises(IntegrityError):
-            archive.verify_contents(archive.read_wheel(path))
+            read_contents(archive.read_wheel(path))
 
 
 def test_wheel_must_have_exactly_one_dist_info_folder(tmp_path: Path) -> None:
