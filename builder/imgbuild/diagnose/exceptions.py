@@ -40,7 +40,7 @@ NOTEBOOK_FRAME = re.compile(
     r"(?:\(http[^\s)]{1,400}\))?(?:, in (?P<name>[\w.<>]{1,120})|$)|"
     r"(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<row>\d{1,7})|"
     r"\[?(?P<old>(?:/|~/|<ipython-input-)[^\s:()\]]{1,300})\]?(?:\(https?://[^\s)]{1,80}\))? in"
-    r" (?P<function><module>|[\w<>]{1,120})(?:\(|$))"
+    r" (?P<function><module>|<cell line: \d{1,6}>|[\w<>]{1,120})(?:\(|$))"
 )
 ARROW = re.compile(r"-{2,6}> ?\[?(?P<line>\d{1,7})\]? ?(?:\([^\s)]{1,120}\))?(?P<code>.*)")
 NAMED = re.compile(
@@ -406,6 +406,7 @@ def _frame(line: LogLine) -> TraceFrame | None:
         return None
     file = match["file"] or match["cell"] or match["old"]
     name = match["name"] or match["function"] or "<module>"
+    name = "<module>" if name.startswith("<cell line") else name
     return TraceFrame(file, int(match["line"] or match["row"] or 0), name, line.number)
 
 

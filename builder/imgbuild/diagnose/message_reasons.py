@@ -130,7 +130,8 @@ def _package_reason(
     if part is not None:
         shown += f" ({part.part})"
     other = "" if caller or user else _calling_package(exception.frames, package)
-    cause = message + _message_meaning(exception, name, caller)
+    importing = _import_cure(exception, name)
+    cause = message + ("" if importing else _message_meaning(exception, name, caller))
     if user is not None:
         cause += f", raised by {releases.package_name(package)}"
         cause += f" in a call of {shown} in {_place(user)}"
@@ -149,7 +150,7 @@ def _package_reason(
         confidence=confidence,
         source="first",
         cure=_patched_code_cure(exception)
-        or _import_cure(exception, name)
+        or importing
         or _condition_cure(exception, name, caller)
         or _cure(exception, name, caller, part) + _pair(exception, name, other, facts),
     )
@@ -244,7 +245,8 @@ def _import_cure(exception: LoggedException, package: str) -> str:
     imports = any(
         frame.package and frame.package == (raised.package if raised else "")
         for before, frame in itertools.pairwise(exception.frames)
-        if frame.name == "<module>" and IMPORTS.match(before.code or before.file)
+        if (frame.name == "<module>" and IMPORTS.match(before.code or before.file))
+        or re.match(rf"(?:from|import) {re.escape(frame.package)}\b", before.code)
     )
     advised = remedies.message_advice(exception.message) or exception.name == "OSError"
     user = next((each for each in reversed(exception.frames) if each.package != package), None)

@@ -12,6 +12,8 @@ from imgbuild.diagnose.finding import Reason
 
 UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
+# Prefixes of the classes by which a package wraps those of an optional package.
+WRAPPING = {"TE": "transformer-engine"}
 ALIASES = {
     "bnb": "bitsandbytes",
     "np": "numpy",
@@ -50,6 +52,17 @@ def undefined_name_reason(text: str, caller: str, _code: str, facts: LogFacts) -
             cause=f"{user} uses {name} of {package}, which is older than that or not installed:"
             f" {existence.change_sentence(name)}",
             cure=f"pip install '{existence.requirement()}'",
+            confidence="high",
+        )
+    prefix = re.split(r"(?<=[A-Z])(?=[A-Z][a-z])", name, maxsplit=1)[0]
+    if user == package and (wrapped := WRAPPING.get(prefix)):
+        return Reason(
+            code="IMG902",
+            cause=f"{user} defines {name} only if {wrapped} can be imported: it is absent, broken"
+            " or too old in this environment",
+            cure=f"run python -c 'import {wrapped.replace('-', '_')}' to see its error, pip install"
+            f" --no-build-isolation '{wrapped}[pytorch]' for this torch, or select layers without"
+            " it (Megatron: --transformer-impl local)",
             confidence="high",
         )
     what = package if name == package.replace("-", "_") else f"{name} (of {package})"
