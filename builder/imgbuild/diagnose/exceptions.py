@@ -77,6 +77,7 @@ AGAIN = re.compile(r"raise type\(\w{1,20}\)\(")
 # pydantic's: the names of fields, each followed by an indented line.
 FIELDS = re.compile(r"^\d+ validation errors? for ")
 FIELD = re.compile(r"[\w.\[\]`,() -]{1,120}")
+LAST_ERROR = "Last error:"  # of NCCL, which follows on the next line
 CAUSE = "The above exception was the direct cause of the following exception"
 CONTEXT = "During handling of the above exception, another exception occurred"
 # Exceptions that pass on the failure of another process or thread.
@@ -386,6 +387,7 @@ class ExceptionReader:
             and not exception.message.endswith(":")
             and not (wrapped := _wraps(exception, text))
             and not (FIELDS.search(exception.message) and FIELD.fullmatch(text))
+            and not (text == LAST_ERROR and "nccl" in exception.message)
         ):
             trace.last = None  # the next line of the log
             return False
