@@ -225,7 +225,8 @@ def _compared_reason(
         leading.append(event.text)
         return reason
     # The exception of a program that continues explains more than its earlier failures.
-    return _mark_as_consequence(reason) if first is not None and _is_minor(reason) else reason
+    minor = first is not None and event.exception is None and _is_minor(reason)
+    return _mark_as_consequence(reason) if minor else reason
 
 
 def _leads_to_exception(event: LogEvent, first: tuple[Reason, LogEvent] | None) -> bool:
