@@ -41,6 +41,7 @@ OF_MATCHES = {"group", "groups", "groupdict", "span"}  # methods of re.Match
 OF_TENSORS = {"device", "shape", "dtype", "size", "to", "view", "dim", "ndim", "unsqueeze"}
 BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
 KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
+SAYS = re.compile(r"[a-z]{2} [a-z]+.*: \S|[a-z]{2} (?:is|are|was|has|not|does|cannot) [a-z]{2}")
 ASSERTION = re.compile(r"assert (?P<test>.{3,150}?)(?:, ?f?['\"].*)?$")
 # A failed internal check of a package, with the request to report it.
 BUG = re.compile(
@@ -398,7 +399,7 @@ def _failed_lookup_reason(
         cause = f"a setting has no value (None), by which a table is read{at}"
         cure = "set the option that this line reads (in the launcher's configuration or arguments);"
         cure += " if it is already set, use another version of the package"
-    elif exception.name == "KeyError" and (match := KEY.match(text)):
+    elif exception.name == "KeyError" and (match := KEY.match(text)) and not SAYS.search(text):
         cause, cure = data_keys.absent_field(raised, match["key"])
         if cause:
             cause += at.replace(", read in", ":", 1)
