@@ -37,6 +37,7 @@ from imgbuild.diagnose import (
     rules,
     shadowed,
     shape_reasons,
+    state_dicts,
     value_reasons,
 )
 from imgbuild.diagnose.exceptions import LoggedException, quoted_exception, root_causes
@@ -407,6 +408,8 @@ def _measured_reason(
     code: str, text: str, exception: LoggedException | None, facts: LogFacts
 ) -> Reason | None:
     """Return a reason from sizes, versions or frames, which say more than the rule `code`."""
+    if code in state_dicts.CODES:
+        return state_dicts.state_dict_reason(text, code)
     if code == shadowed.CODE:
         return shadowed.cycle_reason(exception)
     if code == memory_reasons.GENERAL:

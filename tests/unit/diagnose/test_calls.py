@@ -149,6 +149,15 @@ def test_missing_attribute_of_a_custom_trainer_is_explained() -> None:
     assert "the Trainer of trl or transformers from which PumpGRPOTrainer" in finding.cause
 
 
+def test_setting_of_a_file_that_a_newer_package_wrote_is_explained() -> None:
+    finding = first(
+        ("accelerate/commands/config/config_args.py", "return cls(**config_dict)"),
+        error="TypeError: __init__() got an unexpected keyword argument 'pump_ids'",
+    )
+    assert "the file that accelerate reads has the setting pump_ids" in finding.cause
+    assert finding.cure.startswith("pip install -U accelerate")
+
+
 def test_class_that_a_package_defines_with_an_optional_package_is_explained() -> None:
     finding = first(
         ("megatron/core/models/gpt/gpt_layer_specs.py", "linear_qkv=TEPumpLinear,"),

@@ -75,6 +75,11 @@ def test_advice_in_message_is_used(message: str, advice: str) -> None:
         ("ValueError: the fan is only supported with two pumps", "needs this: with two pumps"),
         ("ValueError: Unknown fan mode: fast", "correct fast, the fan mode"),
         ("AcmeError: slots % PUMP_BLOCK_SIZE == 0. FP8 needs that", "pad the tokens"),
+        (
+            "AcmeError: Transformer-Engine v1.5.0 must be >= 1.6.0 to spin",
+            "Transformer-Engine>=1.6.0",
+        ),
+        ("AssertionError: args.pump_rows is not None", "--pump_rows with hyphens"),
         ("AcmeError: rows is under development", "use a newer acme"),
         ("AssertionError: with pumps, sequence parallelism must be used", "--sequence-parallel"),
         ("AcmeError: the dout tensor must have contiguous last dimension", "x.contiguous()"),
