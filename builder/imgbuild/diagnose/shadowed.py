@@ -46,16 +46,25 @@ def shadowing_reason(exception: LoggedException) -> Reason | None:
     file = named or next((f.file for f in exception.frames if _import_name(f.file) == top), "")
     if file and _is_own_file(file) and _import_name(file) == top and _is_known(top):
         return _shadowing_reason(file)
-    if match.re is NO_ATTRIBUTE and _is_replaced_module(top, match["name"]):
-        return Reason(
-            code=CODE,
-            cause=f"{top} is not Python's own module here: a file {top}.py or a folder {top}, in"
-            " the program's folder or on PYTHONPATH, is imported instead of it",
-            cure=f"python -c 'import {top}; print({top}.__file__)' in the program's folder shows"
-            " the file: rename it",
-            confidence="medium",
-        )
     return None
+
+
+def replaced_module_reason(module: str, name: str) -> Reason | None:
+    """Return the cause if Python's own `module` has the attribute `name` in all versions.
+
+    Another file was then imported, which the log does not name.
+    """
+    loaded = sys.modules.get(module)
+    if module not in sys.stdlib_module_names or loaded is None or not hasattr(loaded, name):
+        return None
+    return Reason(
+        code=CODE,
+        cause=f"{module} is not Python's own module here: a file {module}.py or a folder {module},"
+        " in the program's folder or on PYTHONPATH, is imported instead of it",
+        cure=f"python -c 'import {module}; print({module}.__file__)' in the program's folder shows"
+        " the file: rename it",
+        confidence="medium",
+    )
 
 
 def _shadowing_file(frames: tuple[TraceFrame, ...]) -> str | None:
@@ -140,9 +149,3 @@ def _is_own_file(file: str) -> bool:
 
 def _is_known(name: str) -> bool:
     return name in sys.stdlib_module_names or bool(releases.name_owner(name))
-
-
-def _is_replaced_module(name: str, attribute: str) -> bool:
-    """Whether Python's module `name` has the attribute, so that another file was imported."""
-    module = sys.modules.get(name)
-    return name in sys.stdlib_module_names and module is not None and hasattr(module, attribute)

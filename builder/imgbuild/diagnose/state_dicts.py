@@ -63,7 +63,8 @@ def state_dict_reason(text: str, code: str) -> Reason | None:
         return Reason(
             code="IMG734",
             cause=f"the checkpoint names its weights differently than {model} ({unexpected[0]},"
-            f" where the model has {missing[0]}): it is of another implementation, model or version",
+            f" where the model has {missing[0]}): it is of another implementation, model or"
+            " version",
             cure="load it with the class and the release that wrote it, or convert it (Megatron:"
             " --use-legacy-models or not, as when it was saved, or its checkpoint converter)",
             confidence="high",

@@ -14,7 +14,7 @@ UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
 # Packages that define classes for those of Transformer Engine, if it can be imported.
 WRAPPING = ("megatron", "nemo", "mbridge", "mindspeed")
-TE_CLASS = re.compile(r"TE[A-Z][a-z]")
+TE_CLASS = re.compile(r"[T]E[A-Z][a-z]")
 ALIASES = {
     "bnb": "bitsandbytes",
     "np": "numpy",

@@ -82,7 +82,7 @@ def test_advice_in_message_is_used(message: str, advice: str) -> None:
         ("AssertionError: args.pump_rows is not None", "--pump_rows with hyphens"),
         ("AcmeError: rows is under development", "use a newer acme"),
         ("AssertionError: with pumps, sequence parallelism must be used", "--sequence-parallel"),
-        ("AcmeError: the dout tensor must have contiguous last dimension", "x.contiguous()"),
+        ("AcmeError: the pump tensor must have contiguous last dimension", "x.contiguous()"),
         (
             "AcmeError: Failed to create placement group 'x' because name 'p' already exists",
             "what ended the first attempt",

@@ -27,7 +27,7 @@ def test_cause_follows_from_the_names(missing: str, unexpected: str, cause: str)
 
 def test_prefix_of_all_names_is_left_to_its_rule() -> None:
     text = (
-        'RuntimeError: Error(s) in loading state_dict for Fan:\n\tMissing key(s) in state_dict: "a.b".'
+        'Error(s) in loading state_dict for Fan:\n\tMissing key(s) in state_dict: "a.b". '
         '\n\tUnexpected key(s) in state_dict: "module.a.b". '
     )
     assert state_dict_reason(text, "IMG1051") is None
