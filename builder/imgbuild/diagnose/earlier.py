@@ -14,8 +14,11 @@ UNREACHABLE = re.compile(
     r"max retries exceeded|server (?:is )?not (?:running|reachable|ready)|"
     r"could not find any running ray"
 )
-# Programs that print about the machine, and commands without effect on others.
-REPORTING = re.compile(r"(?:^|[\s/])(?:nvidia-smi|nvcc|nvtop|htop|ibstat|rocm-smi)\b")
+# Programs that start servers; others, such as nvidia-smi, may fail without effect.
+SERVERS = re.compile(
+    r"\b(?:vllm|sglang|trl|ray|swift|lmdeploy|ollama|uvicorn|docker|podman|apptainer|singularity|"
+    r"torchrun|accelerate|python\d?|srun|tritonserver|launch_server|api_server|serve)\b"
+)
 PATH = re.compile(
     r"(?:No such file or directory|does not exist|not found)\b.{0,20}?['\"](?P<path>/[^'\"]+)"
 )
@@ -34,7 +37,7 @@ LEAST_NAME = 4  # characters of a file's name
 def leads_to(text: str, later: str) -> bool:
     """Whether the failed command in the line `text` explains the exception `later`."""
     if UNREACHABLE.search(later):
-        return not UNREACHABLE.search(text) and not REPORTING.search(text)
+        return SERVERS.search(text) is not None and not UNREACHABLE.search(text)
     if MODULE.search(later):
         return ACTIVATES.search(text) is not None
     match = PATH.search(later)

@@ -3,6 +3,8 @@
 # A separate module: one kind of message.
 from __future__ import annotations
 
+import itertools
+import os
 import re
 
 from imgbuild.diagnose.finding import Reason
@@ -18,6 +20,7 @@ WRAPPER = re.compile(
 )
 FLAT = re.compile(r"(?:^|\.)_?flat_(?:param|weights)\w*$")
 # Keys of files that have the weights and more.
+MOST = 30  # names that are compared
 OUTER = ("model", "state_dict", "model_state_dict", "module", "weights", "net", "app")
 
 
@@ -60,16 +63,21 @@ def state_dict_reason(text: str, code: str) -> Reason | None:
             confidence="high",
         )
     if code == "IMG734" and missing and unexpected and "size mismatch" not in text:
+        have, want = max(itertools.product(unexpected[:MOST], missing[:MOST]), key=_likeness)
         return Reason(
             code="IMG734",
-            cause=f"the checkpoint names its weights differently than {model} ({unexpected[0]},"
-            f" where the model has {missing[0]}): it is of another implementation, model or"
+            cause=f"the checkpoint names its weights differently than {model} ({have},"
+            f" where the model has {want}): it is of another implementation, model or"
             " version",
             cure="load it with the class and the release that wrote it, or convert it (Megatron:"
             " --use-legacy-models or not, as when it was saved, or its checkpoint converter)",
             confidence="high",
         )
     return None
+
+
+def _likeness(pair: tuple[str, str]) -> int:
+    return len(os.path.commonprefix(pair))
 
 
 def _names(pattern: re.Pattern[str], text: str) -> list[str]:

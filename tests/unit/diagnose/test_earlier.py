@@ -41,6 +41,11 @@ NO_LOSS = (
         # What the command did does not concern the later failure.
         ("job.sh: line 2: conda: command not found", NO_LOSS, "the batches have no labels"),
         ("cp: cannot stat '/nfs/pump.png': No such file or directory", NO_FILE, "train.json does"),
+        (
+            "fatal: not a git repository (or any of the parent directories): .git",
+            REFUSED,
+            "nothing answers at localhost:8000",
+        ),
         ("mkdir: cannot create directory '/out': File exists", NO_LOSS, "the batches have no"),
     ],
 )
