@@ -1,6 +1,5 @@
 """Explains imports that find a file of the project instead of a package, and circular imports."""
 
-# A separate module: one kind of exception.
 from __future__ import annotations
 
 import itertools

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 
 from imgbuild.diagnose.finding import Reason
@@ -77,7 +76,8 @@ def state_dict_reason(text: str, code: str) -> Reason | None:
 
 
 def _likeness(pair: tuple[str, str]) -> int:
-    return len(os.path.commonprefix(pair))
+    alike = itertools.takewhile(lambda two: two[0] == two[1], zip(*pair, strict=False))
+    return sum(1 for _ in alike)
 
 
 def _names(pattern: re.Pattern[str], text: str) -> list[str]:
