@@ -80,6 +80,8 @@ def test_advice_in_message_is_used(message: str, advice: str) -> None:
             "Transformer-Engine>=1.6.0",
         ),
         ("AssertionError: args.pump_rows is not None", "--pump_rows with hyphens"),
+        ("AcmeError: enough samples to at least yield one packed sequence", "packing=False"),
+        ("AcmeError: slots must be positive, but got batch_size=0", "raise the batch size"),
         ("AcmeError: rows is under development", "use a newer acme"),
         ("AssertionError: with pumps, sequence parallelism must be used", "--sequence-parallel"),
         ("AcmeError: the pump tensor must have contiguous last dimension", "x.contiguous()"),
