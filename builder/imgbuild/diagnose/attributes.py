@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.names import parameters, releases
-from imgbuild.diagnose import calls, requirements
+from imgbuild.diagnose import calls, requirements, shadowed
 from imgbuild.diagnose.existence import existence_reason, is_in_log_version, moved_import
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
@@ -52,6 +52,8 @@ def _module_reason(module: str, name: str, facts: LogFacts, caller: str) -> Reas
     if existence is not None:
         remove = moved_import(module, name, f"do not use {name}")
         return existence_reason(existence, f"{module}.{name}", remove, CODE, facts)
+    if (replaced := shadowed.replaced_module_reason(module, name)) is not None:
+        return replaced
     package = releases.distribution_of_module(module)
     cause = f"the installed {package} has no {name} in {module}: the code was written for a"
     cure = requirements.update_cure(package, caller, facts)

@@ -20,6 +20,7 @@ KEYWORD = re.compile(
     r"(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
     r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
 )
+FROM_FILE = re.compile(r"\b(?:config_)?cls\(\*\*(?:config|kwargs|data|values)")
 IMPORT = re.compile(
     r"cannot import name ['\"](?P<name>\w+)['\"]\s{1,4}from (?:partially initialized module"
     r" )?['\"](?P<module>[\w.]+)(?:['\"]| \()"
@@ -539,7 +540,28 @@ def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts
     )
 
 
+def _file_setting_reason(text: str, caller: str, code: str, _facts: LogFacts) -> Reason | None:
+    """Return the cause if a class gets a setting that it does not have from a file."""
+    match, user = KEYWORD.search(text), releases.package_name(caller)
+    if match is None or not user or FROM_FILE.search(code) is None:
+        return None
+    callee = (match["callee"] or "").removesuffix(".__init__").removesuffix("__init__")
+    existence = releases.argument_existence(callee, match["name"]) if callee else None
+    if existence is not None and existence.spec:
+        return None
+    return Reason(
+        code="IMG904",
+        cause=f"the file that {user} reads has the setting {match['name']}, which"
+        f" {callee or 'this class'} of the installed {user} does not have: a newer {user} wrote the"
+        " file, or it is for another program",
+        cure=f"{requirements.update_command(user)}, or write the file again with the installed"
+        f" {user}, or remove {match['name']} from it",
+        confidence="high" if callee else "medium",
+    )
+
+
 FUNCTIONS = (
+    _file_setting_reason,
     _member,
     _replaced_package_reason,
     _own_name,

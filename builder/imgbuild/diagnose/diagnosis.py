@@ -16,8 +16,10 @@ from imgbuild.audit.names import releases
 from imgbuild.diagnose import (
     binary_reasons,
     calls,
+    earlier,
     existence,
     flight,
+    frames,
     incomplete,
     lines,
     log,
@@ -33,10 +35,12 @@ from imgbuild.diagnose import (
     requirements,
     resolution_reasons,
     rules,
+    shadowed,
     shape_reasons,
+    state_dicts,
     value_reasons,
 )
-from imgbuild.diagnose.exceptions import LoggedException, TraceFrame, quoted_exception, root_causes
+from imgbuild.diagnose.exceptions import LoggedException, quoted_exception, root_causes
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason
 from imgbuild.diagnose.log import LogEvent, ParsedLog
@@ -52,10 +56,6 @@ FAILURE = re.compile(
     r"(?i)\b(?:\w{0,60}error|fatal|failed|failure|fails|\w{0,60}exception|abort(?:ed)?)\b"
 )
 WIDE = 50  # rules of a lower priority match lines of many programs
-# Functions that only pass a call on.
-PASSING = re.compile(r"__getattr|_(?:wrapped_)?call_impl$|decorate_context$")
-# Libraries whose own frames are the innermost ones of an error that their caller causes.
-LIBRARIES = ("google", "numpy", "pydantic", "pydantic_core", "importlib_metadata", "packaging")
 # A message that is a failure even without its type.
 BARE = re.compile(
     r"(?:undefined symbol:|No module named|cannot import name|Could not override|Value error,|"
@@ -67,9 +67,7 @@ BARE = re.compile(
     r"\S+\.so[\w.]*: (?:undefined|cannot open|version [`'])|.{0,300}CUDA initialization: |"
     r"[A-Za-z_][\w.]{0,120}\(\) got an unexpected keyword argument) ?\S"
 )
-MODULE_FILE = re.compile(r"from ['\"](?P<top>\w+)[\w.]*['\"] \((?P<file>/[^()]{1,400})\)")
 MISFIT = re.compile(r"unexpected keyword argument|cannot import name")
-CHECKS = "transformers/utils/versions.py"  # for all packages
 # Errors that code expects and handles: the exception that follows is more specific.
 LOOKUPS = (
     *("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError"),
@@ -169,6 +167,7 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
     )
     explained: set[int | None] = set()
     given: set[int] = set()  # lines
+    leading: list[str] = []  # texts of failed commands that explain the first exception
     allowed: dict[str, bool] = {}
     first = _first_exception(value)
     replaced = _replaced_exceptions(value)
@@ -177,12 +176,8 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
         if value.is_survived(event.number, exception):
             continue
         reason = _event_reason(value, event, texts, allowed, failed=failed)
-        # A sentence about a symptom is from a description, not from a program's output.
-        if reason is not None and reason.role == "symptom" and event.exception is None:
-            reason = reason if first is None and value.is_excerpt else None
-        # The exception of a program that continues explains more than its earlier failures.
-        if reason is not None and first is not None and _is_minor(reason):
-            reason = _mark_as_consequence(reason)
+        if reason is not None:
+            reason = _compared_reason(value, event, reason, first, leading)
         if reason is not None and event.exception in replaced:
             reason = msgspec.structs.replace(reason, confidence="low", weak=True)
         if reason is not None and (failed or not reason.failed):
@@ -207,7 +202,39 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
     if first is None:
         yield from _unfinished_log_reasons(value, given)
     elif first[1].exception not in explained:
-        yield first
+        yield (_mark_as_consequence(first[0]) if leading else first[0]), first[1]
+
+
+def _compared_reason(
+    value: ParsedLog,
+    event: LogEvent,
+    reason: Reason,
+    first: tuple[Reason, LogEvent] | None,
+    leading: list[str],
+) -> Reason | None:
+    """Return the reason for an event, compared with the first exception.
+
+    It is marked as a consequence of a better one. Texts of failed commands that explain the first
+    exception are added to `leading`.
+    """
+    # A sentence about a symptom is from a description, not from a program's output.
+    if reason.role == "symptom" and event.exception is None:
+        return reason if first is None and value.is_excerpt else None
+    if any(earlier.leads_to(each, event.text) for each in leading):
+        return _mark_as_consequence(reason)
+    if _leads_to_exception(event, first):
+        leading.append(event.text)
+        return reason
+    # The exception of a program that continues explains more than its earlier failures.
+    minor = first is not None and event.exception is None and _is_minor(reason)
+    return _mark_as_consequence(reason) if minor else reason
+
+
+def _leads_to_exception(event: LogEvent, first: tuple[Reason, LogEvent] | None) -> bool:
+    """Whether a line before the first exception is the failure of a command that explains it."""
+    if first is None or event.exception is not None or event.number >= first[1].number:
+        return False
+    return event.level not in ("I", "W") and earlier.leads_to(event.text, first[1].text)
 
 
 def _replaced_exceptions(value: ParsedLog) -> set[int | None]:
@@ -226,9 +253,9 @@ def _truncated_trace_reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEven
         return
     if any(each.traced and each.number != cut.number for each in value.exceptions):
         return
-    frames = [each for each in reversed(value.cut_frames) if not each.file.startswith("<frozen")]
-    code = frames[0].code if frames else ""
-    reason = incomplete.truncated_reason(frames) or _cut_import_reason(code, value.facts)
+    trace = [each for each in reversed(value.cut_frames) if not each.file.startswith("<frozen")]
+    code = trace[0].code if trace else ""
+    reason = incomplete.truncated_reason(trace) or _cut_import_reason(code, value.facts)
     if reason is not None:
         yield reason, LogEvent(number=cut.number, source="", text=cut.code or cut.file)
 
@@ -309,17 +336,20 @@ def _event_reason(
     """
     exception = None if event.exception is None else value.exceptions[event.exception]
     traced = exception.frames if exception else ()
-    frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}:{f.code}" for f in traced)
+    places = tuple(f"{f.package or f.file}:{f.file}:{f.name}:{f.code}" for f in traced)
     unreal = python_reasons.unknown_name_reason(event.text)
     if unreal is not None and (failed or value.is_excerpt):
         return unreal
-    if (shapes := shape_reasons.shape_reason(event.text)) is not None:
-        return shapes
-    if (unmet := resolution_reasons.installed_conflict_reason(event.text, texts)) is not None:
-        return unmet
+    certain = (
+        (shadowed.shadowing_reason(exception) if exception else None)
+        or shape_reasons.shape_reason(event.text)
+        or resolution_reasons.installed_conflict_reason(event.text, texts)
+    )
+    if certain is not None:
+        return certain
     text = exception.condition if exception and not exception.message else ""
     for rule, groups in rules.matching_rules(
-        f"{event.text}: {text}" if text else event.text, frames
+        f"{event.text}: {text}" if text else event.text, places
     ):
         if rule.code not in allowed:
             allowed[rule.code] = rule.conditions_hold(value.facts, texts, value.last_lines)
@@ -327,9 +357,9 @@ def _event_reason(
             wide = rule.confidence != "high" and rule.priority < WIDE
             if exception is None and wide and _stated_reason(event.text, value.facts) is not None:
                 continue  # the message of a known program is more specific
-            user = _user(exception or _next_exception(value, event))
+            user = frames.using_package(exception or _next_exception(value, event))
             named = {**rule.named_groups(texts), **groups}
-            measured = _measured_reason(rule.code, event.text, value.facts)
+            measured = _measured_reason(rule.code, event.text, exception, value.facts)
             return measured or _rule_reason(rule, named, user, event, value.facts)
     variable = python_reasons.variable_reason(event.text, value.facts)
     if variable is not None:
@@ -347,20 +377,23 @@ def _exception_reason(
     value: ParsedLog, event: LogEvent, exception: LoggedException
 ) -> Reason | None:
     """Return the reason for an exception from its message and the packages of its frames."""
-    last = _innermost_frame(exception)
-    caller, code = _caller(exception), last.code if last else ""
+    last = frames.innermost_frame(exception)
+    caller, code = frames.calling_package(exception), last.code if last else ""
     if last is None:
-        caller = _caller(_handling(value, event.exception))
+        caller = frames.calling_package(_handling(value, event.exception))
     elif last.is_standard and exception.name == "NameError":  # typing evaluates an annotation
-        caller = _package_above(exception, "")
-    above = _package_above(exception, caller)
+        caller = frames.package_above(exception, "")
+    above = frames.package_above(exception, caller)
     reason = (
-        parameter_reasons.parameter_reason(event.text, caller, above, value.facts)
+        shadowed.cycle_reason(exception)
+        or parameter_reasons.parameter_reason(event.text, caller, above, value.facts)
         or calls.passed_argument_reason(event.text, caller, above, value.facts)
         or calls.called_by_name_reason(event.text, code, caller, above, value.facts)
         or value_reasons.value_reason(event.text)
         or binary_reasons.binary_reason(event.text, value.facts, caller)
-        or requirements.requirement_reason(event.text, _checker(exception, caller), above)
+        or requirements.requirement_reason(
+            event.text, frames.checking_package(exception, caller), above
+        )
         or model_code.model_code_reason(event.text, value.facts, caller)
         or python_reasons.python_reason(event.text, value.facts, caller, code)
         or ("NCCL error" in event.text and program_reasons.program_reason(event.text))
@@ -371,8 +404,14 @@ def _exception_reason(
     return _survived_error_reason(reason, value, event)
 
 
-def _measured_reason(code: str, text: str, facts: LogFacts) -> Reason | None:
-    """Return a reason from the sizes or versions in a log, which say more than the rule `code`."""
+def _measured_reason(
+    code: str, text: str, exception: LoggedException | None, facts: LogFacts
+) -> Reason | None:
+    """Return a reason from sizes, versions or frames, which say more than the rule `code`."""
+    if code in state_dicts.CODES:
+        return state_dicts.state_dict_reason(text, code)
+    if code == shadowed.CODE:
+        return shadowed.cycle_reason(exception)
     if code == memory_reasons.GENERAL:
         return memory_reasons.memory_reason(text)
     if code == existence.UNUSED:
@@ -438,7 +477,7 @@ def _line_reason(value: ParsedLog, event: LogEvent, *, failed: bool) -> Reason |
     after = _next_exception(
         value, event
     )  # a logger's line before the traceback with the same message
-    caller = _caller(after) if after is not None and after.message == text else ""
+    caller = frames.calling_package(after) if after is not None and after.message == text else ""
     reason = (
         binary_reasons.binary_reason(text, value.facts)
         or (
@@ -465,28 +504,6 @@ def _survived_error_reason(reason: Reason, value: ParsedLog, event: LogEvent) ->
     )
 
 
-def _innermost_frame(exception: LoggedException | None) -> TraceFrame | None:
-    """Return the innermost frame of an exception, ignoring frames that only pass calls on."""
-    frames = exception.frames if exception else ()
-    own = (f for f in reversed(frames) if not PASSING.match(f.name) and f.package != "omegaconf")
-    return next((frame for frame in own if frame.file != "<string>"), None)  # by exec()
-
-
-def _caller(exception: LoggedException | None) -> str:
-    """Return the package whose code raised an exception.
-
-    Frames that only pass calls on are ignored.
-    """
-    last = _innermost_frame(exception)
-    if last is None or last.package or exception is None:
-        return last.package if last else ""
-    # The message of an import names the file of the module, which tells where a fork's package is.
-    match = MODULE_FILE.search(exception.text)
-    top = match["top"] if match else ""
-    folder = f"{match['file'].partition(f'/{top}/')[0]}/{top}/" if match else ""
-    return top if folder and last.file.startswith(folder) else ""
-
-
 def _next_exception(value: ParsedLog, event: LogEvent) -> LoggedException | None:
     """Return the exception of the traceback that follows a line."""
     near = (each for each in value.exceptions if 0 <= each.number - event.number < NEAR)
@@ -501,28 +518,6 @@ def _handling(value: ParsedLog, index: int | None) -> LoggedException | None:
     return next(
         (each for each in value.exceptions if index is not None and each.context == index), None
     )
-
-
-def _user(exception: LoggedException | None) -> str:
-    """Return the import name of the package whose code led to an exception.
-
-    General libraries are skipped.
-    """
-    frames = exception.frames if exception else ()
-    packages = (f.package for f in reversed(frames) if f.package and f.package not in LIBRARIES)
-    return next(packages, "")
-
-
-def _checker(exception: LoggedException, caller: str) -> str:
-    """Return the package that checks a version, where `caller` has the function for it."""
-    frames = [frame for frame in exception.frames if not frame.file.endswith(CHECKS)]
-    return frames[-1].package if 0 < len(frames) < len(exception.frames) else caller
-
-
-def _package_above(exception: LoggedException, caller: str) -> str:
-    """Return the import name of the package that called `caller`, or "" if there is none."""
-    packages = (f.package for f in reversed(exception.frames) if f.package and not f.is_standard)
-    return next((package for package in packages if package not in (caller, *LIBRARIES)), "")
 
 
 def _first_exception(value: ParsedLog) -> tuple[Reason, LogEvent] | None:

@@ -40,7 +40,7 @@ NOTEBOOK_FRAME = re.compile(
     r"(?:\(http[^\s)]{1,400}\))?(?:, in (?P<name>[\w.<>]{1,120})|$)|"
     r"(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<row>\d{1,7})|"
     r"\[?(?P<old>(?:/|~/|<ipython-input-)[^\s:()\]]{1,300})\]?(?:\(https?://[^\s)]{1,80}\))? in"
-    r" (?P<function><module>|[\w<>]{1,120})(?:\(|$))"
+    r" (?P<function><module>|<cell line: \d{1,6}>|[\w<>]{1,120})(?:\(|$))"
 )
 ARROW = re.compile(r"-{2,6}> ?\[?(?P<line>\d{1,7})\]? ?(?:\([^\s)]{1,120}\))?(?P<code>.*)")
 NAMED = re.compile(
@@ -77,6 +77,7 @@ AGAIN = re.compile(r"raise type\(\w{1,20}\)\(")
 # pydantic's: the names of fields, each followed by an indented line.
 FIELDS = re.compile(r"^\d+ validation errors? for ")
 FIELD = re.compile(r"[\w.\[\]`,() -]{1,120}")
+LAST_ERROR = "Last error:"  # of NCCL, which follows on the next line
 CAUSE = "The above exception was the direct cause of the following exception"
 CONTEXT = "During handling of the above exception, another exception occurred"
 # Exceptions that pass on the failure of another process or thread.
@@ -386,6 +387,7 @@ class ExceptionReader:
             and not exception.message.endswith(":")
             and not (wrapped := _wraps(exception, text))
             and not (FIELDS.search(exception.message) and FIELD.fullmatch(text))
+            and not (text == LAST_ERROR and "nccl" in exception.message)
         ):
             trace.last = None  # the next line of the log
             return False
@@ -406,6 +408,7 @@ def _frame(line: LogLine) -> TraceFrame | None:
         return None
     file = match["file"] or match["cell"] or match["old"]
     name = match["name"] or match["function"] or "<module>"
+    name = "<module>" if name.startswith("<cell line") else name
     return TraceFrame(file, int(match["line"] or match["row"] or 0), name, line.number)
 
 

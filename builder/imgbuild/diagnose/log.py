@@ -22,7 +22,8 @@ ENDED = re.compile(
     r" dumped|^\W*Killed\b|^(?:Failed to (?:download|build|fetch|resolve)|No solution found)\b|"
     r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|"
     r"^error *:|\berror: )|^Aborted\b|"
-    r"^aborting job|Fatal error in \w|^\W{0,4}\u00d7 |make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1|"
+    r"^aborting job|Fatal error in \w|^no such option: -|^\W{0,4}\u00d7 |make: \*\*\*|"
+    r"ELIFECYCLE|HYDRA_FULL_ERROR=1|"
     r"^(?:\S+: )?(?:Test )?NCCL failure "
 )
 # The end of a run, or the start of a server, that earlier errors did not prevent.

@@ -40,6 +40,13 @@ TAG = re.compile(
     r"(?<![\w.-])(?P<package>[A-Za-z][\w.-]{0,80}+)(?P<spec>\S{0,80}) has no wheels with a"
     r" matching platform tag \(e\.g\., `(?P<tag>(?:manylinux|linux)\w{0,80}_aarch64)`\)"
 )
+ABSENT = re.compile(
+    r"(?P<program>[\w.+-]+)(?:['\"]?: not found$|['\"]: executable file not found|'$|: ?未找到命令)"
+)
+OF_SLURM = ("srun", "sbatch", "salloc", "scontrol", "sinfo", "squeue", "sacct", "scancel")
+OF_SYSTEM = {"gcc": "build-essential", "g++": "build-essential", "make": "build-essential"} | {
+    each: each for each in ("git", "cmake", "ffmpeg", "curl", "wget", "numactl", "unzip", "rsync")
+}
 AFTER = "; the driver must be new enough for that CUDA (imgbuild doctor)"
 
 
@@ -72,6 +79,23 @@ def _no_kernel(text: str, facts: LogFacts) -> Adapted:
     if torch is not None and cuda and _lacks(cuda, capability):
         cause = f"torch {torch} is a build for CUDA {cuda}, which has no code for {gpu}"
     return cause, _gpu_cure(capability)
+
+
+def _absent_program(text: str, _: LogFacts) -> Adapted:
+    """Return the reason for a program that no Python package contains."""
+    match = ABSENT.search(text)
+    program = match["program"] if match else ""
+    if program in OF_SLURM:
+        return f"the command {program} of Slurm is not available here: containers do not have it", (
+            "run the program that calls it on the host (outside the container), or bind Slurm's"
+            " commands and libraries, /etc/slurm and /run/munge into the container; outside of a"
+            " container load the site's Slurm module"
+        )
+    if program in OF_SYSTEM:
+        return f"the program {program} is not installed in this system or container", (
+            f"apt-get install -y {OF_SYSTEM[program]} (or the module of the cluster that has it)"
+        )
+    return "", ""
 
 
 def _torch_cuda(facts: LogFacts) -> str:
@@ -332,6 +356,7 @@ def glibc_of_platform(platform: str) -> str:
 
 
 ADAPTED: Mapping[str, Callable[[str, LogFacts], Adapted]] = {
+    "IMG804": _absent_program,
     "IMG501": _driver,
     "IMG502": _driver,
     "IMG503": _older_cuda,

@@ -41,6 +41,7 @@ OF_MATCHES = {"group", "groups", "groupdict", "span"}  # methods of re.Match
 OF_TENSORS = {"device", "shape", "dtype", "size", "to", "view", "dim", "ndim", "unsqueeze"}
 BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
 KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
+SAYS = re.compile(r"[a-z]{2} [a-z]+.*: \S|[a-z]{2} (?:is|are|was|has|not|does|cannot) [a-z]{2}")
 ASSERTION = re.compile(r"assert (?P<test>.{3,150}?)(?:, ?f?['\"].*)?$")
 # A failed internal check of a package, with the request to report it.
 BUG = re.compile(
@@ -130,7 +131,8 @@ def _package_reason(
     if part is not None:
         shown += f" ({part.part})"
     other = "" if caller or user else _calling_package(exception.frames, package)
-    cause = message + _message_meaning(exception, name, caller)
+    importing = _import_cure(exception, name)
+    cause = message + ("" if importing else _message_meaning(exception, name, caller))
     if user is not None:
         cause += f", raised by {releases.package_name(package)}"
         cause += f" in a call of {shown} in {_place(user)}"
@@ -149,7 +151,7 @@ def _package_reason(
         confidence=confidence,
         source="first",
         cure=_patched_code_cure(exception)
-        or _import_cure(exception, name)
+        or importing
         or _condition_cure(exception, name, caller)
         or _cure(exception, name, caller, part) + _pair(exception, name, other, facts),
     )
@@ -244,7 +246,8 @@ def _import_cure(exception: LoggedException, package: str) -> str:
     imports = any(
         frame.package and frame.package == (raised.package if raised else "")
         for before, frame in itertools.pairwise(exception.frames)
-        if frame.name == "<module>" and IMPORTS.match(before.code or before.file)
+        if (frame.name == "<module>" and IMPORTS.match(before.code or before.file))
+        or re.match(rf"(?:from|import) {re.escape(frame.package)}\b", before.code)
     )
     advised = remedies.message_advice(exception.message) or exception.name == "OSError"
     user = next((each for each in reversed(exception.frames) if each.package != package), None)
@@ -396,7 +399,7 @@ def _failed_lookup_reason(
         cause = f"a setting has no value (None), by which a table is read{at}"
         cure = "set the option that this line reads (in the launcher's configuration or arguments);"
         cure += " if it is already set, use another version of the package"
-    elif exception.name == "KeyError" and (match := KEY.match(text)):
+    elif exception.name == "KeyError" and (match := KEY.match(text)) and not SAYS.search(text):
         cause, cure = data_keys.absent_field(raised, match["key"])
         if cause:
             cause += at.replace(", read in", ":", 1)

@@ -6,14 +6,12 @@ import re
 
 from imgbuild.audit.names import parameters, releases
 from imgbuild.audit.names.releases import Existence
-from imgbuild.diagnose import attributes, calls, requirements, standard_reasons
+from imgbuild.diagnose import attributes, calls, flag_reasons, requirements, standard_reasons
 from imgbuild.diagnose.existence import (
-    OF_TRAINERS,
     defined_elsewhere_reason,
     existence_reason,
     is_in_log_version,
     moved_import,
-    option_reason,
 )
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
@@ -39,15 +37,6 @@ COUNTED = re.compile(
     r"TypeError: (?P<callee>[\w.<>]+)\(\) takes (?:from \d+ to )?(?P<takes>\d+) positional"
     r" arguments? but (?P<given>\d+) (?:was|were) given"
 )
-FLAG = re.compile(
-    r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nrecognized (?:option|argument)s?:?|"
-    r"unknown option) ['\"]?(?P<flag>--?[A-Za-z][\w-]*)"
-)
-PROGRAM = re.compile(
-    r"(?:^|\s)(?P<name>[\w./-]{1,80}\.py|[a-z][\w-]{1,40}(?: [a-z-]{1,20})?): error: unrec"
-)
-SGLANG = re.compile(r"launch_server|sglang")
-ENGINES = re.compile(r"vllm|api_server|serve|sft|grpo|dpo|trl|train")
 HYDRA = re.compile(
     r"(?:Could not override '(?P<key>[\w.@+-]+)'|Key '(?P<struct>[\w.]+)' is not in struct|"
     r"Missing key (?P<missing>(?!in )[\w.]+))"
@@ -458,64 +447,6 @@ def _positional_reason(text: str, facts: LogFacts, caller: str) -> Reason | None
     )
 
 
-def _flag(text: str, facts: LogFacts, _caller: str) -> Reason | None:
-    match = FLAG.search(text)
-    if match is None:
-        return None
-    flag = match["flag"]
-    program = PROGRAM.search(text)
-    if program is not None and SGLANG.search(program["name"]):
-        return _sglang_flag(flag, facts)
-    if program is not None and not ENGINES.search(program["name"]):
-        return _unknown_flag_reason(flag, program["name"])
-    name = flag.lstrip("-").replace("-", "_")
-    if flag[:2] != "--" and len(name) > 2:
-        return Reason(
-            code="IMG917",
-            cause=f"{flag} is written with one hyphen, so it is read as an unknown option",
-            cure=f"write -{flag}; if the program does not accept it either, --help lists the"
-            " options of the installed version",
-        )
-    owners = ("EngineArgs", "AsyncEngineArgs", *OF_TRAINERS)
-    changed = option_reason(flag, name, owners, "IMG917", facts)
-    return changed or _unknown_flag_reason(flag, "the program")
-
-
-def _sglang_flag(flag: str, facts: LogFacts) -> Reason:
-    """Return the reason for an unknown option of SGLang's server."""
-    name = flag.lstrip("-").replace("-", "_")
-    found = parameters.accepting_releases("ServerArgs.__init__", name).get("sglang")
-    if "_" in flag:
-        return Reason(
-            code="IMG917",
-            cause=f"sglang's server has no option {flag}: its options are written with hyphens",
-            cure=f"write {flag.replace('_', '-')}"
-            + (f" ({found.change_sentence('it')})" if found else " if --help lists it, else omit"),
-            confidence="high" if found else "medium",
-        )
-    if found is not None:
-        return existence_reason(found, f"the option {flag}", f"remove {flag}", "IMG917", facts)
-    other = releases.argument_existence("EngineArgs", name)
-    if other is not None and other.spec:
-        return Reason(
-            code="IMG917",
-            cause=f"{flag} is an option of vllm, and sglang's server was started",
-            cure=f"remove {flag}; python -m sglang.launch_server --help lists sglang's options"
-            " (--tp-size, --mem-fraction-static, --context-length, --reasoning-parser)",
-        )
-    return _unknown_flag_reason(flag, "sglang's server")
-
-
-def _unknown_flag_reason(flag: str, program: str) -> Reason:
-    return Reason(
-        code="IMG917",
-        cause=f"{program} has no option {flag} in the installed version",
-        cure=f"remove {flag} or correct its name; --help lists the options; if it is documented,"
-        " install the release whose documentation has it",
-        confidence="medium",
-    )
-
-
 def _hydra(text: str, facts: LogFacts, caller: str) -> Reason | None:
     match = HYDRA.search(text)
     if match is None:
@@ -533,6 +464,14 @@ def _hydra(text: str, facts: LogFacts, caller: str) -> Reason | None:
             cure=f"start from the configuration files of the installed {user}, and add your"
             f" own settings (+{key}=…); if {user} itself sets the key, use another release, or"
             " omit the option that activates this code",
+        )
+    if key.startswith("hydra."):
+        return Reason(
+            code="IMG918",
+            cause=f"the code reads Hydra's own setting {key}, which the installed hydra-core does"
+            " not have, or does not have at that time",
+            cure="install the hydra-core and omegaconf that the program's requirements name (pip"
+            " install 'hydra-core==VERSION'); its configuration must not replace the group hydra",
         )
     of_verl = caller == "verl" or "verl" in facts.versions or key.partition(".")[0] in VERLS
     program = "verl" if of_verl else "the program"
@@ -594,6 +533,7 @@ def _architecture(text: str, facts: LogFacts, caller: str, code: str) -> Reason 
 
 
 FUNCTIONS = (
-    *(_keyword, _import_reason, _module, attributes.attribute_reason, _positional_reason, _flag),
+    *(_keyword, _import_reason, _module, attributes.attribute_reason),
+    *(_positional_reason, flag_reasons.flag_reason),
     _hydra,
 )

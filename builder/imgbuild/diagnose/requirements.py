@@ -173,6 +173,13 @@ def update_cure(package: str, caller: str, facts: LogFacts) -> str:
     caller = caller or facts.user_of(package)
     if pin := pin_cure(package, caller, facts):
         return pin
+    source = releases.distribution_of_module(package.replace("-", "_"))
+    if " (" in source:  # on no index
+        user = releases.package_name(caller) or "the calling package"
+        return (
+            f"install {source} at the commit that {user} names, not the package {package} of the"
+            f" index, or uninstall it if {user} uses it only where it is installed"
+        )
     user, have = releases.package_name(caller), facts.versions.get(normalize_package(package), "")
     if user and user != package and package == "torch":
         return (

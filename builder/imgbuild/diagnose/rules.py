@@ -81,9 +81,10 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def named_groups(self, texts: Sequence[str]) -> Mapping[str, str]:
         """Return the groups of `names`, each from the first text that contains it.
 
-        A group without a match is replaced by its name in capitals.
+        A group without a match is replaced by its name in capitals, or by "" if the name ends with
+        an underscore.
         """
-        groups = {name: name.upper() for name in _groups(self.names)}
+        groups = {name: name.upper() * (name[-1] != "_") for name in _groups(self.names)}
         for pattern in reversed(_compile_patterns(self.names)):
             match = next(filter(None, map(pattern.search, texts)), None)
             groups |= match.groupdict() if match else {}

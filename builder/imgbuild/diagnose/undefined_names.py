@@ -12,6 +12,9 @@ from imgbuild.diagnose.finding import Reason
 
 UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
+# Packages that define classes for those of Transformer Engine, if it can be imported.
+WRAPPING = ("megatron", "nemo", "mbridge", "mindspeed")
+TE_CLASS = re.compile(r"[T]E[A-Z][a-z]")
 ALIASES = {
     "bnb": "bitsandbytes",
     "np": "numpy",
@@ -31,6 +34,8 @@ def undefined_name_reason(text: str, caller: str, _code: str, facts: LogFacts) -
     if match is None:
         return None
     name = match["name"]
+    if TE_CLASS.match(name) and caller in WRAPPING:
+        return _wrapped_class_reason(name, releases.package_name(caller))
     package = ALIASES.get(name, "") or releases.name_owner(name) or _package_by_class_name(name)
     if not package:
         return None
@@ -68,6 +73,19 @@ def undefined_name_reason(text: str, caller: str, _code: str, facts: LogFacts) -
         f" {package} is not installed or cannot be imported",
         cure=f"run python -c 'import {package.replace('-', '_')}' in this environment: install"
         f" {package} or fix the error that it shows; if it works, add the import",
+    )
+
+
+def _wrapped_class_reason(name: str, user: str) -> Reason:
+    """Return the reason for a class that `user` defines only with Transformer Engine."""
+    return Reason(
+        code="IMG902",
+        cause=f"{user} defines {name} only if transformer-engine can be imported: it is absent,"
+        " broken or too old in this environment",
+        cure="run python -c 'import transformer_engine.pytorch' to see its error, pip install"
+        " --no-build-isolation 'transformer-engine[pytorch]' for this torch, or select layers"
+        " without it (Megatron: --transformer-impl local)",
+        confidence="high",
     )
 
 

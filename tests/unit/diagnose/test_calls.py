@@ -147,3 +147,30 @@ def test_missing_attribute_of_a_custom_trainer_is_explained() -> None:
     )
     finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
     assert "the Trainer of trl or transformers from which PumpGRPOTrainer" in finding.cause
+
+
+def test_setting_of_a_file_that_a_newer_package_wrote_is_explained() -> None:
+    finding = first(
+        ("accelerate/commands/config/config_args.py", "return cls(**config_dict)"),
+        error="TypeError: __init__() got an unexpected keyword argument 'pump_ids'",
+    )
+    assert "the file that accelerate reads has the setting pump_ids" in finding.cause
+    assert finding.cure.startswith("pip install -U accelerate")
+
+
+def test_class_that_a_package_defines_with_an_optional_package_is_explained() -> None:
+    finding = first(
+        ("megatron/core/models/gpt/gpt_layer_specs.py", "linear_qkv=TEPumpLinear,"),
+        error="NameError: name 'TEPumpLinear' is not defined",
+    )
+    assert finding.cause.startswith("megatron-core defines TEPumpLinear only if transformer-engine")
+    assert "--transformer-impl local" in finding.cure
+
+
+def test_package_that_is_on_no_index_is_not_updated_from_one() -> None:
+    finding = first(
+        ("transformers/trainer.py", "from apex import amp"),
+        error=f"ImportError: cannot import name 'amp' from 'apex' ({SITE}/apex/__init__.py)",
+    )
+    assert "pip install" not in finding.cure
+    assert "built from its git repository" in finding.cure

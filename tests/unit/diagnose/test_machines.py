@@ -222,6 +222,17 @@ def test_several_processes_on_a_gpu() -> None:
     assert "mem_fraction_static" in finding.cure
 
 
+@pytest.mark.parametrize(
+    ("program", "cure"), [("scontrol", "/etc/slurm"), ("ffmpeg", "apt-get install -y ffmpeg")]
+)
+def test_the_cure_is_for_the_absent_program(program: str, cure: str) -> None:
+    finding = first(
+        'Traceback (most recent call last):\n  File "/job/a.py", line 2, in <module>\n    run()\n'
+        f"FileNotFoundError: [Errno 2] No such file or directory: '{program}'\n"
+    )
+    assert (finding.code, cure in finding.cure) == ("IMG804", True)
+
+
 def test_a_folder_of_the_project_hides_a_package() -> None:
     text = "ImportError: cannot import name 'load_dataset' from 'datasets'"
     assert (

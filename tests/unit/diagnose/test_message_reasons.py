@@ -314,6 +314,19 @@ def test_cause_names_the_package_that_fails_on_import() -> None:
     assert finding.cure.startswith("acme fails while it is imported")
 
 
+def test_frames_that_a_notebook_hides_may_be_those_of_an_import() -> None:
+    finding = first(
+        "---------------------------------------------------------------------------\n"
+        "IndexError                                Traceback (most recent call last)\n"
+        "[/tmp/ipython-input-39.py](https://localhost:8080/#) in <cell line: 0>()\n"
+        "----> 1 from acme import Pump\n\n6 frames\n"
+        f"[{PACKAGE}](https://localhost:8080/#) in patch(source)\n"
+        "--> 854     line = lines[-2]\n\nIndexError: list index out of range\n"
+    )
+    assert "called from /tmp/ipython-input-39.py:1" in finding.cause
+    assert finding.cure.startswith("acme fails while it is imported")
+
+
 def test_missing_distribution_of_a_requirement_is_explained() -> None:
     text = "importlib.metadata.PackageNotFoundError: No package metadata was found for"
     finding = first(f"{text} The 'slots>=0.4' distribution was not found and is required\n")
@@ -337,6 +350,8 @@ def test_cure_names_the_release_that_added_a_model_architecture(text: str, cause
     [
         ("Unexpected error from cudaGetDeviceCount(). Error 999: unknown error", "ErrorUnknown"),
         ("Unexpected error from cudaGetDeviceCount(). Error 500: named symbol", "SymbolNotFound"),
+        ("CUDA error: OS call failed or operation not supported on this OS", "OperatingSystem"),
+        ("CUDA error: invalid device function", "InvalidDeviceFunction"),
         ("CUDA driver initialization failed, you might not have a CUDA gpu", "Initialization"),
     ],
 )

@@ -95,6 +95,12 @@ from tests.support.rows import each_row
         (("ImportError: cannot import name 'is_torch_fx_available' from"
           " 'transformers.utils.import_utils'"),
          "IMG902", "transformers 5.0.0 removed transformers.utils.is_torch", "transformers<5.0.0"),
+        ("AttributeError: 'BertConfig' object has no attribute 'pad_token_id'",
+         "IMG905", "BertConfig does not define pad_token_id", "transformers_version"),
+        ("no such option: --config-settings", "IMG917", "this pip is older", "-U pip"),
+        (("omegaconf.errors.ConfigKeyError: Key 'overrides' is not in struct\n"
+          "    full_key: hydra.overrides"),
+         "IMG918", "Hydra's own setting", "hydra-core"),
         ("ModuleNotFoundError: No module named 'resource'", "IMG903", "Linux and macOS", "WSL 2"),
         ("ImportError: cannot import name 'slots' from 'unsloth_zoo.pumps' (/v/x.py)",
          "IMG902", "unsloth-zoo", "pip install -U unsloth-zoo unsloth"),

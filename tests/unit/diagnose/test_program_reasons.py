@@ -49,6 +49,8 @@ def first(text: str) -> LogFinding:
         ("docker: invalid reference format.", "docker", "lower case"),
         ("FATAL:   While performing build: invalid reference: a b", "Apptainer", "address"),
         ("bash: line 4: acmectl: command not found", "acmectl", "activate the environment"),
+        ("bash: line 4: scontrol: command not found", "scontrol", "/etc/slurm"),
+        ("/.singularity.d/actions/exec: 9: exec: --nv: not found", "behind the image", "exec --nv"),
         ("curl: (7) Failed to connect to mirror.example port 443", "curl", "proxy"),
     ],
 )
@@ -171,6 +173,19 @@ def test_nccl_message_in_a_wrapping_exception_is_read() -> None:
     )
     assert "NCCL stopped: internal error" in finding.cause
     assert "NCCL_DEBUG=INFO" in finding.cure
+
+
+def test_last_error_of_nccl_is_read_and_precedes_the_report_of_a_launcher() -> None:
+    finding = first(
+        'Traceback (most recent call last):\n  File "/job/train.py", line 9, in <module>\n'
+        "    train()\n"
+        "RuntimeError: NCCL error in: ../Backend.cpp:13, internal error, NCCL version 2.14.3\n"
+        "ncclInternalError: Internal check failed.\nLast error:\n"
+        "Net : Call to recv from 10.0.0.5<56843> failed : Connection refused\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    )
+    assert "Call to recv from 10.0.0.5<56843> failed" in finding.cause
+    assert "the process at the other end ended" in finding.cure
 
 
 def test_compiler_error_takes_precedence_over_a_git_error_of_the_build() -> None:

@@ -74,6 +74,26 @@ def test_advice_in_message_is_used(message: str, advice: str) -> None:
         ("ValueError: When using pumps, you must enable `fan_on`", "enable fan_on"),
         ("ValueError: the fan is only supported with two pumps", "needs this: with two pumps"),
         ("ValueError: Unknown fan mode: fast", "correct fast, the fan mode"),
+        ("AcmeError: slots % PUMP_BLOCK_SIZE == 0. FP8 needs that", "pad the tokens"),
+        (
+            "AcmeError: Transformer-Engine v1.5.0 must be >= 1.6.0 to spin",
+            "Transformer-Engine>=1.6.0",
+        ),
+        ("AssertionError: args.pump_rows is not None", "--pump_rows with hyphens"),
+        ("AcmeError: enough samples to at least yield one packed sequence", "packing=False"),
+        ("AcmeError: slots must be positive, but got batch_size=0", "raise the batch size"),
+        ("AcmeError: rows is under development", "use a newer acme"),
+        ("AssertionError: with pumps, sequence parallelism must be used", "--sequence-parallel"),
+        ("AcmeError: the pump tensor must have contiguous last dimension", "x.contiguous()"),
+        (
+            "AcmeError: Failed to create placement group 'x' because name 'p' already exists",
+            "what ended the first attempt",
+        ),
+        (
+            "RuntimeError: [enforce fail at address.cc:42] ss1.ss_family == ss2.ss_family. 2 vs 10",
+            "GLOO_SOCKET_IFNAME",
+        ),
+        ("KeyError: 'Non-existent config key: pump'", "compare the data and options"),
         ("AcmeError: numpy has ScalarType: Got unsupported ScalarType BFloat16", "float()"),
     ],
 )

@@ -190,6 +190,25 @@ def test_wheels_that_need_a_newer_glibc_are_named() -> None:
     assert "(manylinux_2_17_x86_64; its wheels: manylinux_2_31_x86_64)" in finding.cause
 
 
+@pytest.mark.parametrize(
+    ("hint", "cause"),
+    [
+        ("", "for this system and Python"),
+        (
+            "\nhint: You're on Windows (`win_amd64`), but `slots` only has wheels for x; see uv\n",
+            "Python: You're on Windows (`win_amd64`), but `slots` only has wheels for x",
+        ),
+    ],
+)
+def test_platforms_of_a_hint_are_named(hint: str, cause: str) -> None:
+    finding = first(
+        "error: Distribution `slots==2.1 @ registry+https://index.example/simple` can't be"
+        f" installed because it doesn't have a source distribution or wheel for the current"
+        f" platform\n{hint}"
+    )
+    assert finding.cause.endswith(cause)
+
+
 def test_platform_of_the_command_is_named() -> None:
     finding = first(
         "$ uv pip compile r.in --python-platform aarch64-manylinux_2_35 --only-binary :all:\n"

@@ -192,6 +192,10 @@ def argument_existence(callee: str, name: str) -> Existence | None:
     return None
 
 
+# Classes that store any keyword: the versions of their parameters are not those of attributes.
+OPEN_CLASSES = ("PretrainedConfig", "PreTrainedConfig")
+
+
 def member_existence(owner: str, name: str) -> Existence | None:
     """Return the versions in which the class `owner` has a method or field, or None if unknown."""
     above = next(
@@ -199,9 +203,10 @@ def member_existence(owner: str, name: str) -> Existence | None:
     )
     for each in dict.fromkeys((owner, above)):
         for package in load_package_names().values():
-            spec = package.look_up_versions(
-                package.arguments.get(each, {}), name
-            ) or package.look_up_versions(package.members.get(each, {}), name)
+            arguments = {} if each in OPEN_CLASSES else package.arguments.get(each, {})
+            members = package.members.get(each, {})
+            spec = package.look_up_versions(arguments, name)
+            spec = spec or package.look_up_versions(members, name)
             if spec is not None:
                 renamed = renamed_parameter(package.package, each, name) if "<" in spec else ""
                 return package.existence(spec, renamed)
