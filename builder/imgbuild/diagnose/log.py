@@ -175,7 +175,7 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
         if (line.hit or count < 3000) and fact_lines < MOST_FACTS:
             fact_lines += 1
             facts.read_line(line)
-        if line.hit and not traced:
+        if (line.hit or watchdogs.waiting is not None) and not traced:
             watchdogs.read_line(line)
         if len(reader.exceptions) > before:
             exception = reader.exceptions[-1]

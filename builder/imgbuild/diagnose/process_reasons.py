@@ -115,14 +115,20 @@ def watchdog_reason(log: ParsedLog) -> tuple[Reason, int] | None:
 
     Return None if the log contains no report of a watchdog.
     """
-    ranks = log.watchdogs.ranks
-    if not ranks:
+    states = log.watchdogs.states
+    if not states:
         return None
-    first = min(ranks.values(), key=lambda state: state.number)
+    first = min(states, key=lambda state: state.number)
     stopped, absent = log.watchdogs.stopped_first(), log.watchdogs.absent_ranks()
+    different = log.watchdogs.different_operations()
     cause = "a collective of NCCL timed out: a rank did not enter it"
     confidence: FindingConfidence = "medium"
-    if stopped:
+    operation = next((state.operation for state in states if state.operation), "")
+    if different:
+        calls = ", ".join(f"rank {state.rank} {state.operation}" for state in different[:4])
+        cause = f"the ranks call different collectives as work {different[0].timed_out}: {calls}"
+        confidence, operation = "high", ""
+    elif stopped:
         state = stopped[0]
         who = ", ".join(str(each.rank) for each in stopped[:16])
         plural = "ranks" if len(stopped) > 1 else "rank"
@@ -132,14 +138,18 @@ def watchdog_reason(log: ParsedLog) -> tuple[Reason, int] | None:
             " collective"
         )
         confidence = "high"
-    elif 0 < len(absent) < len(ranks):
+    elif 0 < len(absent) < len(states):
         who = ", ".join(map(str, absent[:16]))
         cause = (
             f"the watchdogs of all ranks but {who} timed out: {who} did not enter the collective"
         )
-    operation = next((state.operation for state in ranks.values() if state.operation), "")
     if operation:
         cause += f" ({operation})"
+    places = {state.place: state for state in reversed(states) if state.place}
+    if places:
+        cause += "; " + ", ".join(
+            f"rank {state.rank} waits at {place}" for place, state in list(places.items())[::-1][:3]
+        )
     return Reason(
         code=TIMEOUT,
         cause=cause,

@@ -50,6 +50,62 @@ def test_rank_without_a_watchdog_message_is_reported_as_missing() -> None:
     assert "all ranks but 2" in finding.cause
 
 
+PREFIX = "[rank{rank}]:[E1130 21:41:13.911578995 ProcessGroupNCCL.cpp:741] [PG GUID {group}(group)"
+REPORT = (
+    PREFIX + " Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={work},"
+    " OpType={operation}, NumelIn=8, NumelOut=8, Timeout(ms)=20000) ran for 20041 milliseconds\n"
+    "[rank{rank}]:[E1130 21:41:17.226081315 ProcessGroupNCCL.cpp:785] Stack trace of the failed"
+    " collective: \n"
+    "#0 all_reduce from /opt/venv/lib/python3.11/site-packages/torch/distributed/c10d.py:3906\n"
+    "#1 step from /workspace/train.py:{rank}7\n"
+)
+SIGNAL = (
+    PREFIX + " Rank {rank}] Received a dump signal due to a collective timeout from rank 0. Last"
+    " enqueued NCCL work: {work}, last completed NCCL work: {work}.This is most likely caused by\n"
+)
+STATUS = (
+    PREFIX + " Rank {rank}] failure detected by watchdog at work sequence id: {work} PG status:"
+    " last enqueued work: {work}, last started work: -1 (), last completed work: 4\n"
+)
+
+
+@each_row(
+    ("text", "cause"),
+    [
+        (
+            REPORT.format(rank=0, group=0, work=5, operation="ALLREDUCE")
+            + STATUS.format(rank=0, group=0, work=5)
+            + SIGNAL.format(rank=1, group=0, work=4),
+            (
+                "rank 1 stopped first, after work 4; the other ranks wait in a later collective"
+                " (ALLREDUCE); rank 0 waits at /workspace/train.py:07"
+            ),
+        ),
+        (
+            REPORT.format(rank=0, group=0, work=5, operation="ALLREDUCE")
+            + REPORT.format(rank=1, group=0, work=5, operation="_ALLGATHER_BASE"),
+            (
+                "the ranks call different collectives as work 5: rank 0 ALLREDUCE, rank 1"
+                " _ALLGATHER_BASE; rank 0 waits at /workspace/train.py:07, rank 1 waits at"
+                " /workspace/train.py:17"
+            ),
+        ),
+        (  # the works of another group have numbers of their own
+            REPORT.format(rank=0, group=0, work=5, operation="ALLREDUCE")
+            + STATUS.format(rank=0, group=0, work=5)
+            + SIGNAL.format(rank=1, group=3, work=2),
+            (
+                "a collective of NCCL timed out: a rank did not enter it (ALLREDUCE); rank 0 waits at"
+                " /workspace/train.py:07"
+            ),
+        ),
+    ],
+)
+def test_reports_of_a_group_are_compared(text: str, cause: str) -> None:
+    finding = diagnose_log(io.BytesIO(text.encode()), "log").findings[0]
+    assert (finding.code, finding.cause) == ("IMG908", cause)
+
+
 def test_exception_of_another_rank_is_reported_as_cause_of_a_timeout() -> None:
     text = (
         "[rank1]: Traceback (most recent call last):\n"

@@ -289,9 +289,7 @@ def test_zip_bombs_are_refused(tmp_path: Path) -> None:
     # A too small size in the directory is detected as soon as it is exceeded.
     entry = Entry(name=b"a", data=b"", stream=deflate_bytes(zeros), size=1000, crc=0)
     with pytest.raises(IntegrityError, match=r"more than the expected 1000 bytes"):
-        read_contents(
-            archive.read_wheel(write_forged_zip(tmp_path, valid_entries(entry)))
-        )
+        read_contents(archive.read_wheel(write_forged_zip(tmp_path, valid_entries(entry))))
 
 
 @each_row(
