@@ -215,7 +215,7 @@ def test_all_pages_show_the_same_test_results(
             labels |= {f"{image.arch}: {name}": "failed" for name in failed}
             assert labels.items() <= chips.items()
             assert all(name in words for name in (*tested, *failed)), (one.name, words)
-    assert forms["cu130-trl1.16.0", "x86_64"] == ([], ["gpu failed on H200"])
+    assert forms["cu128-unsloth2026.10", "x86_64"] == (["H200"], ["multi-gpu failed on 2 H200"])
     assert forms["cu124-trl0.17", "x86_64"] == (["H100", "2 H200"], [])
 
 
