@@ -95,8 +95,8 @@ STATUS = (
             + STATUS.format(rank=0, group=0, work=5)
             + SIGNAL.format(rank=1, group=3, work=2),
             (
-                "a collective of NCCL timed out: a rank did not enter it (ALLREDUCE); rank 0 waits at"
-                " /workspace/train.py:07"
+                "a collective of NCCL timed out: a rank did not enter it (ALLREDUCE); rank 0 waits"
+                " at /workspace/train.py:07"
             ),
         ),
     ],
