@@ -22,6 +22,13 @@ VARIABLES = re.compile(
 )
 SECRET = re.compile(r"TOKEN(?!IZERS_PARALLELISM)|KEY|SECRET|PASS|AUTH|CREDENTIAL|COOKIE|JWT")
 ADDRESS_LOGIN = re.compile(r"//[^/@\s]+@")
+ADDRESS_QUERY = re.compile(r"(?<=\w)[?#]\S*")
+# A value with a word for a secret, a JSON object, or a long word of letters and digits, which is
+# neither in a path nor the UUID of a GPU.
+SECRET_VALUE = re.compile(
+    r"(?i:token|secret|passw|bearer|basic |auth|credential|api_?key)|[{\"]|"
+    r"(?<![\w/.-])(?!(?:GPU|MIG)-)(?=[\w-]{0,80}\d)(?=[\w-]{0,80}[A-Za-z])[\w-]{20,}(?![\w/.-])"
+)
 
 
 class CollectedMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +57,18 @@ def collect_machine() -> CollectedMachine:
 def run_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that affect a run, with "set" as the value of secrets.
 
-    Credentials in URLs are removed.
+    A value that looks like a secret is omitted, whatever its name. Credentials and queries in URLs
+    are removed.
     """
     return {
-        name: "set" if SECRET.search(name) else ADDRESS_LOGIN.sub("//", value)
+        name: "set" if SECRET.search(name) else _value_without_secrets(value)
         for name, value in sorted(environment.items())
         if VARIABLES.fullmatch(name)
     }
+
+
+def _value_without_secrets(value: str) -> str:
+    if "://" in value:
+        value = ADDRESS_QUERY.sub("", ADDRESS_LOGIN.sub("//", value))
+    is_path = value.startswith(("/", "~", "./", "../"))
+    return "set" if not is_path and SECRET_VALUE.search(value) else value
