@@ -105,7 +105,10 @@ def read_code(
         return None
     context = Context.open(console, offline=offline)
     forks = [audit_code.read_fork(text, context) for text in replaced or ()]
-    return audit_code.read_code(paths or (), again=again, forks=forks)
+    code = audit_code.read_code(paths or (), again=again, forks=forks)
+    if paths and not code.texts:
+        console.warn(f"no code was found in {', '.join(map(str, paths))}")
+    return code
 
 
 def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:

@@ -88,7 +88,7 @@ def audit_targets(
     audits = TargetAudits().add(selected, _audit)
     rows = [item for item in selected if project_row(session.matrix, item.name) is not None]
     if rows:
-        code = audit_code.read_code([session.project.root], again=again)
+        code = audit_code.read_code([session.project.code], again=again)
         audits = _audit_code(audits, session, _native(selection, rows), inputs, code)
     prune.trim_cache(inputs.store)
     return audits

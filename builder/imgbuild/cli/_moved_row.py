@@ -3,9 +3,7 @@
 # A separate module: size.
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -118,7 +116,7 @@ def _previous_lock(before: Session, name: str, planned: ProjectMove) -> tuple[Lo
 def _new_findings(
     project: Project, old: tuple[str, Inputs, Lock], new: tuple[str, Inputs, Lock]
 ) -> tuple[CodeFinding, ...]:
-    code = audit_code.read_code([Path(os.path.relpath(project.root))])
+    code = audit_code.read_code([project.code])
     if not code.texts:
         return ()
     try:

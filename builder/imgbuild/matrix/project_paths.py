@@ -45,6 +45,11 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return self.matrix.parent
 
     @property
+    def code(self) -> Path:
+        """The folder of the project's code, relative to the current folder, as messages show it."""
+        return Path(os.path.relpath(self.root))
+
+    @property
     def folder(self) -> Path:
         """The folder of all files except the matrix: `.imgbuild` if it exists, or the root."""
         return self.staged or _folder(self.root)

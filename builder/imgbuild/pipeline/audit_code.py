@@ -377,7 +377,7 @@ def find_run_errors(
         lock = lock_file.read_lock(session.project.images, name)
         deadline = time.monotonic() + seconds
         if project:
-            texts = (*texts, *find_files([session.project.root], deadline=deadline))
+            texts = (*texts, *find_files([session.project.code], deadline=deadline))
         small = sum(len(text.source) for text in texts) <= seconds * BYTES_PER_SECOND
         if not small or arch not in lock.arch:
             return None

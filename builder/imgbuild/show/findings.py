@@ -36,7 +36,18 @@ def _shown_findings(reports: Iterable[Report], *, notes: bool) -> Iterator[tuple
 
 def _words(report: Report, finding: Finding) -> str:
     remedy = f": {finding.remedy}" if finding.remedy else ""
-    return f"{finding.message}{remedy} [{report.target} {report.arch}]"
+    place = ""
+    if isinstance(finding, CodeFinding) and finding.cell:
+        place = f"cell {finding.cell}:{finding.line}:{finding.column}: "
+    return f"{place}{finding.message}{remedy} [{report.target} {report.arch}]"
+
+
+def _position(finding: CodeFinding) -> tuple[int, int]:
+    """Return the line and column in the file.
+
+    In a notebook lines count within cells, so the position is the start of the file.
+    """
+    return (1, 1) if finding.cell else (finding.line, finding.column)
 
 
 def workflow_commands(reports: Iterable[Report], *, notes: bool) -> Iterator[str]:
@@ -44,10 +55,11 @@ def workflow_commands(reports: Iterable[Report], *, notes: bool) -> Iterator[str
     for report, finding in _shown_findings(reports, notes=notes):
         properties = {"title": finding.check}
         if isinstance(finding, CodeFinding):
+            line, column = _position(finding)
             properties = {
                 "file": finding.file,
-                # In a notebook lines count within cells, which GitHub does not show.
-                **({} if finding.cell else {"line": str(finding.line), "col": str(finding.column)}),
+                "line": str(line),
+                "col": str(column),
                 "title": finding.code,
             }
         shown = ",".join(
@@ -74,6 +86,7 @@ def sarif_document(reports: Iterable[Report], *, notes: bool) -> dict[str, Any]:
                 {
                     "shortDescription": {"text": listed[rule].title},
                     "fullDescription": {"text": listed[rule].text.strip()},
+                    "help": {"text": listed[rule].cure.strip() or listed[rule].text.strip()},
                 }
                 if rule in listed
                 else {}
@@ -97,10 +110,11 @@ def _result(report: Report, finding: Finding) -> dict[str, Any]:
         "message": {"text": _words(report, finding)},
     }
     if isinstance(finding, CodeFinding):
-        physical: dict[str, Any] = {"artifactLocation": {"uri": quote(finding.file)}}
-        if not finding.cell:
-            region = {"startLine": finding.line, "startColumn": finding.column}
-            physical["region"] = region
+        line, column = _position(finding)
+        physical = {
+            "artifactLocation": {"uri": quote(finding.file)},
+            "region": {"startLine": line, "startColumn": column},
+        }
         result["ruleId"] = finding.code
         result["locations"] = [{"physicalLocation": physical}]
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ PHYSICAL = {
             "additionalProperties": False,
         },
     },
-    "required": ["artifactLocation"],
+    "required": ["artifactLocation", "region"],
     "additionalProperties": False,
 }
 RESULT = {
@@ -89,8 +90,9 @@ RULE = {
         "id": {"type": "string"},
         "shortDescription": TEXT,
         "fullDescription": TEXT,
+        "help": TEXT,
     },
-    "required": ["id"],
+    "required": ["id", "shortDescription", "fullDescription", "help"],  # by GitHub
     "additionalProperties": False,
 }
 DRIVER = {
@@ -196,8 +198,13 @@ def test_json_output_has_all_fields_of_a_finding_in_code(
     }
 
 
-def test_sarif_is_valid_2_1_0_with_rules_of_results(imgbuild: Command) -> None:
-    answer = imgbuild("audit", TARGET, "--code", "train.py", "--output-format", "sarif")
+NOTEBOOK = {"cells": [{"cell_type": "code", "source": ["import trl\n", "from trl import Gone\n"]}]}
+
+
+def test_sarif_is_valid_2_1_0_with_rules_of_results(imgbuild: Command, tmp_path: Path) -> None:
+    (tmp_path / "n.ipynb").write_text(json.dumps(NOTEBOOK))
+    words = ("--code", "train.py", "--code", "n.ipynb", "--output-format", "sarif")
+    answer = imgbuild("audit", TARGET, *words)
     import jsonschema  # loading it takes a second
 
     document = json.loads(answer.stdout)
@@ -205,24 +212,35 @@ def test_sarif_is_valid_2_1_0_with_rules_of_results(imgbuild: Command) -> None:
     run = document["runs"][0]
     assert answer.status == 4
     assert [(each["ruleId"], each["level"]) for each in run["results"]] == [
+        ("IMG101", "error"),
         ("IMG102", "error"),
         ("IMG101", "warning"),
     ]
+    assert run["results"][0]["message"]["text"].startswith("cell 1:2:17: imports Gone from trl")
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["IMG101", "IMG102"]
-    assert all("shortDescription" in rule for rule in run["tool"]["driver"]["rules"])
 
 
 def test_github_format_has_a_workflow_command_for_each_finding(
     imgbuild: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "a,b.py").write_text("from trl import Gone\n")
-    words = ("--code", "train.py", "--code", "a,b.py", "--output-format", "github")
+    (tmp_path / "n.ipynb").write_text(json.dumps(NOTEBOOK))
+    files = ("--code", "train.py", "--code", "a,b.py", "--code", "n.ipynb")
+    words = (*files, "--output-format", "github")
     lines = imgbuild("audit", TARGET, *words).stdout.splitlines()
-    assert [line.partition("::imports")[0].partition("::passes")[0] for line in lines] == [
+    assert [re.split("::? ?(?:imports|passes)", line)[0] for line in lines] == [
         "::error file=a%2Cb.py,line=1,col=17,title=IMG101",
+        "::error file=n.ipynb,line=1,col=1,title=IMG101::cell 1:2:17",
         "::error file=train.py,line=2,col=17,title=IMG102",
         "::warning file=train.py,line=4,col=5,title=IMG101",
     ]
+
+
+def test_folder_without_code_is_a_warning(imgbuild: Command, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    answer = imgbuild("audit", TARGET, "--code", "data")
+    assert "warning: no code was found in data" in answer.stderr
+    assert answer.status == 0
 
 
 @pytest.mark.parametrize("form", ["text", "github"])

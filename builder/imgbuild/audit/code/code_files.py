@@ -119,9 +119,12 @@ def _read_code_file(path: Path, places: _Places, *, named: bool) -> CodeText | N
             raise InputError(message, hint="pass a code file, or the folder of your project")
         return None
     cells: tuple[int, ...] = ()
-    commands = b""
+    commands, broken = b"", ""
     if path.suffix == ".ipynb":
-        source, commands, cells = notebooks.notebook_module(source)
+        try:
+            source, commands, cells = notebooks.notebook_module(source)
+        except ValueError as error:
+            source, broken = b"", str(error)
     embedded = heredocs.python_module(source) if kind == "shell" else b""
     if kind != "python" and not embedded:
         return CodeText(file=shown_path(str(path)), kind=kind, source=source)
@@ -137,6 +140,7 @@ def _read_code_file(path: Path, places: _Places, *, named: bool) -> CodeText | N
         package=path.name == "__init__.py",
         root=root,
         cells=cells,
+        broken=broken,
     )
 
 

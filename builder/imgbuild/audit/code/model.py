@@ -42,6 +42,7 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
     `source` contains the cells as one module, without lines that are not Python. `cells` are the
     first lines of the cells in `source`, and `commands` contains the shell commands on the same
     lines as the notebook. `kind` is "python", "shell", "yaml", "json" or "dockerfile".
+    `broken` is the reason why a notebook cannot be read.
     """
 
     file: str
@@ -52,6 +53,7 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
     package: bool = False
     root: str = ""
     cells: tuple[int, ...] = ()
+    broken: str = ""
 
     def place(self, line: int) -> tuple[int, int]:
         """Return the cell of a line of `source`, and the line within the cell.

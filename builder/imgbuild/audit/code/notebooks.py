@@ -30,16 +30,20 @@ def notebook_module(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
     """Return the code cells of a notebook as a module, its commands, and each cell's first line.
 
     A cell that is not Python becomes empty lines in the module. The commands (`!COMMAND` and shell
-    cells) are on the same lines as in the notebook.
+    cells) are on the same lines as in the notebook. Raises ValueError if `data` is not a notebook.
     """
     try:
         cells = json.loads(data)["cells"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return b"", b"", ()
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        message = f"not a notebook: {type(error).__name__}: {error}"
+        raise ValueError(message) from error
+    if not isinstance(cells, list):
+        message = "not a notebook: `cells` is not a list"
+        raise ValueError(message)  # noqa: TRY004 (of the file, not of an argument)
     lines: list[str] = []
     commands: list[str] = []
     starts = []
-    for cell in cells if isinstance(cells, list) else ():
+    for cell in cells:
         starts.append(len(lines) + 1)
         text = _lines(cell)
         lines += _python(text)

@@ -98,6 +98,7 @@ def check_python_code(
     broken = [
         _syntax_finding(file, each.broken) for file, each in facts.summaries.items() if each.broken
     ]
+    broken += [_syntax_finding(text.file, text.broken) for text in texts if text.broken]
     defined = _UserAttributes(texts)
     found = [each for group in known.values() for each in group.findings if not defined.has(each)]
     return _unique_findings([*found, *broken])

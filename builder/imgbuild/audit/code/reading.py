@@ -81,7 +81,7 @@ class CodeFacts(Mapping[str, ModuleFacts]):
 
 def text_digest(text: CodeText) -> str:
     """Return a digest of the name, module and content of a file."""
-    content = (f"{text.file}\0{text.module}".encode(), text.source, text.commands)
+    content = (f"{text.file}\0{text.module}\0{text.broken}".encode(), text.source, text.commands)
     return sha256(b"\0".join(content))
 
 

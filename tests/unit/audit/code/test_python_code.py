@@ -196,9 +196,13 @@ def test_invalid_cell_does_not_hide_other_cells(audit: Findings, cell: object) -
     assert finding_places(audit({"a.ipynb": json.dumps({"cells": cells})})) == ["IMG101 1:17"]
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"cells": {"a": 1}}', "9" * 10_000, "[]", "{}"])
-def test_damaged_notebook_has_no_code(audit: Findings, text: str) -> None:
-    assert list(audit({"a.ipynb": text})) == []
+@pytest.mark.parametrize(
+    "text", ["", "[" * 100_000, '{"cells": {"a": 1}}', "9" * 10_000, "[]", "{}"]
+)
+def test_damaged_notebook_is_a_warning(audit: Findings, text: str) -> None:
+    (finding,) = audit({"a.ipynb": text})
+    assert (finding.code, finding.severity) == ("IMG107", Severity.WARNING)
+    assert finding.message.startswith("cannot be parsed: not a notebook: ")
 
 
 def test_tests_and_tools_can_import_packages_that_are_not_in_the_image(audit: Findings) -> None:
