@@ -154,10 +154,14 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
             continue
         try:
-            yield from [file for file in sorted(path.iterdir()) if file.is_file()]
+            files = [file for file in sorted(path.iterdir()) if file.is_file()]
         except OSError as error:
             message = f"{path}: {error.strerror or error}"
             raise InputError(message, hint="pass the files in the folder") from error
+        if not files:
+            message = f"{path}: no files"
+            raise InputError(message, hint="pass a log, or the folder that contains logs or dumps")
+        yield from files
 
 
 def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:

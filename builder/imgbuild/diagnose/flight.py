@@ -33,6 +33,7 @@ LEAST_MEMORY = 1 << 30  # bytes
 # Shared references of a pickle can nest a list in itself many times.
 SIZES = reprlib.Repr()
 SIZES.maxlevel = 3
+DEFAULT_GROUP = "0"
 RANK = re.compile(r"(\d{1,6})(?:\.(?:json|pkl|pickle|trace))?$")
 
 
@@ -220,12 +221,13 @@ def _groups(value: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         numbers = re.findall(r"\d{1,7}", ranks[:1_000_000]) if isinstance(ranks, str) else ranks
         if isinstance(numbers, (list, tuple)):
             ranks = tuple(int(number) for number in numbers)
-            groups[_text(label)] = tuple(rank for rank in ranks if _is_number(rank))
+            # The default group has no name in the configuration of gloo.
+            groups[_text(label) or DEFAULT_GROUP] = tuple(filter(_is_number, ranks))
     return groups
 
 
 def flight_findings(dumps: Iterable[RankDump]) -> list[LogFinding]:
-    """Return the differences between ranks.
+    """Return the differences between ranks, and collectives that all ranks wait in.
 
     The ranks differ in the number of their last collective, or in its type.
     """
@@ -239,7 +241,11 @@ def flight_findings(dumps: Iterable[RankDump]) -> list[LogFinding]:
             for rank, dump in by_rank.items()
             if label in dump.calls or rank in members
         }
-        answers += _different_collectives(label, states) or _lagging_ranks(label, states, members)
+        answers += (
+            _different_collectives(label, states)
+            or _lagging_ranks(label, states, members)
+            or _stopped_collective(label, states)
+        )
     return answers
 
 
@@ -311,6 +317,29 @@ def _lagging_ranks(
     )
     states_of = {rank: f"last collective {number}" for rank, number in last.items()}
     return [_finding(cause, states_of, cure, confidence="high" if missing else "medium")]
+
+
+def _stopped_collective(
+    label: str, states: Mapping[int, tuple[CollectiveCall, ...]]
+) -> list[LogFinding]:
+    """Return a finding if all ranks run the same collective.
+
+    A kernel of NCCL that runs in all ranks does not depend on a rank that is late.
+    """
+    last = {rank: calls[-1] for rank, calls in states.items() if calls}
+    if len(last) < 2 or any(call.state != "started" for call in last.values()):
+        return []
+    call = next(iter(last.values()))
+    cause = (
+        f"all ranks entered collective {call.sequence} ({call.operation}) of group {label}, and"
+        " none completed it: the connection between GPUs or nodes, or a GPU, stopped"
+    )
+    cure = (
+        "run again with NCCL_DEBUG=INFO; check dmesg of each node for Xid errors, nvidia-smi topo"
+        " -m, ibstat and NCCL_SOCKET_IFNAME; test the nodes with all_reduce_perf of nccl-tests"
+    )
+    states_of = {rank: f"started collective {call.sequence}" for rank in last}
+    return [_finding(cause, states_of, cure, confidence="medium")]
 
 
 def _finding(

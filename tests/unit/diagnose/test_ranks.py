@@ -123,10 +123,17 @@ def entry(number: int, name: str = "nccl:all_reduce", sizes: object = ((4,),)) -
     }  # fmt: skip
 
 
-def dump(folder: Path, rank: int, entries: list[dict[str, Any]], *, as_json: bool = False) -> None:
+def dump(
+    folder: Path,
+    rank: int,
+    entries: list[dict[str, Any]],
+    *,
+    as_json: bool = False,
+    group: str = "0",
+) -> None:
     value = {
         "version": "2.10", "entries": entries,
-        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}},
+        "pg_config": {group: {"name": group, "desc": "default_pg", "ranks": "[0, 1, 2]"}},
     }  # fmt: skip
     data = json.dumps(value).encode() if as_json else pickle.dumps(value)
     (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
@@ -143,9 +150,10 @@ def test_rank_that_never_entered_a_collective_is_found_in_dumps(
     assert finding.cause.startswith("rank 1 never entered collective 6 (all_reduce)")
 
 
-def test_rank_without_a_dump_is_reported(tmp_path: Path) -> None:
+@each_row("group", ["0", ""])  # gloo's configuration of the default group has no name
+def test_rank_without_a_dump_is_reported(tmp_path: Path, group: str) -> None:
     for rank in (0, 2):
-        dump(tmp_path, rank, [entry(1), entry(2)])
+        dump(tmp_path, rank, [entry(1), entry(2)], group=group)
     assert (
         diagnose_paths([tmp_path]).findings[0].cause.startswith("rank 1 of group 0 wrote no dump")
     )
@@ -164,6 +172,18 @@ def test_dumps_of_matching_ranks_have_no_finding(tmp_path: Path) -> None:
     for rank in range(3):
         dump(tmp_path, rank, [entry(1), entry(2)])
     assert diagnose_paths([tmp_path]).findings == ()
+
+
+def test_collective_that_runs_in_all_ranks_is_reported(tmp_path: Path) -> None:
+    for rank in range(3):
+        dump(tmp_path, rank, [entry(1), {**entry(2), "state": "started"}])
+    (finding,) = diagnose_paths([tmp_path]).findings
+    assert finding.cause.startswith("all ranks entered collective 2 (all_reduce) of group 0")
+
+
+def test_folder_without_files_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no files"):
+        diagnose_paths([tmp_path])
 
 
 def test_hostile_texts_in_a_dump_are_bounded_and_escaped(tmp_path: Path) -> None:
