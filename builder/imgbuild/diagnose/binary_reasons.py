@@ -15,20 +15,22 @@ from imgbuild.audit.names.releases import Existence
 from imgbuild.diagnose import flash_attention, machines, pairs, requirements
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
+from imgbuild.diagnose.literals import LinePattern
 from imgbuild.system import files, yaml_data
 
 # A sentence about it, without the symbol.
 MENTIONED = re.compile(r"(?i)import \W?flash_attn")
-SYMBOL = re.compile(
-    r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol(?::\s+|\s+(?=_Z))"
-    r"(?P<symbol>(?:at|c10d?|torch)::[\w:~]+|\w+)"  # as c++filt prints it, or mangled
+SYMBOL = LinePattern(
+    r"(?:(?<![\w./+@-])(?P<file>[\w./+@-]{1,400}\.so[\w.]{0,40}): )?"
+    # As c++filt prints it, or mangled.
+    r"undefined symbol(?::\s+|\s+(?=_Z))(?P<symbol>(?:at|c10d?|torch)::[\w:~]+|\w+)"
 )
-LIBRARY = re.compile(
-    r"(?P<library>lib(?!nccl-(?:net|tuner|profiler))[\w.+-]+\.so[\w.]*):"
+LIBRARY = LinePattern(
+    r"(?P<library>lib(?!nccl-(?:net|tuner|profiler))[\w.+-]{1,100}\.so[\w.]{0,40}):"
     r" cannot open shared object file"
 )
 # An extension module, which torch compiles at run time.
-EXTENSION = re.compile(
+EXTENSION = LinePattern(
     r"(?P<folder>/\S{1,300})/(?P<name>(?!lib)[\w-]{1,100})\.so: cannot open shared object file"
 )
 BUILT = re.compile(r"/build/|/torch_extensions/|\.cache/")
@@ -102,8 +104,7 @@ def _symbol(text: str, facts: LogFacts) -> Reason | None:
         cause = "flash-attn was compiled for a different torch"
         return flash_attention.other_torch_reason(cause, facts)
     symbol, file = match["symbol"], match["file"] or ""
-    package = site_package(file)
-    package = package or file.rpartition("/")[2] or "an extension module"
+    package = site_package(file) or file.rpartition("/")[2] or "an extension module"
     if (nvidia := _nvidia_symbol(package, symbol, text)) is not None:
         return nvidia
     if symbol.startswith(("Py", "_Py")):
@@ -335,17 +336,15 @@ def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:
         return Reason(
             code="IMG906",
             cause=f"{library} belongs to the NVIDIA driver, which is not in the container",
-            cure="start the container with GPUs: docker run --gpus all"
-            " (nvidia-container-toolkit), apptainer exec --nv; if it was, keep the folder of the"
-            " driver's libraries (Apptainer: /.singularity.d/libs) in LD_LIBRARY_PATH, which a"
-            " module or script in the container may have reset",
+            cure="start the container with GPUs: docker run --gpus all (nvidia-container-toolkit),"
+            " apptainer exec --nv; if it was, keep the folder of the driver's libraries (Apptainer:"
+            " /.singularity.d/libs) in LD_LIBRARY_PATH, which a script may have reset",
             confidence="high",
         )
     if library == "libnvrtc.so":
         return Reason(
             code="IMG906",
-            cause="cuDNN or another library of CUDA looks for libnvrtc.so without a version, which"
-            " only the CUDA toolkit has",
+            cause="cuDNN or another CUDA library loads libnvrtc.so, which only the CUDA toolkit has",
             cure="use a devel image, or link it once: ln -s libnvrtc.so.1X libnvrtc.so in the"
             " folder of nvidia-cuda-nvrtc (or of /usr/local/cuda/lib64), with that folder in"
             " LD_LIBRARY_PATH; torch 2.4 and newer does not need it",
@@ -355,8 +354,7 @@ def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:
         return Reason(
             code="IMG906",
             cause=f"a package was built for torch 1.10 to 1.13: later releases have no {library}",
-            cure="install a release of the package for the installed torch, or build it from source"
-            " with --no-build-isolation",
+            cure="install a release of it for this torch, or build it with --no-build-isolation",
             confidence="high",
         )
     if library.startswith(("libtorch_cuda", "libc10_cuda")):
@@ -383,7 +381,9 @@ def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:
 
 def _absent_library_reason(library: str) -> Reason:
     """Return the reason for a missing library of a package, of Python or of an unknown owner."""
-    provider = libraries.load_libraries().provider(library)
+    provider = libraries.load_libraries().provider(library) or (
+        releases.load_name_table().wheel_libraries.get(library, "")
+    )
     cause, cure = f"{library} is not installed", "add its folder to LD_LIBRARY_PATH"
     cure = f"install {provider or 'the package that provides it'}, or {cure}"
     if library.startswith("libcudnn") and library.endswith(".so.8"):

@@ -12,9 +12,10 @@ from imgbuild.audit.names import releases
 from imgbuild.diagnose import requirements, undefined_names
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
+from imgbuild.diagnose.literals import LinePattern
 
 PASSED_ON = "(*args, **kwargs)"  # a line that calls what another package names
-KEYWORD = re.compile(
+KEYWORD = LinePattern(
     r"(?:(?:\w{0,60}Error|Exception|raised|[Ff]ailed(?: to [\w ]{2,40})?): |"
     r"(?<![\w.])(?=[A-Za-z_][\w.]*\(\) got an))"
     r"(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"

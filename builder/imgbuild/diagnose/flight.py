@@ -338,7 +338,7 @@ def _stopped_collective(
         "run again with NCCL_DEBUG=INFO; check dmesg of each node for Xid errors, nvidia-smi topo"
         " -m, ibstat and NCCL_SOCKET_IFNAME; test the nodes with all_reduce_perf of nccl-tests"
     )
-    states_of = {rank: f"started collective {call.sequence}" for rank in last}
+    states_of = dict.fromkeys(last, f"started collective {call.sequence}")
     return [_finding(cause, states_of, cure, confidence="medium")]
 
 

@@ -219,10 +219,14 @@ class LineReader:
             lines.pop()
         start, self._number = self._number, self._number + len(lines)
         near_end = whole_from is not None and self._number > whole_from
-        shapes = [hash(raw.translate(None, DIGITS)) for raw in lines]
+        texts = block.translate(None, DIGITS).split(b"\n")[: len(lines)]
         chosen: Iterable[int] = range(len(lines))
-        if start > HEAD and not near_end:  # lines that occurred often are not searched for words
-            often = self._shapes.get
+        often = self._shapes.get
+        skips = start > HEAD and not near_end
+        if skips and all(often(hash(text), 0) >= REPEATS for text in set(texts)):
+            return
+        shapes = [hash(text) for text in texts]
+        if skips:  # lines that occurred often are not searched for words
             chosen = [at for at in chosen if often(shapes[at], 0) < REPEATS]
             text = b"\n".join([lines[at] for at in chosen])
         else:

@@ -5,6 +5,7 @@ Most patterns can be excluded with these texts, without a search.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
@@ -16,6 +17,24 @@ _constants: Any = import_module("re._constants")
 _parser: Any = import_module("re._parser")
 SHORTEST_TEXT = 3  # characters; shorter texts are in most lines
 NO_TEXTS: frozenset[str] = frozenset()
+
+
+class LinePattern:
+    """A pattern that is searched only in texts that contain its required texts.
+
+    A search that finds nothing may take long: it starts at every character of a long line.
+    """
+
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        self._pattern = re.compile(pattern, flags)
+        self._texts = required_texts(pattern)
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Return the first match in `text`, as `re.Pattern.search` does."""
+        low = text.lower()
+        if self._texts and not any(map(low.__contains__, self._texts)):
+            return None
+        return self._pattern.search(text)
 
 
 class WordIndex:

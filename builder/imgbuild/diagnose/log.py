@@ -40,8 +40,8 @@ COMPLETION = (
     *("fired up", "FIRED UP"),
 )
 LINES_AFTERWARDS = 150  # lines after an exception without another failure: it was handled
-LONG_TEXT = 600  # characters; of longer lines, `MOST_LONG` are examined whole
-MOST_LONG = 200
+LONG_TEXT = 600  # characters; `MOST_LONG` longer lines are examined whole, then their ends only
+MOST_LONG = 500
 LONGEST_MESSAGE = 2  # lines
 # A line of a script, a Dockerfile or a YAML file.
 SETTING = re.compile(
@@ -162,6 +162,9 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
     levels = False
     for line in lines:
         count, number = count + 1, line.number
+        if len(line.text) > LONG_TEXT:
+            long_lines += 1
+            line = line if long_lines <= MOST_LONG else _shorten(line)  # noqa: PLW2901
         levels = levels or bool(line.level)
         completed = number if _is_completion(line.text) else completed
         before = len(reader.exceptions)
@@ -193,12 +196,12 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
             shape = SHAPE.sub("0", line.text)
             shapes[shape] += 1
             if shapes[shape] <= 3 and len(events) < MOST_EVENTS:
-                long_lines += len(line.text) > LONG_TEXT
-                text = line.text if long_lines <= MOST_LONG else line.text[:LONG_TEXT]
                 events.append(
-                    LogEvent(number=line.number, source=line.source, text=text, level=line.level)
+                    LogEvent(
+                        number=line.number, source=line.source, text=line.text, level=line.level
+                    )
                 )
-                paragraph.starts(text)
+                paragraph.starts(line.text)
     _complete_events(events, reader)
     return ParsedLog(
         events=events,
@@ -212,6 +215,12 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
         note=_is_note(events, number, levels=levels),
         completed=completed,
     )
+
+
+def _shorten(line: LogLine) -> LogLine:
+    """Return a line with only the start and the end of its text."""
+    text = f"{line.text[: LONG_TEXT // 2]} … {line.text[-LONG_TEXT // 2 :]}"
+    return msgspec.structs.replace(line, text=text)
 
 
 def _is_completion(text: str) -> bool:

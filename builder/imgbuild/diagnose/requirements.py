@@ -14,6 +14,7 @@ from packaging.version import Version
 from imgbuild.audit.names import releases
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import Reason
+from imgbuild.diagnose.literals import LinePattern
 from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import is_within
 from imgbuild.values import normalize_package
@@ -24,7 +25,7 @@ NUMBER = r"v?(?P<version>\d+(?:\.\d+){1,3}(?:\.?(?:post|rc|dev)\d+)?)"
 INSTALLED = r"v?(?P<have>\d+(?:\.\d+){1,3}[\w.+]*)"
 # Statements of packages about the versions of others, in words: a bound and what is installed.
 STATED = tuple(
-    re.compile(pattern, re.IGNORECASE)
+    LinePattern(pattern, re.IGNORECASE)
     for pattern in (
         # tokenizers>=0.21 is required for a normal functioning …, but found tokenizers==0.20.3
         (

@@ -123,6 +123,9 @@ def test_memory_does_not_grow_with_the_log() -> None:
         b"Traceback ",
         b"aaaa.",
         b"[E",
+        b"/x.so",
+        b"A",
+        b" x is required version",
     ],
 )
 def test_hostile_log_lines_are_handled(piece: bytes) -> None:

@@ -45,6 +45,8 @@ from tests.support.rows import each_row
          "IMG906", "driver", "--gpus all"),
         ("ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
          "IMG906", "libGL.so.1", "libgl1"),
+        ("ImportError: libcusparseLt.so.0: cannot open shared object file: No such file",
+         "IMG906", "libcusparseLt.so.0 is not installed", "nvidia-cusparselt-cu12"),
         (("ImportError: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found"
          " (required by /x.so)"),
          "IMG916", "libstdc++", "LD_LIBRARY_PATH"),

@@ -148,6 +148,7 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     import_names: Mapping[str, str]
     extends: Mapping[str, str]
     bases: Mapping[str, str]
+    wheel_libraries: Mapping[str, str]
     system_libraries: Mapping[str, str]
     companions: Mapping[str, str]
     functions: Mapping[str, str]
