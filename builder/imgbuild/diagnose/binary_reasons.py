@@ -344,7 +344,7 @@ def _library(text: str, facts: LogFacts, caller: str) -> Reason | None:
     if library == "libnvrtc.so":
         return Reason(
             code="IMG906",
-            cause="cuDNN or another CUDA library loads libnvrtc.so, which only the CUDA toolkit has",
+            cause="cuDNN or another CUDA library loads libnvrtc.so, which only CUDA toolkits have",
             cure="use a devel image, or link it once: ln -s libnvrtc.so.1X libnvrtc.so in the"
             " folder of nvidia-cuda-nvrtc (or of /usr/local/cuda/lib64), with that folder in"
             " LD_LIBRARY_PATH; torch 2.4 and newer does not need it",

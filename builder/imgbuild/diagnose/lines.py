@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from imgbuild.diagnose import records
+from imgbuild.diagnose import records, system_messages
 from imgbuild.diagnose.prefixes import LearnedPrefixes, LogLine
 from imgbuild.errors import InputError
 
@@ -271,7 +271,7 @@ class LineReader:
             self._lines += 1
             if self._lines > MOST_LINES:
                 return
-        text = raw.decode("utf-8", "replace")
+        text = system_messages.translate_message(raw.decode("utf-8", "replace"))
         hit = (hit or number <= EXCERPT) and not DATA.search(text)
         record = records.unwrap_record(text)
         if record is None:

@@ -26,6 +26,7 @@ LOGFMT = re.compile(
 
 
 # Tracebacks in one line.
+HEADER = "Traceback (most recent call last)"
 PLACE = r'File "[^"\n]{1,300}", line \d{1,7}, in (?:<?\w{1,80}>?)'
 JOINED = re.compile(rf"{PLACE}.{{0,2000}}?{PLACE}")
 BREAKS = re.compile(rf"\s+(?={PLACE})|(?<=\S)\s+(?=Traceback \(most recent call last\))")
@@ -63,10 +64,11 @@ def unwrap_record(raw: str) -> LogRecord | None:
     if not isinstance(value, dict):
         return None
     level = next((value[key] for key in LEVELS if key in value), "")
-    if not level and not any(key in value for key in TIMES):
+    texts = [value.get(key) for key in (*TEXTS, *TRACES)]
+    traced = any(isinstance(text, str) and HEADER in text for text in texts)
+    if not level and not traced and not any(key in value for key in TIMES):
         failed = any(key in value for key in FAILURES) or value.get("success") is False
         return None if failed else LogRecord("", ())
-    texts = [value.get(key) for key in (*TEXTS, *TRACES)]
     return _record(level, texts) if any(isinstance(text, str) for text in texts) else None
 
 

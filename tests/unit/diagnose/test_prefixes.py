@@ -102,6 +102,7 @@ def test_traceback_in_a_json_record_is_read(key: str) -> None:
         key: "\n".join(TRACEBACK),
     }
     assert "CustomFault: rewards are absent" in cause([json.dumps(record)])
+    assert "CustomFault: rewards are absent" in cause([json.dumps({key: record[key]})])
 
 
 @pytest.mark.parametrize(
@@ -123,3 +124,18 @@ def test_json_response_of_server_is_read() -> None:
 @each_row("text", ['{"level": 1', '{"level": "error", "msg": 5}', "{" * 9999, "{}"])
 def test_damaged_json_records_are_read_as_lines(text: str) -> None:
     assert cause([text]) == ""
+
+
+@each_row(
+    ("line", "code"),
+    [
+        ("./run.sh: 行 3: 12 已杀死               python train.py", "IMG535"),
+        ("bash: 第 3 行\uff1a 12 段错误 \uff08核心已转储\uff09python a.py", "IMG569"),
+        ("OSError: [Errno 28] 设备上没有空间: '/data'", "IMG537"),
+        ("PermissionError: [Errno 13] 权限不够: '/data'", "IMG538"),
+        ("mkdir: 无法创建目录 “/data”: 只读文件系统", "IMG538"),
+        ("OSError: libGL.so.1: 无法打开共享对象文件: 没有那个文件或目录", "IMG906"),
+    ],
+)
+def test_messages_of_the_system_in_chinese_are_read(line: str, code: str) -> None:
+    assert diagnose_log(io.BytesIO(line.encode()), "log").findings[0].code == code
