@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.code import check, release_names
 from imgbuild.audit.code.code_files import find_files, fork_texts
 from imgbuild.audit.code.code_set import possible_roots
-from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText, Fork
+from imgbuild.audit.code.model import MOST_IN_FILE, CodeFinding, CodeReport, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import CodeFacts, texts_key
 from imgbuild.audit.main_path import policy
@@ -227,6 +228,11 @@ def audit_code(
             unread=(
                 *(UncheckedPart(what=name, why="it is not built yet") for name in packages.unread),
                 *(UncheckedPart(what=name, why=NO_SOURCES) for name in checked.absent),
+                *(
+                    UncheckedPart(what=file, why=f"only {MOST_IN_FILE} of its findings are listed")
+                    for file, count in Counter(each.file for each in checked.findings).items()
+                    if count >= MOST_IN_FILE
+                ),
             ),
         )
         if not checked.absent:

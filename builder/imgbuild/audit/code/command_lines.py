@@ -13,9 +13,9 @@ from pathlib import PurePath
 
 import msgspec
 
-from imgbuild.audit.code import overrides
+from imgbuild.audit.code import hydra_files, overrides
 from imgbuild.audit.code.commands import find_commands, names_pattern
-from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.model import MOST_IN_FILE, CodeFinding, CodeText
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.code.summaries import Summary
@@ -89,18 +89,22 @@ def check_command_lines(
 ) -> Iterator[CodeFinding]:
     """Yield findings for options, subcommands and values that the programs do not accept."""
     lines = _CommandLines(sources, texts)
-    names = names_pattern([*_programs_by_name(), "verl"])
+    names = names_pattern([*_programs_by_name(), *run_packages()])
     for text in texts:
-        for command in find_commands(text, names, summaries.get(text.file)):
-            for word, code, message, instead, severity in lines.find_problems(command):
-                yield text.finding(
-                    word.line,
-                    word.column,
-                    code=code,
-                    severity=severity,
-                    message=message,
-                    instead=instead,
-                )
+        problems = (
+            problem
+            for command in find_commands(text, names, summaries.get(text.file))
+            for problem in lines.find_problems(command)
+        )
+        for word, code, message, instead, severity in itertools.islice(problems, MOST_IN_FILE):
+            yield text.finding(
+                word.line,
+                word.column,
+                code=code,
+                severity=severity,
+                message=message,
+                instead=instead,
+            )
 
 
 class _CommandLines:
@@ -180,13 +184,14 @@ class _CommandLines:
             instead = nearest_choice(module.text, self._set.modules_of(package)) or ""
             yield module, MODULE, message, instead, Severity.ERROR
             return
+        top = module.text.partition(".")[0]
+        if package is None and top in run_packages() and self._sources.lacks_package(top):
+            if not any(text.module.partition(".")[0] == top for text in self._texts):
+                message = f"runs {module.text}, but {top} is not in the package set"
+                yield module, ABSENT, message, "", Severity.WARNING
+            return
         for program in load_programs():
-            if package is None and self._sources.lacks_package(program.package):
-                if module.text.partition(".")[0] == program.package:
-                    message = f"runs {module.text}, but {program.package} is not in the package set"
-                    yield module, ABSENT, message, "", Severity.WARNING
-                    return
-            elif module.text in program.modules:
+            if module.text in program.modules and not self._sources.lacks_package(program.package):
                 yield from self._program_problems(program, words)
                 return
         if package is not None:
@@ -263,6 +268,12 @@ def _is_flag_with_value(word: Word) -> bool:
     """Whether a word is `--option=value`, whose value may be a variable."""
     flag, equals, _ = word.text.partition("=")
     return bool(equals) and _FLAG.fullmatch(flag) is not None
+
+
+@lru_cache(maxsize=1)
+def run_packages() -> frozenset[str]:
+    """Return the packages whose modules command lines run."""
+    return frozenset({*(program.package for program in load_programs()), *hydra_files.PROGRAMS})
 
 
 @lru_cache(maxsize=1)

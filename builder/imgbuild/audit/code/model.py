@@ -8,6 +8,8 @@ import msgspec
 
 from imgbuild.report import Finding, Report, Severity
 
+MOST_IN_FILE = 1000  # findings in a file, of each check, that are determined and shown
+
 
 class CodeFinding(Finding, frozen=True, kw_only=True):
     """A finding in a user's file.

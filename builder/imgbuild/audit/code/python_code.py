@@ -21,7 +21,7 @@ from imgbuild.audit.code.finding_cache import (
     package_conditions,
 )
 from imgbuild.audit.code.locate import CodeTree
-from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.model import MOST_IN_FILE, CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import OtherSet, Replacement
 from imgbuild.audit.code.reading import CodeFacts
 from imgbuild.audit.code.wheel_sources import recommended_name
@@ -205,7 +205,8 @@ def _module_findings(
     texts = {text.file: text for text in new.values()}
     findings: dict[str, list[CodeFinding]] = {file: [] for file in texts}
     for file, group in by_file.items():
-        findings[file] += _file_findings(look, texts[file], group)
+        group.sort(key=lambda each: SEVERITY_ORDER[each[0].severity])
+        findings[file] += _file_findings(look, texts[file], group[:MOST_IN_FILE])
     for each in overridden.check_overridden_methods(code, others, new):
         findings[each.file].append(each)
     return {

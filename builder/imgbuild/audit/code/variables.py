@@ -3,11 +3,12 @@
 # A separate module: one check.
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.model import MOST_IN_FILE, CodeFinding, CodeText
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.code.summaries import Summary
 from imgbuild.audit.code.variable_settings import (
@@ -41,7 +42,8 @@ def check_variables(
         summary = summaries.get(text.file)
         read, assigned = summary.variables if summary is not None else file_variables(text)
         read_by_code |= read
-        settings += [(text, each) for each in assigned if each.name.startswith(prefixes)]
+        named = (each for each in assigned if each.name.startswith(prefixes))
+        settings += [(text, each) for each in itertools.islice(named, MOST_IN_FILE)]
     for text, setting in settings:
         prefix = max((each for each in prefixes if setting.name.startswith(each)), key=len)
         finding = None

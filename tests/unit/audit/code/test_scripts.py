@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.code.model import MOST_IN_FILE, CodeText
 from imgbuild.audit.code.notebooks import notebook_module
 from imgbuild.audit.code.reading import text_digest
 from imgbuild.report import Severity
 from tests.support import audited
 from tests.support.audited_code import Findings, finding_places
+from tests.support.rows import each_row
 
 ARGUMENTS = """
 from typing import Literal
@@ -199,11 +200,33 @@ def test_commands_in_python_yaml_and_docker_files_are_checked(
     assert finding_places(audit({file: source}, PACKAGES)) == ([expected] if expected else [])
 
 
+WITHOUT_VERL = {name: files for name, files in PACKAGES.items() if not name.startswith("verl")}
+
+
 def test_command_of_a_missing_package_is_a_warning(audit: Findings) -> None:
-    script = "deepspeed train.py\nif true; then python -m sglang.launch_server; fi\ncd deepspeed\n"
-    findings = audit({"run.sh": script}, PACKAGES)
-    assert finding_places(findings) == ["IMG305 1:1", "IMG305 2:25"]
+    script = (
+        "deepspeed train.py\nif true; then python -m sglang.launch_server; fi\ncd deepspeed\n"
+        "python3 -m verl.trainer.main_ppo a.b=1\n"
+    )
+    findings = audit({"run.sh": script}, WITHOUT_VERL)
+    assert finding_places(findings) == ["IMG305 1:1", "IMG305 2:25", "IMG305 4:12"]
     assert {each.severity for each in findings} == {Severity.WARNING}
+
+
+def test_module_of_the_users_own_checkout_is_not_a_missing_package(audit: Findings) -> None:
+    files = {"verl/__init__.py": "", "run.sh": "python3 -m verl.trainer.main_ppo a.b=1\n"}
+    assert list(audit(files, WITHOUT_VERL)) == []
+
+
+@each_row("line", ["vllm serve m --gone-{}", "export VLLM_GONE_{}=1"])
+def test_findings_of_a_file_are_limited(audit: Findings, line: str) -> None:
+    script = "".join(f"{line.format(number)}\n" for number in range(MOST_IN_FILE + 9))
+    assert len(list(audit({"run.sh": script}, PACKAGES))) == MOST_IN_FILE
+
+
+def test_findings_of_a_python_file_are_limited(audit: Findings) -> None:
+    source = "import trl\n" + "trl.gone()\n" * (MOST_IN_FILE + 9)
+    assert len(list(audit({"train.py": source}))) == MOST_IN_FILE
 
 
 def test_commands_in_notebooks_are_reported_with_their_cell(audit: Findings) -> None:
