@@ -175,3 +175,13 @@ def test_cuda_build_that_contradicts_torch_is_an_error(project: Project, site: F
         done.stdout
     )
     assert "choose a wheel of attn with torch2.6 in its name" in done.stdout
+
+
+def test_code_of_a_folder_without_matrix_is_audited_with_its_requirements(
+    project: Project,
+) -> None:
+    (project.folder / "matrix.yaml").unlink()
+    (project.folder / "requirements.txt").write_text("vllm==9.0\n")
+    (project.folder / "train.py").write_text("from vllm import Gone\n")
+    done = project.run("audit", "--python", "3.11", "--arch", "x86_64", status=4)
+    assert done.stdout.startswith("train.py:1:18: IMG101 imports Gone from vllm, but vllm 9.0")

@@ -49,7 +49,7 @@ Replace = Annotated[
     list[str] | None,
     option(
         "--replace",
-        "Replace a package of the target with a fork, and audit the fork's code. FORK is the path "
+        "Replace one of the packages with a fork, and audit the fork's code. FORK is the path "
         "of a checkout, or git+URL@REV. Can be repeated.",
         metavar="NAME=FORK",
         panel=TARGETS_PANEL,

@@ -238,9 +238,13 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
             again=self.again,
             code=None
             if code is None
-            else lambda package_set: audit_code.audit_code(
-                audit_code.open_code_packages(package_set), code, context.store, target=name
+            else lambda package_set, versions: audit_code.audit_code(
+                audit_code.open_code_packages(package_set),
+                audit_code.set_fork_versions(code, versions, name),
+                context.store,
+                target=name,
             ),
+            replaced=tuple(fork.package for fork in code.forks) if code is not None else (),
         )
 
     def _python(self, matrix: Path | None) -> str:
@@ -336,6 +340,25 @@ INCOMPLETE_HINT = (
 )
 
 
+# Files with the packages of a project: a lock, else all files of the folder, else requirements.
+LOCKS = ("uv.lock", "poetry.lock", "pylock.toml")
+DECLARING = ("pyproject.toml", "environment.yml", "environment.yaml")
+
+
+def project_file(selection: SelectionOptions) -> Path | None:
+    """Return the file or folder with the packages of the project in the current folder.
+
+    Return None if targets were selected, or if the project has a matrix.
+    """
+    if selection.named_targets or selection.everything or selection.project().writable:
+        return None
+    here = {path.name for path in Path().iterdir() if path.is_file()}
+    places = [Path(name) for name in LOCKS if name in here]
+    places += [Path()] if here & {*DECLARING} else []
+    places += [Path("requirements.txt")] if "requirements.txt" in here else []
+    return next(iter(places), None)
+
+
 class Check(enum.StrEnum):
     """The checks of the audit, in the order of execution."""
 
@@ -389,7 +412,8 @@ def audit(
 
     With --code, your code is audited instead: its imports, calls, command lines and settings are
     compared with the packages, for the architecture of this machine or of --arch. For a target of
-    your own project, the project's code is always audited.
+    your own project, the project's code is always audited. In a folder with a lock file or
+    requirements but without a matrix, its code is audited with these packages by default.
 
     Prints findings, the parts that were not checked, and counts. Exits with status 4 if there is an
     error, or if a package cannot be read. If a target cannot be audited, the others still are; the
@@ -416,10 +440,13 @@ def audit(
     checks = tuple(each.value for each in select or Check)
     pinned = [name for name in selection.named_targets if "==" in name or "@" in name]
     free = bool(pinned or packages.requirements) or packages.environment is not None
+    if not free and (place := project_file(selection)) is not None:
+        packages = msgspec.structs.replace(packages, requirements=[place])
+        code, free = code or [Path()], True
     user_code = read_code(code, replace, again=packages.again, offline=offline)
     refuse_paths(selection)
     if free:
-        _refuse_options(packages, pinned, selection, keep=keep, replaced=replace)
+        _refuse_options(packages, pinned, selection, keep=keep)
         report = packages.audit_sets(pinned, selection, checks, offline=offline, code=user_code)
         audits = TargetAudits(reports=[report])
     else:
@@ -487,7 +514,6 @@ def _refuse_options(
     selection: SelectionOptions,
     *,
     keep: bool | None,
-    replaced: Sequence[str] | None,
 ) -> None:
     targets = [name for name in selection.named_targets if name not in pinned]
     given = [
@@ -501,9 +527,6 @@ def _refuse_options(
     if packages.environment is not None and len(given) > 1:
         message = f"{given[0]} and --environment cannot be combined"
         raise InputError(message, hint="pass either versions or an environment")
-    if replaced:
-        message = f"--replace {replaced[0]} requires a target"
-        raise InputError(message, hint="specify a target, or omit --replace")
     if keep is not None:
         message = f"{'--keep' if keep else '--drop'} applies only to wheels of targets"
         raise InputError(message, hint="omit this option")

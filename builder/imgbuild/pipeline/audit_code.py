@@ -132,10 +132,10 @@ def audit_locked(
             for wheel in wheels.values()
             if wheel.sha256 in built and not _is_cached(at_hand, wheel)
         ]
-        forks = _forks(lock, wheels.values(), code)
-        left_out = {*unread, *(fork.package for fork in forks)}
+        versions = {wheel.package: wheel.version for wheel in wheels.values()}
+        code = set_fork_versions(code, versions, lock.target)
+        left_out = {*unread, *(fork.package for fork in code.forks)}
         read = [wheel for wheel in wheels.values() if wheel.package not in left_out]
-        code = msgspec.structs.replace(code, forks=forks)
         packages = CodePackages(
             installed={wheel.package: wheel.sha256 for wheel in read},
             machine=(lock.base.python, arch, "offline" if inputs.offline else ""),
@@ -149,23 +149,21 @@ def audit_locked(
         return audit_code(packages, code, store, target=lock.target, title=title)
 
 
-def _forks(lock: Lock, wheels: Iterable[Wheel], code: UserCode) -> tuple[Fork, ...]:
-    """Return the forks of `code` with the locked versions that they replace.
+def set_fork_versions(code: UserCode, versions: Mapping[str, str], target: str) -> UserCode:
+    """Return `code` with the versions that its forks replace.
 
-    Raises InputError if the target does not contain the package.
+    Raises InputError if a package is not in `versions`. `target` names the packages in messages.
     """
-    versions = {wheel.package: wheel.version for wheel in wheels}
     for fork in code.forks:
         if fork.package not in versions:
-            message = f"--replace {fork.package}: {lock.target} does not have this package"
+            message = f"--replace {fork.package}: {target} does not have this package"
             raise InputError(
                 message,
-                hint="specify a package of the target; to list its packages, run: imgbuild show "
+                hint="specify one of its packages; to list those of a target, run: imgbuild show "
                 "TARGET --packages",
             )
-    return tuple(
-        msgspec.structs.replace(fork, version=versions[fork.package]) for fork in code.forks
-    )
+    forks = [msgspec.structs.replace(fork, version=versions[fork.package]) for fork in code.forks]
+    return msgspec.structs.replace(code, forks=tuple(forks))
 
 
 class CodePackages(msgspec.Struct, frozen=True, kw_only=True):

@@ -85,7 +85,8 @@ class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `index` returns the URL of the default index. `indexes` are other indexes that files declare. If
     `again` is set, cached reports are ignored. `code` audits the user's code against the opened
-    package set.
+    package set, which does not contain the packages in `replaced`; it also takes the versions of
+    all packages.
     """
 
     machine: WheelTags
@@ -96,7 +97,8 @@ class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
     checks: Sequence[str] = CHECKS
     offline: bool = False
     again: bool = False
-    code: Callable[[PackageSet], Report] | None = None
+    code: Callable[[PackageSet, Mapping[str, str]], Report] | None = None
+    replaced: tuple[str, ...] = ()
 
 
 def audit_pins(
@@ -327,9 +329,11 @@ def _audit_files(
         Library(request.context.store, http) as library,
         library.progress("auditing", len(files.versions), request.context.reporter),
     ):
-        package_set = _open_package_set(files, library, request)
+        kept = tuple(wheel for wheel in files.wheels if wheel.package not in request.replaced)
+        left = msgspec.structs.replace(files, wheels=kept)
+        package_set = _open_package_set(left, library, request)
         if request.code is not None:
-            report = request.code(package_set)
+            report = request.code(package_set, files.versions)
             return msgspec.structs.replace(report, unread=(*files.unread, *report.unread)), True
         if not request.offline and "elf" in request.checks:
             fetched = _download_wheels(package_set, files, request)

@@ -87,8 +87,10 @@ def solve_pins(
         raise InputError(message, hint="specify a file that declares requirements")
     day = declared.cut_off.day if declared.cut_off is not None else today_utc()
     opened = [item for item in demands.named if item.pin is None]
+    count = format_count(len(demands.named), "package")
     request.context.reporter.info(
-        f"{len(opened)} of {format_count(len(demands.named), 'package')} have no exact version; "
+        f"{f'{len(opened)} of ' if opened else ''}{count} "
+        f"{'have no exact version' if opened else 'may require others'}; "
         f"resolving all packages from files uploaded before {day}"
     )
     of_files = _file_indexes(declared.indexes, demands.named, request, matrix)

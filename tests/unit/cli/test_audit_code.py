@@ -311,6 +311,13 @@ def test_code_is_audited_against_an_environment(imgbuild: Command, tmp_path: Pat
     answer = imgbuild("audit", *words)
     assert answer.status == 4
     assert answer.stdout.startswith("train.py:2:17: IMG102 ")
+    fork = tmp_path / "fork" / "trl" / "__init__.py"
+    fork.parent.mkdir(parents=True)
+    fork.write_text(TRL.replace("processing_class", "tokenizer") + "from vllm import Gone\n")
+    replaced = imgbuild("audit", *words, "--replace", "trl=fork")
+    places = [line.partition(" ")[0] for line in replaced.stdout.splitlines()]
+    assert places[:2] == ["fork/trl/__init__.py:4:1:", "train.py:4:5:"]
+    assert imgbuild("audit", *words, "--replace", "gone=fork").status == 2
 
 
 @pytest.mark.usefixtures("separate_cache")

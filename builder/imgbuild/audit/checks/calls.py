@@ -39,6 +39,7 @@ from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, ModuleFacts
 from imgbuild.audit.source.stdlib import SUBSCRIPT
 from imgbuild.report import ConflictRelation, Finding
+from imgbuild.system.amounts import format_count
 from imgbuild.values import normalize_package
 
 CHECK = "calls"
@@ -360,7 +361,8 @@ def _arguments(
     if call.star:
         return
     if call.positional > len(places) and not signature.varargs:
-        text = f"passes {call.positional} arguments to {what.path}; {version} accepts {len(places)}"
+        passed = format_count(call.positional, "argument")
+        text = f"passes {passed} to {what.path}; {version} accepts {len(places)}"
         yield ConflictRelation.ARGUMENT, f"{what.path}({len(places)})", text
     if call.double_star:
         return
