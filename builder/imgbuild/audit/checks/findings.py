@@ -7,11 +7,13 @@ from typing import Any, get_args
 
 import msgspec
 
+from imgbuild.audit.names import releases
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.matrix.fields import Check
 from imgbuild.report import ConflictRelation, Evidence, Finding, Severity
+from imgbuild.values import normalize_package
 
 _CHECKS: tuple[str, ...] = get_args(Check)
 SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
@@ -117,7 +119,10 @@ def _remedy(relation: ConflictRelation, place: FindingPlace, other: str, subject
 
 def missing_package_remedy(module: str) -> str:
     """Return the remedy for an import of a top-level module that no package provides."""
-    add = f"add the package that provides {module}"
+    package = releases.package_name(module)
+    known = package != normalize_package(module.partition(".")[0])
+    add = f"add {package} (it provides {module})" if known else ""
+    add = add or f"add the package that provides {module}"
     having = stdlib.pythons_with_module(module)
     return f"use {having}, whose standard library has {module}, or {add}" if having else add
 

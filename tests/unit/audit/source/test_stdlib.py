@@ -142,3 +142,7 @@ def test_standard_library_table_covers_the_python_versions_of_all_bases():
     pythons = {base.python for base in load_matrix(ROOT / "matrix.yaml").bases.values()}
     standalone = {"3.10", "3.12"}  # docs/howto/python-version.md lists what was run with them
     assert set(stdlib.SUPPORTED_PYTHONS) == pythons | standalone
+
+
+def test_remedy_for_a_missing_module_names_a_package_with_another_name() -> None:
+    assert missing_package_remedy("yaml") == "add pyyaml (it provides yaml)"
