@@ -7,6 +7,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
 
@@ -23,13 +24,21 @@ from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import valid_source
 
-KEY, VALUE = "IMG404", "IMG405"
+KEY, VALUE, UNREAD = "IMG404", "IMG405", "IMG406"
 ARGUMENTS = "accelerate.commands.config.config_args"
 ENUMERATIONS = "accelerate.utils.dataclasses"
 _MARKS = frozenset(("distributed_type", "compute_environment"))  # of a file of accelerate
 _REFUSAL_TEXT = b"unknown keys"  # in the source of versions that raise for them
 _STAGES = (0, 1, 2, 3)
+_DEEPSPEED_KEY = re.compile(rb'"(?:zero_optim\w*|train_micro_batch_size_per_gpu\w*)"')
 _NAME = re.compile(rb"[\"']([a-z0-9_]+(?:\.[a-z0-9_]+)*)[\"']")
+# Files of DeepSpeed with the names of all settings. It ignores other settings at the top level.
+_SETTING_FILES = tuple(
+    f"deepspeed/{folder}{file}.py"
+    for folder in ("", "runtime/", "runtime/*/", "*/")
+    for file in ("config", "constants")
+)
+_MISSPELT = 0.85  # similarity of a setting at the top level to one that DeepSpeed reads
 _STAGE = f"valid ZeRO stages are {', '.join(map(str, _STAGES))}"
 
 Problem = tuple[str, str, str, str]  # key, code, message, instead
@@ -49,7 +58,9 @@ def check_configurations(
                     line,
                     column,
                     code=code,
-                    severity=Severity.WARNING if _AUTO_VALUE in message else Severity.ERROR,
+                    severity=Severity.WARNING
+                    if code == UNREAD or _AUTO_VALUE in message
+                    else Severity.ERROR,
                     message=message,
                     instead=instead,
                 )
@@ -61,7 +72,7 @@ def _content(text: CodeText) -> Any:
     Return None for other files.
     """
     try:
-        if text.kind == "json" and b'"zero_optimization"' in text.source:
+        if text.kind == "json" and _DEEPSPEED_KEY.search(text.source):
             return json.loads(text.source)
         if text.kind == "yaml" and any(mark.encode() in text.source for mark in _MARKS):
             return yaml_data.parse_yaml(text.source)
@@ -73,8 +84,8 @@ def _content(text: CodeText) -> Any:
 def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
     if _MARKS & content.keys():
         yield from _accelerate_problems(sources, content)
-    zero = content.get("zero_optimization")
-    if isinstance(zero, Mapping):
+    zero = content.get("zero_optimization", {})
+    if isinstance(zero, Mapping) and not _MARKS & content.keys():
         yield from _deepspeed_problems(sources, content)
         stage = zero.get("stage", 0)
         if isinstance(stage, int) and stage not in _STAGES:
@@ -96,6 +107,15 @@ def _deepspeed_problems(sources: PackageSources, content: Mapping[Any, Any]) -> 
             if key not in fields:
                 message = f"{version} has no setting {key} in {path} and rejects the file"
                 yield str(key), KEY, message, nearest_choice(str(key), fields) or ""
+    read = {
+        text.decode()
+        for source in sources.files("deepspeed", _SETTING_FILES).values()
+        for text in _NAME.findall(source)
+    }
+    for key in map(str, content if read else ()):
+        near = "" if key in read else nearest_choice(key, read) or ""
+        if near and SequenceMatcher(None, key, near).ratio() >= _MISSPELT:
+            yield key, UNREAD, f"{key} has no effect, because {version} does not read it", near
     filled = _filled_settings(sources)
     for path in _automatic_settings(content, "", set()) if filled else ():
         if path not in filled:

@@ -136,6 +136,18 @@ def test_keys_of_a_deepspeed_file_are_compared_with_the_deepspeed_classes(audit:
     assert [each.severity for each in findings][1] is Severity.WARNING
 
 
+def test_misspelt_deepspeed_settings_at_the_top_level_are_warnings(audit: Findings) -> None:
+    names = {"deepspeed/runtime/constants.py": 'A = "zero_optimization"\nB = "gradient_clipping"\n'}
+    packages = {**PACKAGES, "deepspeed==0.17.6": {**PACKAGES["deepspeed==0.17.6"], **names}}
+    ds = '{"zero_optimizaton": {}, "gradient_clipping": 1, "gradient_clippin": 1, "own_key": 1}'
+    findings = audit({"ds.json": ds}, packages)
+    assert finding_places(findings) == [
+        "IMG406 1:3 zero_optimization",
+        "IMG406 1:51 gradient_clipping",
+    ]
+    assert {each.severity for each in findings} == {Severity.WARNING}
+
+
 MINE = """\
 defaults:
   - ppo_trainer

@@ -108,6 +108,7 @@ def test_remedy_for_a_missing_module_names_the_python_versions_that_have_the_mod
 ) -> None:
     assert stdlib.pythons_with_module(module) == having
     add = f"add the package that provides {module}"
+    add = "add setuptools (it provides distutils)" if module == "distutils" else add
     use = f"use {having}, whose standard library has {module}, or " if having else ""
     assert missing_package_remedy(module) == use + add
 
