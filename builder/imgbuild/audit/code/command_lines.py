@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 import msgspec
 
-from imgbuild.audit.code import hydra_files, overrides
+from imgbuild.audit.code import hydra_files, option_files, overrides
 from imgbuild.audit.code.commands import find_commands, names_pattern
 from imgbuild.audit.code.model import MOST_IN_FILE, CodeFinding, CodeText
 from imgbuild.audit.code.shell import Command, Word
@@ -56,6 +56,7 @@ class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact: bool = False
     classes: str = _ARGUMENTS
     arguments: str = ""
+    settings: tuple[str, ...] = ()
 
 
 class Parser(msgspec.Struct, frozen=True):
@@ -245,6 +246,11 @@ class _CommandLines:
                 return
             after = words[at + 1] if at + 1 < len(words) else None
             yield from _flag_problems(parser, flags, program, version, word, after)
+        for each in option_files.file_options(self._texts, words, program.settings):
+            problems = _flag_problems(parser, flags, program, version, each.option, each.value)
+            for word, code, message, instead, severity in problems:
+                key = instead.lstrip("-").replace("-", "_") if code == FLAG else instead
+                yield word, code, f"{message}, which {each.place} sets", key, severity
 
     def _parser(self, program: PackageProgram) -> Parser | None:
         """Return the parsers of a program.

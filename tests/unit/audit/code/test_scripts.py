@@ -200,6 +200,30 @@ def test_commands_in_python_yaml_and_docker_files_are_checked(
     assert finding_places(audit({file: source}, PACKAGES)) == ([expected] if expected else [])
 
 
+@each_row(
+    ("command", "expected"),
+    [
+        ("vllm serve --config conf/v.yaml", ["IMG301 1:21 tensor_parallel_size", "IMG303 1:21"]),
+        ("vllm serve m --config=conf/v.yaml", ["IMG301 1:14 tensor_parallel_size", "IMG303 1:14"]),
+        ("vllm serve m --model conf/v.yaml", []),
+        ("vllm serve m --config other/v.yaml", []),
+        ("vllm serve m --config $DIR/v.yaml", []),
+        ("vllm serve m --config bad.yaml", []),
+    ],
+)
+def test_options_in_a_file_of_a_command_are_checked(
+    audit: Findings, command: str, expected: list[str]
+) -> None:
+    settings = "model: m\ntensor-paralel-size: 2\nenable-lora: true\ndtype: bf\n"
+    files = {"run.sh": f"{command}\n", "conf/v.yaml": settings, "bad.yaml": "a: [\n"}
+    findings = list(audit(files, PACKAGES))
+    places = [place.partition(" one of")[0] for place in finding_places(findings)]
+    assert places == expected
+    if findings:
+        assert "--tensor-paralel-size, which " in findings[0].message
+        assert findings[0].message.endswith("conf/v.yaml:2 sets")
+
+
 WITHOUT_VERL = {name: files for name, files in PACKAGES.items() if not name.startswith("verl")}
 
 
