@@ -144,15 +144,19 @@ class PackageSetOptions(OptionGroup, frozen=True, kw_only=True):
     ] = None
     again: Annotated[bool, AGAIN("Applies to cached reports on package sets.")] = False
 
-    def given_options(self) -> tuple[str, ...]:
-        """Return the specified options that cannot be combined with targets."""
+    def refuse_for_targets(self) -> None:
+        """Raise InputError for an option that cannot be combined with targets."""
         values = {
             "--python": self.python,
             "--base": self.base,
             "--glibc": self.glibc,
             "--cuda": self.cuda,
         }
-        return tuple(f"{name} {value}" for name, value in values.items() if value is not None)
+        for name, value in values.items():
+            if value is not None:
+                message = f"{name} {value} does not apply to locked targets"
+                hint = "omit this option, or specify versions or --environment"
+                raise InputError(message, hint=hint)
 
     def audit_sets(
         self,
@@ -345,12 +349,13 @@ LOCKS = ("uv.lock", "poetry.lock", "pylock.toml")
 DECLARING = ("pyproject.toml", "environment.yml", "environment.yaml")
 
 
-def project_file(selection: SelectionOptions) -> Path | None:
+def project_file(packages: PackageSetOptions, selection: SelectionOptions) -> Path | None:
     """Return the file or folder with the packages of the project in the current folder.
 
-    Return None if targets were selected, or if the project has a matrix.
+    Return None if targets or packages were selected, or if the project has a matrix.
     """
-    if selection.named_targets or selection.everything or selection.project().writable:
+    selected = selection.named_targets or selection.everything or packages.requirements
+    if selected or packages.environment is not None or selection.project().writable:
         return None
     here = {path.name for path in Path().iterdir() if path.is_file()}
     places = [Path(name) for name in LOCKS if name in here]
@@ -439,10 +444,9 @@ def audit(
         console.configure(verbosity=console.verbosity, json=True)
     checks = tuple(each.value for each in select or Check)
     pinned = [name for name in selection.named_targets if "==" in name or "@" in name]
+    if (place := project_file(packages, selection)) is not None:
+        packages, code = msgspec.structs.replace(packages, requirements=[place]), code or [Path()]
     free = bool(pinned or packages.requirements) or packages.environment is not None
-    if not free and (place := project_file(selection)) is not None:
-        packages = msgspec.structs.replace(packages, requirements=[place])
-        code, free = code or [Path()], True
     user_code = read_code(code, replace, again=packages.again, offline=offline)
     refuse_paths(selection)
     if free:
@@ -450,9 +454,7 @@ def audit(
         report = packages.audit_sets(pinned, selection, checks, offline=offline, code=user_code)
         audits = TargetAudits(reports=[report])
     else:
-        for given in packages.given_options():
-            message = f"{given} does not apply to locked targets"
-            raise InputError(message, hint="omit this option, or specify versions or --environment")
+        packages.refuse_for_targets()
         audits = audit_targets(
             selection, checks, keep=keep, offline=offline, again=packages.again, code=user_code
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -158,13 +158,10 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
     events: list[LogEvent] = []
     shapes: Counter[str] = Counter()
     last: list[LogLine] = []
-    count = number = fact_lines = long_lines = completed = 0
+    count = number = fact_lines = completed = 0
     levels = False
-    for line in lines:
+    for line in _bounded_lines(lines):
         count, number = count + 1, line.number
-        if len(line.text) > LONG_TEXT:
-            long_lines += 1
-            line = line if long_lines <= MOST_LONG else _shorten(line)  # noqa: PLW2901
         levels = levels or bool(line.level)
         completed = number if _is_completion(line.text) else completed
         before = len(reader.exceptions)
@@ -217,10 +214,16 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
     )
 
 
-def _shorten(line: LogLine) -> LogLine:
-    """Return a line with only the start and the end of its text."""
-    text = f"{line.text[: LONG_TEXT // 2]} … {line.text[-LONG_TEXT // 2 :]}"
-    return msgspec.structs.replace(line, text=text)
+def _bounded_lines(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Yield `lines`, those after many long lines with only the start and the end of their texts."""
+    count = 0
+    for line in lines:
+        count += len(line.text) > LONG_TEXT
+        if len(line.text) <= LONG_TEXT or count <= MOST_LONG:
+            yield line
+        else:
+            text = f"{line.text[: LONG_TEXT // 2]} … {line.text[-LONG_TEXT // 2 :]}"
+            yield msgspec.structs.replace(line, text=text)
 
 
 def _is_completion(text: str) -> bool:

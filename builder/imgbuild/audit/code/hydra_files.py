@@ -1,6 +1,5 @@
 """Checks Hydra configurations of users, and `hydra.compose` in Python."""
 
-# A separate module: one check.
 from __future__ import annotations
 
 import ast
