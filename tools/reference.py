@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import typer.main
 
+from imgbuild.audit.code import kinds
 from imgbuild.ci import settings
 from imgbuild.cli._app import app
 from imgbuild.cli._help import parameter_help as text_of
@@ -76,6 +77,7 @@ def reference_pages() -> dict[str, str]:
         "ci.md": file_page("ci.yaml", ci_schema(), CI),
         "errors.md": errors_page(),
         "failures.md": failures_page(),
+        "findings.md": findings_page(),
         "limits.md": f"{GENERATED_NOTE}\n# Known limits\n\n{limits.limit_texts()}",
         "modules.md": f"{GENERATED_NOTE}\n# Modules\n\n{MODULES}\n{architecture.module_index()}",
         "test-runs.md": test_runs(),
@@ -352,6 +354,21 @@ The failures that `imgbuild diagnose` detects, by code. `imgbuild explain CODE` 
 example. Words in capitals are placeholders for text from the log. Each rule is a file in
 [data/diagnose](../../builder/imgbuild/data/diagnose) with patterns, cause, fix, and a short log.
 Codes from IMG901 on are derived from facts, such as the versions in which a name exists.
+"""
+
+
+def findings_page() -> str:
+    """Return the page about findings of `imgbuild audit --code`, by code."""
+    lines = [GENERATED_NOTE, "# Findings in code\n", FINDINGS]
+    for code, kind in kinds.load_finding_kinds().items():
+        lines += [f"## {code}: {kind.title}\n", f"{kind.text.strip()}\n"]
+        lines += [f"Cure: {kind.cure.strip()}\n"] if kind.cure else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+FINDINGS = """\
+The findings of `imgbuild audit --code` ([how to audit your code](../howto/audit-code.md)), by code.
+`imgbuild explain CODE` also prints an example.
 """
 
 
