@@ -40,6 +40,9 @@ def absence_cause(
             what = "a file does not exist"
         cause = f"{what}: {match['path'] if match else raised.code or exception.text}{at}"
         return cause, "install the program that this line names, or correct the path"
+    if exception.name == "NotADirectoryError":
+        cause = f"a part of the path {match['path']} is a file instead of a folder{at}"
+        return cause, "rename or remove that file, or pass the path of a folder"
     package = raised.package if raised else ""
     if package and f"-packages/{package}/" in match["path"]:
         name, path = releases.package_name(package), owners.shorten_path(match["path"])

@@ -40,7 +40,7 @@ from imgbuild.diagnose import (
     state_dicts,
     value_reasons,
 )
-from imgbuild.diagnose.exceptions import LoggedException, quoted_exception, root_causes
+from imgbuild.diagnose.exceptions import QUOTED, LoggedException, quoted_exception, root_causes
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason
 from imgbuild.diagnose.log import LogEvent, ParsedLog
@@ -176,8 +176,7 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
     first = _first_exception(value)
     replaced = _replaced_exceptions(value)
     for event in value.events:
-        exception = None if event.exception is None else value.exceptions[event.exception]
-        if value.is_survived(event.number, exception):
+        if value.is_passed(event):
             continue
         reason = _event_reason(value, event, texts, allowed, failed=failed)
         if reason is not None:
@@ -224,6 +223,8 @@ def _compared_reason(
     # A sentence about a symptom is from a description, not from a program's output.
     if reason.role == "symptom" and event.exception is None:
         return reason if first is None and value.is_excerpt else None
+    if event.number in value.statements.others and QUOTED.search(event.text):
+        reason = msgspec.structs.replace(reason, weak=True)  # the program says that it goes on
     if any(earlier.leads_to(each, event.text) for each in leading):
         return _mark_as_consequence(reason)
     if _leads_to_exception(event, first):
@@ -285,7 +286,8 @@ def _unfinished_log_reasons(
     """
     if any(each.traced for each in value.exceptions):
         return
-    if not given and (described := incomplete.described_reason(value)) is not None:
+    described = None if given or value.succeeded else incomplete.described_reason(value)
+    if described is not None:
         line = value.last[0]
         yield described, LogEvent(number=line.number, source=line.source, text=line.text)
         return
@@ -582,4 +584,5 @@ def _is_followed(value: ParsedLog, index: int) -> bool:
         index in root_causes(value.exceptions, later)
         for later in range(index + 1, min(index + 6, len(value.exceptions)))
         if value.exceptions[later].name != "SystemExit"  # exits because of the exception
+        and value.exceptions[later].text != value.exceptions[index].text  # of another process
     )

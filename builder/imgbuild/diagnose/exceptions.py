@@ -429,7 +429,9 @@ def _wraps(exception: LoggedException, text: str) -> bool:
     if FIELDS.search(exception.message):
         return False
     length = len(exception.type) + len(exception.message.rpartition("\n")[2])
-    if exception.message.endswith((" *", " +", " =")) or UNFINISHED.search(exception.message):
+    if exception.message.endswith((" *", " +", " =", "\n^")) or UNFINISHED.search(
+        exception.message
+    ):
         return True
     return length >= NARROW and exception.message[-1] not in ".!?'\")" and text[0].islower()
 

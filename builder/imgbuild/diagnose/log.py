@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from imgbuild.diagnose.exceptions import LIKELY, ExceptionReader, LoggedException, TraceFrame
+from imgbuild.diagnose import survival
+from imgbuild.diagnose.exceptions import (
+    ExceptionReader,
+    LoggedException,
+    TraceFrame,
+    root_causes,
+)
 from imgbuild.diagnose.facts import LogFacts
 from imgbuild.diagnose.paragraphs import MessageParagraph
 from imgbuild.diagnose.prefixes import LogLine
+from imgbuild.diagnose.survival import Statements
 from imgbuild.diagnose.watchdog import WatchdogReports
 
 MOST_EVENTS = 8000
 MOST_FACTS = 6000  # lines in which versions are looked for
-# The end of a run, or of a process of it.
-ENDED = re.compile(
-    r"(?i:exit(?:ed)? ?(?:with|code|status).{0,20}[1-9]\d{0,2}\b)|exitcode ?: ?-?[1-9]|core"
-    r" dumped|^\W*Killed\b|^(?:Failed to (?:download|build|fetch|resolve)|No solution found)\b|"
-    r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|"
-    r"^error *:|\berror: )|^Aborted\b|"
-    r"^aborting job|Fatal error in \w|^no such option: -|^\W{0,4}\u00d7 |make: \*\*\*|"
-    r"ELIFECYCLE|HYDRA_FULL_ERROR=1|"
-    r"^(?:\S+: )?(?:Test )?NCCL failure "
-)
-# The end of a run, or the start of a server, that earlier errors did not prevent.
-COMPLETED = re.compile(
-    r"'train_runtime': ?\d|(?i:\bjob \S{1,60} succeeded\b|"
-    r"(?<!when )(?<!after )(?<!until )(?<!before )(?<!once )"
-    r"\btraining (?:is |has )?(?:done|finished|completed?)\b(?! with)|"
-    r"\bapplication startup complete\b|\bfinished successfully\b|\bState: COMPLETED\b|"
-    r"\bserver is fired up and ready\b)"
-)
-# Each match of COMPLETED contains one of these.
-COMPLETION = (
-    *("train_runtime", "ucce", "UCCE", "raining", "RAINING", "omplete", "COMPLETE"),
-    *("fired up", "FIRED UP"),
-)
 LINES_AFTERWARDS = 150  # lines after an exception without another failure: it was handled
 LONG_TEXT = 600  # characters; `MOST_LONG` longer lines are examined whole, then their ends only
 MOST_LONG = 500
@@ -50,6 +36,7 @@ SETTING = re.compile(
     r"(?!\w*(?:error|exception|warning|cause|hint))[a-z_][\w-]{0,40}:(?: |$)"
 )
 SHORT_LOG = 30  # lines
+DETAILS = 3  # lines after an error that may describe it
 SHAPE = re.compile(r"\d+")
 # A source line below a frame with an unformatted message; the exception has the formatted one.
 UNFILLED = re.compile(r"(?:raise|assert|warnings\.warn|logger\.\w+)\b|.{0,80}\bf?['\"].*\{")
@@ -65,13 +52,12 @@ class LogEvent(msgspec.Struct, kw_only=True):
     exception: int | None = None
 
 
-class ParsedLog(msgspec.Struct, kw_only=True):
+class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
     """A parsed log.
 
     `lines` is the number of lines that were read, and `number` the number of the last line.
     `cut_frames` are those of a traceback whose exception is not in the log. `note` means that the
     log consists of a few lines without log levels, such as a description that quotes an error.
-    `completed` is the number of the last line that reports the end of a run or a started server.
     """
 
     events: list[LogEvent]
@@ -83,7 +69,7 @@ class ParsedLog(msgspec.Struct, kw_only=True):
     number: int
     cut_frames: list[TraceFrame] = []
     note: bool = False
-    completed: int = 0
+    statements: Statements
 
     @property
     def event_texts(self) -> list[str]:
@@ -123,17 +109,134 @@ class ParsedLog(msgspec.Struct, kw_only=True):
             return False
         if self.cut is not None and self.number - self.cut.number < SHORT_LOG:
             return False
-        return not any(
-            ENDED.search(line.text) or line.level == "E" or LIKELY.match(line.text)
-            for line in self.last
+        return not any(map(survival.is_failure, self.last))
+
+    def is_passed(self, event: LogEvent) -> bool:
+        """Whether the program went on after an event, or was to end."""
+        exception = None if event.exception is None else self.exceptions[event.exception]
+        return self.is_survived(event.number, exception, event.level) or (
+            exception is None and self.statements.is_stop(event.number, event.text)
         )
 
-    def is_survived(self, number: int, exception: LoggedException | None) -> bool:
+    def is_survived(self, number: int, exception: LoggedException | None, level: str = "") -> bool:
         """Whether the program completed its work, or the server started, after a line.
 
-        A traceback may be that of another process, so it is not survived.
+        A traceback may be that of another process, so it is survived only if the program says so,
+        or repeats lines that it printed before. `level` is that of the line.
         """
-        return number < self.completed and not (exception is not None and exception.frames)
+        if exception is not None and exception.frames:
+            return self._survived_tracebacks[exception.number]
+        if number < max(self.statements.completed, self.succeeded):
+            return True
+        ranges = self._survived_ranges
+        start = bisect.bisect(ranges, (number, self.number))
+        if any(number <= last + DETAILS for _, last in ranges[max(start - 3, 0) : start]):
+            return True
+        minor = level in ("I", "W") or (exception is not None and not exception.traced)
+        return self._continues and (
+            (number < self.number and self.statements.goes_on(number - 1, number, again=False))
+            or self.statements.repeats_after(number)
+            or (
+                minor
+                and not self.note
+                and not self.statements.is_attempt(number)
+                and self.number - number >= DETAILS
+            )
+        )
+
+    @functools.cached_property
+    def _survived_tracebacks(self) -> dict[int, bool]:
+        """Whether the program goes on after the tracebacks, by their lines."""
+        return self._survival[0]
+
+    @functools.cached_property
+    def _survived_ranges(self) -> list[tuple[int, int]]:
+        """The first and last lines of the tracebacks after which the program goes on."""
+        return [
+            (each.frames[0].number, each.number)
+            for each in self.exceptions
+            if each.frames and self._survived_tracebacks[each.number]
+        ]
+
+    @functools.cached_property
+    def _survival(self) -> tuple[dict[int, bool], list[int]]:
+        """Return which tracebacks are survived, and the lines of failures at the end."""
+        failures = self._last_failures
+        survived: dict[int, bool] = {}
+        following: set[int | None] = set()
+        after = None  # the exception that follows
+        for index in range(len(self.exceptions) - 1, -1, -1):
+            each = self.exceptions[index]
+            if not each.frames:
+                continue
+            first = each.frames[0].number
+            last = each.number + each.message.count("\n")
+            wraps = after is not None and 0 <= after.frames[0].number - last <= survival.NEAR
+            value = (
+                index in following
+                or (wraps and after is not None and survived[after.number])
+                or (
+                    all(number <= last for number in failures)
+                    and last < self.number
+                    and self._goes_on(index, first, last)
+                )
+            )
+            survived[each.number] = value
+            if value:
+                following |= {each.cause, each.context}
+                failures = [n for n in failures if not first - survival.NEAR <= n <= last]
+            after = each
+        return survived, failures
+
+    def _goes_on(self, index: int, first: int, last: int) -> bool:
+        """Whether the program goes on after the traceback of an exception, from its lines."""
+        chain = (index, *root_causes(self.exceptions, index))
+        headers = [self.exceptions[each].frames[:1] for each in chain]
+        logged = any(
+            frame.number - 1 in self.statements.logged for frames in headers for frame in frames
+        )
+        return (
+            self.statements.goes_on(first - 2, first - survival.NEAR)
+            or self.statements.goes_on(last, last)
+            or self.statements.repeats_after(last, self.exceptions[index].source)
+            or (
+                last < max((self.statements.completed, *self._successes))
+                and (logged or self.statements.repeats_after(last, least=2))
+            )
+        )
+
+    @functools.cached_property
+    def _successes(self) -> list[int]:
+        """The last lines that report success."""
+        return [line.number for line in self.last if survival.is_success(line.text)]
+
+    @functools.cached_property
+    def _last_failures(self) -> list[int]:
+        """The last lines that report failures, after the last line that reports success."""
+        if self.last and self.statements.is_attempt(self.last[-1].number):
+            return [self.number + 1]
+        failures = []
+        for line in reversed(self.last):
+            number = line.number
+            if number in (self.statements.completed, *self._successes):
+                break
+            if self.statements.goes_on(number, number - survival.NEAR):
+                break
+            if survival.is_failure(line) and not (
+                self.statements.is_stop(number, line.text) or self.statements.repeats_after(number)
+            ):
+                failures.append(number)
+        return failures
+
+    @functools.cached_property
+    def succeeded(self) -> int:
+        """The number of the line at the end of the log that reports success, or 0."""
+        return max(self._successes, default=0) if self._continues else 0
+
+    @property
+    def _continues(self) -> bool:
+        """Whether the log ends neither with a failure nor with an announced attempt."""
+        return not self._survival[1]
 
     @property
     def failed(self) -> bool:
@@ -143,29 +246,39 @@ class ParsedLog(msgspec.Struct, kw_only=True):
                 exception.traced
                 and not exception.is_warning
                 and not self.is_handled(exception.number)
+                and not self.is_survived(exception.number, exception)
                 for exception in self.exceptions
             )
-            or any(event.level == "E" for event in self.events)
+            or any(
+                event.level == "E" and not self.is_survived(event.number, None)
+                for event in self.events
+            )
             or (self.cut is not None and self.number - self.cut.number < SHORT_LOG)
-            or any(ENDED.search(line.text) for line in self.last if line.level not in ("I", "W"))
+            or any(
+                survival.ENDED.search(line.text)
+                and not self.is_survived(line.number, None)
+                and not self.statements.is_stop(line.number, line.text)
+                for line in self.last
+                if line.level not in ("I", "W")
+            )
         )
 
 
 def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
     """Parse the log `lines`."""
-    reader, facts = ExceptionReader(), LogFacts()
+    reader, facts, statements = ExceptionReader(), LogFacts(), Statements()
     watchdogs, paragraph = WatchdogReports(), MessageParagraph()
     events: list[LogEvent] = []
     shapes: Counter[str] = Counter()
     last: list[LogLine] = []
-    count = number = fact_lines = completed = 0
+    count = number = fact_lines = 0
     levels = False
     for line in _bounded_lines(lines):
         count, number = count + 1, line.number
         levels = levels or bool(line.level)
-        completed = number if _is_completion(line.text) else completed
         before = len(reader.exceptions)
         traced = reader.read_line(line)
+        statements.read_line(line, traced=traced)
         if line.text.strip():
             last.append(line)
             del last[:-25]
@@ -209,8 +322,8 @@ def parse_log(lines: Iterable[LogLine]) -> ParsedLog:
         lines=count,
         number=number,
         cut_frames=reader.cut_frames,
-        note=_is_note(events, number, levels=levels),
-        completed=completed,
+        note=_is_note(events, number, levels=levels or statements.repeats),
+        statements=statements,
     )
 
 
@@ -224,11 +337,6 @@ def _bounded_lines(lines: Iterable[LogLine]) -> Iterator[LogLine]:
         else:
             text = f"{line.text[: LONG_TEXT // 2]} … {line.text[-LONG_TEXT // 2 :]}"
             yield msgspec.structs.replace(line, text=text)
-
-
-def _is_completion(text: str) -> bool:
-    """Whether a line reports the end of a run or a started server."""
-    return any(map(text.__contains__, COMPLETION)) and COMPLETED.search(text[:400]) is not None
 
 
 def _is_note(events: list[LogEvent], number: int, *, levels: bool) -> bool:

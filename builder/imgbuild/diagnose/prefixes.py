@@ -51,7 +51,7 @@ PREFIXES = tuple(
         # Ray's C++: [2026-11-20 18:55:24,123 E 12 12] (raylet) node_manager.cc:3069:
         rf"\[{TIME} (?P<ray>[DIWEFC]) \d+ \d+\] (?:\([\w ]{{1,40}}\) )?(?:[\w./]{{1,80}}:\d+: ?)?",
         # Hydra: [2026-11-20 18:55:24,123][verl.trainer][ERROR] -
-        rf"\[{TIME}\]\[[\w./<>-]{{1,120}}\]\[{LEVEL}\](?: - |: ?| )?",
+        rf"\[{TIME}\](?:\[[\w./<>-]{{1,120}}\])?\[{LEVEL}\](?: - |: ?| )?",
         # SGLang: [2026-11-20 18:55:24 DP0 TP1]
         rf"\[{TIME}(?P<label>(?: [A-Z]{{2,4}}\d{{1,5}}){{1,4}})\] ?",
         # journald and syslog: Nov 20 18:55:24 node1 slurmstepd[12]:

@@ -19,6 +19,9 @@ PARTIAL = re.compile(
     r".{0,200}circular import\)?(?: \((?P<file>[^()]{1,400})\))?",
     re.DOTALL,
 )
+ABSENT_IN_FILE = re.compile(
+    r"cannot import name '\w+' from '(?P<module>\w+)' \((?P<file>[^()]{1,400}(?<!__init__)\.py)\)"
+)
 NO_PACKAGE = re.compile(r"No module named '[\w.]+'; '(?P<module>\w+)' is not a package")
 NO_ATTRIBUTE = re.compile(r"module '(?P<module>\w+)' has no attribute '(?P<name>\w+)'")
 COMPILED = re.compile(r"cannot import name '_.{0,300}-packages/", re.DOTALL)  # no such file
@@ -34,13 +37,15 @@ def shadowing_reason(exception: LoggedException) -> Reason | None:
     if renaming := RENAMING.search(text):
         return _shadowing_reason(renaming["file"])
     partial = PARTIAL.search(text)
-    match = partial or NO_PACKAGE.search(text) or NO_ATTRIBUTE.search(text)
+    absent = ABSENT_IN_FILE.search(text)
+    match = partial or absent or NO_PACKAGE.search(text) or NO_ATTRIBUTE.search(text)
     if match is None:
         return None
     if (file := _shadowing_file(exception.frames)) is not None:
         return _shadowing_reason(file)
     module = match["module"]
     named = (partial["file"] or partial["from"] or "") if partial else ""
+    named = absent["file"] if absent else named
     top = module.partition(".")[0]
     file = named or next((f.file for f in exception.frames if _import_name(f.file) == top), "")
     if file and _is_own_file(file) and _import_name(file) == top and _is_known(top):

@@ -27,6 +27,7 @@ COPIED = re.compile(
 VOCABULARY = re.compile(r"embed_tokens|lm_head|word_embeddings|wte|embed_out|output_layer|tok_emb")
 HEADS = re.compile(r"\bscore\b|classifier|v_head|value_head|summary")
 LARGEST_RANK = 1024
+LORA_B = re.compile(r"lora_(?:embedding_)?B\b")
 MOST_PARTS = 64
 
 
@@ -72,8 +73,8 @@ def shape_reason(text: str) -> Reason | None:
 def _kind(name: str, saved: tuple[int, ...], model: tuple[int, ...]) -> str:
     """Return the name of the type of difference, or "" if no type explains it."""
     if "lora_" in name:
-        differing = set(saved) ^ set(model)
-        return "rank" if len(differing) == 2 and max(differing) <= LARGEST_RANK else "base"
+        rank = -1 if LORA_B.search(name) else 0  # its dimension
+        return "rank" if saved[rank] != model[rank] <= LARGEST_RANK else "base"
     if VOCABULARY.search(name) and saved[1:] == model[1:]:
         return "vocabulary"
     if HEADS.search(name):

@@ -29,3 +29,32 @@ def test_failure_at_the_end_of_a_log_is_found(path: Path) -> None:
 def test_concatenated_healthy_logs_have_no_finding() -> None:
     text = b"".join(path.read_bytes() for path in HEALTHY for _ in range(20))
     assert diagnose_log(io.BytesIO(text), "log").findings == ()
+
+
+OUT_OF_MEMORY = """Traceback (most recent call last):
+  File "/workspace/train.py", line 21, in fit
+    logits = model(batch)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 GiB
+"""
+
+
+@each_row(
+    ("text", "code"),
+    [
+        (f"{OUT_OF_MEMORY}trying a smaller batch\n", "IMG520"),
+        (f"{OUT_OF_MEMORY}trying a smaller batch\nstep 1\n{OUT_OF_MEMORY}", "IMG520"),
+        (f"{OUT_OF_MEMORY}Job 77 finished at Mon Nov 30 10:00:00 2026\n", "IMG520"),
+        (f"ERROR:train:failed\n{OUT_OF_MEMORY}checkpoint saved\ncleaning up\n", "IMG520"),
+        (f"step 1\n{OUT_OF_MEMORY}step 2\nstep 3\n", "IMG520"),
+        (
+            "".join(f"[rank0]: step {n}\n" for n in range(9))
+            + "".join(f"[rank1]: {line}\n" for line in OUT_OF_MEMORY.splitlines())
+            + "".join(f"[rank0]: step {n}\n" for n in range(9, 12)),
+            "IMG520",
+        ),
+        ("step 1\nrun.sh: line 2:  7 Killed   python train.py\nstopping node 2\n", "IMG535"),
+        (f"{OUT_OF_MEMORY}falling back to a smaller batch\nexit code 1\n", "IMG520"),
+    ],
+)
+def test_failure_that_the_program_does_not_survive_is_found(text: str, code: str) -> None:
+    assert diagnose_log(io.BytesIO(text.encode()), "log").findings[0].code == code

@@ -78,6 +78,10 @@ def test_an_assertion_without_a_message_shows_its_condition() -> None:
             "FileNotFoundError: [Errno 2] No such file or directory: '/data/a.jsonl'",
             "/data/a.jsonl",
         ),
+        (
+            "NotADirectoryError: [Errno 20] Not a directory: 'out/run1'",
+            "a part of the path out/run1 is a file",
+        ),
         ("KeyError: 'solution'", "the key solution is absent"),
         ("AttributeError: 'NoneType' object has no attribute 'shape'", ".shape of None is used"),
         ("TypeError: 'NoneType' object is not iterable", "None is not iterable"),
@@ -388,6 +392,16 @@ def test_cause_names_the_folder_that_hides_a_package(text: str) -> None:
     finding = traced(text)
     assert "a folder named vllm is imported instead of the package" in finding.cause
     assert "vllm.__path__" in finding.cure
+
+
+def test_cause_names_the_file_that_hides_a_package() -> None:
+    finding = first(
+        'Traceback (most recent call last):\n  File "/src/job/train.py", line 1, in <module>\n'
+        "    from datasets import load_dataset\n"
+        "ImportError: cannot import name 'load_dataset' from 'datasets' (/src/job/datasets.py)"
+    )
+    assert finding.code == "IMG633"
+    assert "/src/job/datasets.py" in finding.cause
 
 
 def test_error_from_configuration_of_another_transformers_release_is_explained() -> None:

@@ -22,6 +22,13 @@ PEER = (
     " error, NCCL version 2.21.5\n"
 )
 DIRECT = "\nThe above exception was the direct cause of the following exception:\n\n"
+DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:1\n"
+NOT_NUMBERS = (
+    "TensorCompare.cu:121: block: [0,0,0] Assertion `probability tensor contains either `inf`,"
+    " `nan` or element < 0` failed.\n"
+)
+ASSERTED = "torch.AcceleratorError: CUDA error: device-side assert triggered\n"
 OOM_KILL = "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0.\n"
 TORCHRUN = (
     "W1120 18:12:40 100 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 4243"
@@ -90,6 +97,20 @@ LOGS = {
     "a killed rank may be the cause of a timeout": (
         f"{timeout(0)}failed (exitcode: -9) local_rank: 2 (pid: 4242)\n{TORCHRUN}",
         "IMG908 IMG535 / IMG570 IMG550",
+    ),
+    "a rank that is killed before gloo closes": (
+        ranked(0, GLOO) + "failed (exitcode: -9) local_rank: 1\n  exitcode  : -9 (SIGKILL)\n",
+        "IMG535 / IMG543",
+    ),
+    "a folder that is neither a model nor an adapter": (
+        TRACE
+        + "HFValidationError: Repo id must be in the form 'repo_name': '/out/run1'\n"
+        + f"{DURING}{TRACE}ValueError: Can't find 'adapter_config.json' at '/out/run1'\n",
+        "IMG653 /",
+    ),
+    "logits that the sampling kernel refuses": (
+        NOT_NUMBERS + TRACE + ASSERTED,
+        "IMG1238 IMG907 /",
     ),
     "Ray actor that was killed for lack of memory": (RAY_KILL + TRACE + ACTOR, "IMG534 / IMG556"),
     "Ray actor without a cause": (TRACE + ACTOR, "IMG556 /"),

@@ -22,6 +22,9 @@ def mismatch(name: str, saved: str, model: str) -> str:
     [
         ("model.embed_tokens.weight", "32002, 64", "32000, 64", "had 32002 tokens", "(32002)"),
         ("h.0.q.lora_A.default.weight", "32, 640", "16, 640", "another rank r", "own adapter_conf"),
+        ("h.0.q.lora_B.default.weight", "640, 32", "640, 16", "another rank r", "own adapter_conf"),
+        ("h.0.q.lora_A.default.weight", "8, 64", "8, 128", "another base model", "base_model_name"),
+        ("h.0.q.lora_B.default.weight", "64, 8", "128, 8", "another base model", "base_model_name"),
         ("h.0.q.lora_B.default.weight", "2048, 16", "4096, 16", "another base", "base_model_name"),
         ("base.score.weight", "1, 512", "2, 512", "number of labels", "num_labels=1"),
         ("h.0.fc.weight", "4915200, 1", "2560, 3840", "quantized to 4 bits", "same form"),
