@@ -19,6 +19,8 @@ PROGRAM = re.compile(
 )
 SGLANG = re.compile(r"launch_server|sglang")
 ENGINES = re.compile(r"vllm|api_server|serve|sft|grpo|dpo|trl|train")
+# The commands of trl pass options that they do not have to `accelerate launch`.
+LAUNCH = re.compile(r"Accelerate launch command: error: unrec")
 OF_NEWER_PIP = (
     *("--config-settings", "--break-system-packages", "--dry-run", "--report", "--group"),
     *("--no-build-isolation", "--use-pep517", "--python"),
@@ -37,12 +39,15 @@ def flag_reason(text: str, facts: LogFacts, _caller: str) -> Reason | None:
             cause=f"this pip is older than its option {flag}",
             cure="python -m pip install -U pip in this environment, then run the command again",
         )
+    name = flag.lstrip("-").replace("-", "_")
+    if LAUNCH.search(text):
+        changed = option_reason(flag, name, OF_TRAINERS, "IMG917", facts)
+        return changed or _unknown_flag_reason(flag, "the command of trl or accelerate launch")
     program = PROGRAM.search(text)
     if program is not None and SGLANG.search(program["name"]):
         return _sglang_flag(flag, facts)
     if program is not None and not ENGINES.search(program["name"]):
         return _unknown_flag_reason(flag, program["name"])
-    name = flag.lstrip("-").replace("-", "_")
     if flag[:2] != "--" and len(name) > 2:
         return Reason(
             code="IMG917",

@@ -75,6 +75,8 @@ from tests.support.rows import each_row
         ("bash: line 1: verl: command not found", "IMG919", "no release of verl", "main_ppo"),
         ("ModuleNotFoundError: No module named 'verl.utils.check_env'",
          "IMG919", "no release of verl", "remove the call"),
+        ("Accelerate launch command: error: unrecognized arguments: --max_seq_length",
+         "IMG917", "trl 0.20.0 removed", "use --max_length"),
         ("vllm: error: unrecognized arguments: -max-model-len",
          "IMG917", "one hyphen", "write --max-model-len"),
         ("AttributeError: module acme.pumps has no attribute PumpTokenizer",
