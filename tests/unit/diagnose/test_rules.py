@@ -21,7 +21,7 @@ FILLER = "".join(
     f"step:{number} - actor/loss:0.{number} - lr:1e-06\n" for number in range(2 * HEAD)
 )
 # The steps do not continue after a failure.
-END = "".join(f"waiting for other processes, {number} s\n" for number in range(2 * HEAD))
+END = "".join(f"[monitor:{number}] no new step\n" for number in range(2 * HEAD))
 
 
 def code_ids(rule: FailureRule) -> str:
