@@ -17,7 +17,7 @@ from imgbuild.audit.checks.findings import create_finding, finding_place
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.guards import ATTRIBUTE, judge_guards
-from imgbuild.audit.names import classes
+from imgbuild.audit.names import classes, receivers
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.names.scopes import module_scopes
 from imgbuild.audit.packages.package_set import PackageSet
@@ -177,7 +177,7 @@ def _classes(
 
     A receiver whose type is a union has several classes.
     """
-    lookup_result = classes.receiver_class(package_set, facts, receiver, scope=scope)
+    lookup_result = receivers.receiver_class(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
     named = classes.resolve_expression(package_set, facts, receiver.removesuffix("()"), scope=scope)
     if isinstance(lookup_result.definition, Class):

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import msgspec
 
-from imgbuild.audit.checks import standard
+from imgbuild.audit.checks import standard, values
 from imgbuild.audit.checks.findings import create_finding, finding_place, sort_findings
 from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
@@ -36,7 +36,7 @@ from imgbuild.audit.names.scopes import (
     module_scopes,
 )
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Attribute, Call, Class, Function, ModuleFacts
+from imgbuild.audit.source.facts import Attribute, Call, CallValues, Class, Function, ModuleFacts
 from imgbuild.audit.source.stdlib import SUBSCRIPT
 from imgbuild.report import ConflictRelation, Finding
 from imgbuild.system.amounts import format_count
@@ -56,6 +56,9 @@ _CATCHING_ERRORS = {
     ConflictRelation.ARGUMENT: TYPE,
     ConflictRelation.SUBSCRIPT: TYPE,
     ConflictRelation.REGISTERED: VALUE,
+    ConflictRelation.RESULT: VALUE,
+    ConflictRelation.VALUE: VALUE,
+    ConflictRelation.ANNOTATION: VALUE,
     ConflictRelation.NAME: ATTRIBUTE,
     ConflictRelation.ATTRIBUTE: ATTRIBUTE,
 }
@@ -108,6 +111,13 @@ class _ModuleCalls:
                 finding = self._finding(fact, other, problem, how, course)
                 if finding is not None:
                     yield finding
+
+    @cached_property
+    def _values(self) -> dict[tuple[int, str, str], list[CallValues]]:
+        places: dict[tuple[int, str, str], list[CallValues]] = {}
+        for each in self.facts.values:
+            places.setdefault((each.line, each.callee, each.scope), []).append(each)
+        return places
 
     @cached_property
     def _reads(self) -> dict[tuple[str, str], Attribute]:
@@ -205,8 +215,16 @@ class _ModuleCalls:
         These are keywords that it rejects, and a method that is missing.
         """
         each_has: list[list[tuple[str, Problem]]] = []
-        for what in find_alternatives(self.package_set, self.facts, fact):
+        alternatives = find_alternatives(self.package_set, self.facts, fact)
+        is_former = any(self._is_former(what) for what in alternatives)
+        for what in alternatives:
             other = self._other_package(what)
+            if is_former and other is not None and what.found.state != "defined":
+                problems = (
+                    self._package_problems(fact, what, other) if self._is_former(what) else ()
+                )
+                each_has += [[(other, each)] for each in problems]
+                continue
             if other is None or what.found.state == "unknown":
                 return
             problems = self._package_problems(fact, what, other)
@@ -215,6 +233,13 @@ class _ModuleCalls:
             name = _last_name(problem)
             if all(any(_last_name(each) == name for _, each in more) for more in each_has):
                 yield other, problem
+
+    def _is_former(self, what: Meaning) -> bool:
+        """Whether a class certainly has a method no more."""
+        sources, holder = module_sources(self.package_set), what.holder
+        if sources is None or holder is None or what.found.state != "absent":
+            return False
+        return sources.is_former(classes.class_ancestors(self.package_set, holder), what.name)
 
     def _passed_keyword_problems(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
         """Yield the keywords that a user's code forwards to a callable that lacks them."""
@@ -242,6 +267,9 @@ class _ModuleCalls:
             bound = _is_bound(self.package_set, fact, what)
             signature = signatures.find_signature(self.package_set, what.found, bound=bound)
             problems = [] if signature is None else list(_arguments(fact, what, signature, version))
+            for each in self._values.get((fact.line, fact.callee, fact.scope), ()):
+                if signature is not None:
+                    problems += values.check_values(self.package_set, each, what, version)
             if problems and not _is_overridden(self.package_set, what):
                 yield from problems
             taken = registries.registered_name(self.package_set, self.rules, fact, what)
@@ -320,7 +348,12 @@ def _absence_problem(what: Meaning, version: str) -> Problem:
 
 def _is_bound(package_set: ImportablePackages, fact: Call, what: Meaning) -> bool:
     """Return whether self is passed implicitly, unlike in `Class.method(…)`."""
-    if what.holder is None or fact.receiver or fact.callee.startswith(("super().", "self.")):
+    if (
+        what.holder is None
+        or what.bound
+        or fact.receiver
+        or fact.callee.startswith(("super().", "self."))
+    ):
         return True
     return not isinstance(classes.follow_assignment(package_set, what.holder).definition, Class)
 

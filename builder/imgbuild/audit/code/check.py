@@ -14,6 +14,7 @@ from imgbuild.audit.code import (
     launches,
     option_packages,
     python_code,
+    settings_files,
     variable_settings,
     variables,
 )
@@ -99,6 +100,7 @@ def _run_all_checks(
         *configurations.check_configurations(sources, texts),
         *hydra_files.check_hydra_files(sources, texts),
         *launches.check_launches(sources, texts),
+        *settings_files.check_settings_files(lambda: CodeSet(base, texts, facts, unread), texts),
         *option_packages.check_option_packages(sources, texts, facts.summaries),
     ]
     by_file = {

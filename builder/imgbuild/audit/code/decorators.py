@@ -4,7 +4,6 @@ A decorator that returns the function, or a wrapper that passes all arguments on
 parameters. A wrapper can accept more keywords, and remove them.
 """
 
-# A separate module: one question about the syntax trees of functions.
 from __future__ import annotations
 
 import ast
@@ -14,48 +13,82 @@ from imgbuild.audit.source.text import dotted_name, string_value
 from imgbuild.audit.source.tree import walk_tree
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_DEPTH = 6  # decorators that call each other
 
 
 def wrapper_keywords(
-    decorator: FunctionNode, resolve: Callable[[str], FunctionNode | None]
+    decorator: FunctionNode, resolve: Callable[[str], FunctionNode | None], depth: int = 0
 ) -> frozenset[str] | None:
     """Return the keywords that a decorator, called or not, adds to a function.
 
     The decorator returns the function, a wrapper that passes all arguments on, or another decorator
     that does so. Return None for other decorators. `resolve` returns the function with a name.
     """
-    given = decorator.args
-    names = [each.arg for each in (*given.posonlyargs, *given.args)]
-    nodes = list(body_nodes(decorator.body))
-    inner = {node.name: node for node in nodes if isinstance(node, FunctionNode)}
-    added: frozenset[str] = frozenset()
+    return _Decorator(decorator, resolve, depth).added_keywords() if depth <= _DEPTH else None
 
-    def _keywords(value: ast.expr | None) -> frozenset[str] | None:
+
+class _Decorator:
+    def __init__(
+        self,
+        decorator: FunctionNode,
+        resolve: Callable[[str], FunctionNode | None],
+        depth: int,
+    ) -> None:
+        self._decorator = decorator
+        self._resolve = resolve
+        self._depth = depth + 1
+        given = decorator.args
+        self._names = [each.arg for each in (*given.posonlyargs, *given.args)]
+        self._own = self._names[0] if self._names else ""
+        self._nodes = list(body_nodes(decorator.body))
+        self._inner = {node.name: node for node in self._nodes if isinstance(node, FunctionNode)}
+        for node in self._nodes:
+            if isinstance(node, ast.Assign) and _is_name(node.value, self._own):
+                self._names += [each.id for each in node.targets if isinstance(each, ast.Name)]
+
+    def added_keywords(self) -> frozenset[str] | None:
+        """Return the keywords that the results of all `return` statements add."""
+        values = [node.value for node in self._nodes if isinstance(node, ast.Return)]
+        added: frozenset[str] = frozenset()
+        for value in values:
+            more = self._keywords(value, self._own)
+            if more is None:
+                return None
+            added |= more
+        return added if values else None
+
+    def _keywords(self, value: ast.expr | None, first: str) -> frozenset[str] | None:
         if isinstance(value, ast.Name):
-            if value.id in inner:
-                wrapper = inner[value.id]
-                removed = _removed_by_wrapper(wrapper, names, resolve)
-                return wrapper_keywords(wrapper, resolve) if removed is None else removed
-            return frozenset() if value.id in names[:1] else None
-        if isinstance(value, ast.Call):
-            function = value.func
-            if isinstance(function, ast.Call):  # its own result: D()(function)
-                return frozenset() if dotted_name(function.func) == decorator.name else None
-            last = dotted_name(function).rpartition(".")[2]
-            if last == "cast" and len(value.args) == 2:
-                return _keywords(value.args[1])
-            if last == "partial" and value.args:
-                return frozenset() if dotted_name(value.args[0]) == decorator.name else None
-            return wrapper_keywords(inner[last], resolve) if last in inner else None
-        return None
+            if value.id in self._inner:
+                wrapper = self._inner[value.id]
+                removed = _removed_by_wrapper(wrapper, self._names, self._resolve)
+                return (
+                    wrapper_keywords(wrapper, self._resolve, self._depth)
+                    if removed is None
+                    else removed
+                )
+            return frozenset() if value.id == first else None
+        if isinstance(value, ast.Lambda) and len(value.args.args) == 1:
+            return self._keywords(value.body, value.args.args[0].arg)
+        return self._call_keywords(value, first) if isinstance(value, ast.Call) else None
 
-    values = [node.value for node in nodes if isinstance(node, ast.Return)]
-    for value in values:
-        more = _keywords(value)
-        if more is None:
-            return None
-        added |= more
-    return added if values else None
+    def _call_keywords(self, value: ast.Call, first: str) -> frozenset[str] | None:
+        function = value.func
+        if isinstance(function, ast.Call):  # its own result: D()(function)
+            return frozenset() if dotted_name(function.func) == self._decorator.name else None
+        name = dotted_name(function)
+        last = name.rpartition(".")[2]
+        if last == "cast" and len(value.args) == 2:
+            return self._keywords(value.args[1], first)
+        if last == "partial" and value.args:
+            return frozenset() if dotted_name(value.args[0]) == self._decorator.name else None
+        if last in self._inner:
+            return wrapper_keywords(self._inner[last], self._resolve, self._depth)
+        # another function that decorates its first argument
+        other = self._resolve(name) if value.args and name else None
+        before = self._keywords(value.args[0], first) if other is not None else None
+        more = wrapper_keywords(other, self._resolve, self._depth) if other is not None else None
+        return before | more if before is not None and more is not None else None
 
 
 def _removed_by_wrapper(

@@ -67,14 +67,14 @@ def _file_findings(
             own in f"/{each.file}" for each in texts if each.kind == "yaml"
         ):
             yield text.finding(
-                *_place(text, "defaults"),
+                *place_key(text, "defaults"),
                 code=overrides.OPTION,
                 severity=Severity.ERROR,
                 message=f"the configuration of {version} has no {chosen} in the group {group}",
                 instead=nearest_choice(chosen, main.options[group]) or "",
             )
     for path in _unknown_keys(tree, content, ""):
-        line, column = _place(text, path)
+        line, column = place_key(text, path)
         yield text.finding(
             line,
             column,
@@ -119,7 +119,7 @@ def _unknown_keys(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterato
             yield from _unknown_keys(tree[key], value, f"{path}.")
 
 
-def _place(text: CodeText, path: str) -> tuple[int, int]:
+def place_key(text: CodeText, path: str) -> tuple[int, int]:
     """Return the line and column of a dotted key in YAML, counted from 1.
 
     If the key is not found, the place of its innermost parent is returned.

@@ -19,6 +19,7 @@ from imgbuild.report import ConflictRelation, Evidence
 from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import parse_source
 
+_OF_KEYWORDS = (ConflictRelation.KEYWORD, ConflictRelation.VALUE, ConflictRelation.ANNOTATION)
 _BLOCKS = frozenset(("body", "orelse", "finalbody"))
 _ASSIGNED = re.compile(rb"\.(\w+)\s*=(?!=)")
 _ASSIGNED_NAME = re.compile(rb"(?<!\w)(?!self\b|cls\b)\w+\.(\w+)\s*=(?!=)")
@@ -235,7 +236,7 @@ class CodeTree:
             replaced = last in self._assigned_attributes
         elif evidence.relation is ConflictRelation.NAME:
             replaced = last in self._assigned_names
-        elif evidence.relation in (ConflictRelation.KEYWORD, ConflictRelation.ARGUMENT):
+        elif evidence.relation in (*_OF_KEYWORDS, ConflictRelation.ARGUMENT):
             replaced = evidence.other in self._replaced_packages
         else:
             replaced = False
@@ -260,7 +261,7 @@ class CodeTree:
         matches: list[ast.expr | ast.stmt | ast.keyword | None] = [
             _named_node(node, evidence.relation, name) for node in nodes
         ]
-        if evidence.relation is ConflictRelation.KEYWORD:
+        if evidence.relation in _OF_KEYWORDS:
             # In the call itself if the keyword is in a dictionary; another function may pass it on.
             calls = [node for node in nodes if isinstance(node, ast.Call)]
             same = [call for call in calls if _callee(call) == name]
@@ -338,7 +339,9 @@ def _named_node(node: ast.AST, relation: ConflictRelation, name: str) -> ast.exp
     This is an imported name, an attribute or a call.
     """
     match relation:
-        case ConflictRelation.ARGUMENT if isinstance(node, ast.Call) and _callee(node) == name:
+        case ConflictRelation.ARGUMENT | ConflictRelation.RESULT if (
+            isinstance(node, ast.Call) and _callee(node) == name
+        ):
             return node
         case ConflictRelation.MODULE | ConflictRelation.PACKAGE if isinstance(
             node, (ast.Import, ast.ImportFrom)

@@ -28,6 +28,7 @@ from imgbuild.audit.code.wheel_sources import recommended_name
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.guards import guard_results
 from imgbuild.audit.main_path.policy import MainPathPolicy
+from imgbuild.audit.names.classes import LOADED_NAMES
 from imgbuild.audit.names.releases import Existence
 from imgbuild.audit.packages.library import DownloadRequired
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -44,6 +45,9 @@ CODES = {
     ConflictRelation.ATTRIBUTE: "IMG104",
     ConflictRelation.SUBSCRIPT: "IMG105",
     ConflictRelation.REGISTERED: "IMG106",
+    ConflictRelation.RESULT: "IMG111",
+    ConflictRelation.VALUE: "IMG112",
+    ConflictRelation.ANNOTATION: "IMG112",
 }
 SYNTAX = "IMG107"
 PARSED_LINE = re.compile(r" \(<unknown>, line (?P<line>\d+)\)$")
@@ -321,6 +325,8 @@ def _severity(
     """
     if finding.severity is not Severity.ERROR:
         return finding.severity
+    if evidence.relation is ConflictRelation.ANNOTATION:
+        return Severity.WARNING  # Python does not check it
     if evidence.relation is ConflictRelation.PACKAGE:
         if _DEVELOPMENT.search(text.file):
             return Severity.NOTE
@@ -332,6 +338,11 @@ def _severity(
         or tree.is_replaced(evidence)
     ):
         return Severity.WARNING
+    if evidence.relation is ConflictRelation.ATTRIBUTE:
+        # Subclasses of a base of transformers may have it.
+        *_, owner, name = ["", *evidence.subject.split(".")]
+        if owner in LOADED_NAMES and look.code.sources.is_defined_below("transformers", name):
+            return Severity.WARNING
     if tree.concerns_parameter(evidence) and not _was_in_package(look, evidence):
         return Severity.WARNING
     return Severity.ERROR

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from weakref import ref
 
+from imgbuild.audit.code import source_values
 from imgbuild.audit.code.class_attributes import computed_attributes
 from imgbuild.audit.code.decorators import (
     FunctionNode,
@@ -19,9 +20,10 @@ from imgbuild.audit.code.decorators import (
     changes_name,
     wrapper_keywords,
 )
+from imgbuild.audit.code.subclasses import Subclasses
 from imgbuild.audit.main_path.answers import package_set_evaluator
 from imgbuild.audit.main_path.sources import ModuleTree, read_function
-from imgbuild.audit.names import classes, releases
+from imgbuild.audit.names import classes, receivers, releases
 from imgbuild.audit.names.lookup import module_index
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -40,16 +42,12 @@ _STORED_ATTRIBUTE = (
 )
 # Searched from the start of each line: a search from each "setattr(" is quadratic in a long line.
 _SET_BY_NAME = r"(?m:^)(?>[^\n]*?setattr\()[^\n]*[\"']{name}[\"']"
-# A line that defines a member: a method, a name in a class body, an attribute, or a string.
-_BOUND_MEMBER = (
-    r"[ \t]*(?:async )?def {name}\b|.*[\"']{name}[\"']"
-    r"|[ \t]+(?:[\w.]+[ \t]*[,=][ \t]*)*(?:[\w.]+\.)?{name}[ \t]*[,:=]"
-)
 _BINDERS = frozenset(("exec", "vars", "locals"))
 # Of numpy, in C: the parameters of its dispatcher are those of the function.
 _COMPILED_DECORATORS = frozenset(("array_function_dispatch",))
 _COMPUTING_METHODS = ("__getattr__", "__getattribute__")
 _READING_METHODS = frozenset(("pop", "get"))
+_MOST_COMPARING = 20  # modules in which comparisons with a field are searched
 _HARMLESS = frozenset(("update", "join", "len", "list", "sorted", "str", "bool", "set", "dict"))
 # Functions that accept the keywords in tables of another module.
 _KEYWORD_TABLES = {
@@ -69,7 +67,8 @@ class WheelSources:
         self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
         self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
         self._assigned: dict[tuple[tuple[tuple[str, str], ...], str], bool] = {}
-        self._in_subclasses: dict[tuple[str, str], bool] = {}
+        self._compared: dict[tuple[str, str], frozenset[str]] = {}
+        self._subclasses = Subclasses(self._content)
         self._creating: dict[tuple[str, str], bool] = {}
         self._contents: dict[str, bytes | None] = {}
 
@@ -149,6 +148,74 @@ class WheelSources:
         homes = {each.home.module for each in chain if each.home is not None}
         return bool(homes) and all(package_set.owner(each) == self._unchecked for each in homes)
 
+    def defines_once(self, method: str) -> bool:
+        """Whether the unchecked code defines a function or method with this name only once."""
+        package_set = self._package_set()
+        if package_set is None or not self._unchecked:
+            return False
+        start = f"def {method}(".encode()
+        paths = package_set.modules_of(self._unchecked).values()
+        sources = (package_set.read(self._unchecked, path) or b"" for path in paths)
+        return sum(source.count(start) for source in sources) == 1
+
+    def mentions(self, facts: ModuleFacts, text: str) -> bool:
+        """Whether the source of a module contains a text."""
+        package_set = self._package_set()
+        try:
+            content = self._content(package_set, facts.module) if package_set is not None else None
+        except FetchFailed:
+            content = None
+        return content is not None and text.encode() in content
+
+    def enumeration_values(self, facts: ModuleFacts, definition: Class) -> frozenset[str]:
+        """Return the values of an enumeration of strings, or none if they are unknown."""
+        source = self._source(facts)
+        for node in source.binding_statements(definition.name) if source is not None else ():
+            if isinstance(node, ast.ClassDef) and node.name == definition.name:
+                return source_values.enumeration_values(node)
+        return frozenset()
+
+    def literal_values(self, facts: ModuleFacts, name: str) -> frozenset[str]:
+        """Return the strings in the `Literal[…]` to which a module binds a name, or none."""
+        source = self._source(facts)
+        statements = list(source.binding_statements(name)) if source is not None else []
+        return source_values.literal_values(statements[0]) if len(statements) == 1 else frozenset()
+
+    def compared_values(self, facts: ModuleFacts, field: str) -> frozenset[str]:
+        """Return the strings that the package of a module accepts for a field, or none."""
+        key = (facts.module.partition(".")[0], field)
+        if key not in self._compared:
+            try:
+                self._compared[key] = self._read_comparisons(*key)
+            except FetchFailed:
+                self._compared[key] = frozenset()
+        return self._compared[key]
+
+    def _read_comparisons(self, top: str, field: str) -> frozenset[str]:
+        package_set = self._package_set()
+        below = package_set.mentioning(top, field) if package_set is not None else ()
+        names = list(dict.fromkeys((top, *below)))
+        text = re.compile(rb"\b%s[ \t]*(?:==|not in|in)[ \t]*[\"'(\[{]" % field.encode())
+        if package_set is None or len(names) > _MOST_COMPARING:
+            return frozenset()
+        contents = (self._content(package_set, name) or b"" for name in names)
+        if not any(map(text.search, contents)):  # parsing takes longer
+            return frozenset()
+        compared = source_values.ComparedValues(field)
+        for name in names:
+            module = package_set.module(name)
+            source = self._source(module) if isinstance(module, ModuleFacts) else None
+            if source is None:
+                return frozenset()
+            compared.add_module(source.tree)
+        is_closed = compared.closed and not compared.others
+        return frozenset(compared.values) if is_closed else frozenset()
+
+    def returned_counts(self, facts: ModuleFacts, function: Function) -> frozenset[int]:
+        """Return the numbers of values in the `return` statements of a function."""
+        node = self._function(facts, function)
+        return source_values.returned_counts(node) if node is not None else frozenset((0,))
+
     def may_be_assigned(self, owners: tuple[tuple[str, str], ...], name: str) -> bool:
         """Whether a module that mentions one of the classes `owners` assigns the attribute."""
         key = (owners, name)
@@ -166,7 +233,7 @@ class WheelSources:
     def returns_own_class(self, facts: ModuleFacts, function: Function) -> bool:
         """Whether a class method without an annotation returns `cls(…)`, or calls one that does."""
         if function.returns or function.decorators != ("classmethod",):
-            return classes.returns_self(function)
+            return receivers.returns_self(function)
         key = (facts.module, function.name)
         if key not in self._creating:
             self._creating[key] = False  # of a method that calls itself
@@ -183,18 +250,17 @@ class WheelSources:
             )
         return self._creating[key]
 
-    def may_be_in_subclass(self, package: str, name: str) -> bool:
+    def may_be_in_subclass(self, holder: LookupResult, name: str) -> bool:
+        """Whether a subclass of a class in its package may define a member."""
+        package_set = self._package_set()
+        return package_set is None or self._subclasses.define(package_set, holder, name)
+
+    def is_defined_below(self, package: str, name: str) -> bool:
         """Whether a class in the modules below `package` may define a member."""
-        key = (package, name)
-        if key not in self._in_subclasses:
-            package_set = self._package_set()
-            word = re.compile(rf"\b{re.escape(name)}\b".encode())
-            bound = re.compile(_BOUND_MEMBER.format(name=re.escape(name)).encode())
-            self._in_subclasses[key] = package_set is None or any(
-                content is None or any(map(bound.match, _lines_with(content, word)))
-                for content in self._contents_mentioning(package_set, {package}, name)
-            )
-        return self._in_subclasses[key]
+        package_set = self._package_set()
+        return package_set is None or bool(
+            self._subclasses.defining_modules(package_set, package, name)
+        )
 
     def is_removed(self, chain: Sequence[LookupResult], name: str) -> bool:
         """Whether the table of releases says that a release removed a member of a class.
@@ -205,6 +271,16 @@ class WheelSources:
         return package_set is not None and any(
             _is_removed(package_set, each, name) for each in chain
         )
+
+    def is_former(self, chain: Sequence[LookupResult], name: str) -> bool:
+        """Whether a table says that a class in `chain` certainly has a method no more."""
+        package_set = self._package_set()
+        for each in chain:
+            owner = package_set.owner(each.home.module) if package_set and each.home else None
+            names = releases.former_members().get(owner or "", {})
+            if name in names.get(getattr(each.definition, "name", ""), "").split():
+                return True
+        return False
 
     def may_be_computed(self, chain: Sequence[LookupResult], name: str) -> bool:
         """Whether a class in `chain` may have a method with a computed name.
@@ -376,13 +452,6 @@ def _is_removed(package_set: ImportablePackages, holder: LookupResult, name: str
     if home is None or known is None or known.package != package_set.owner(home.module):
         return False
     return known.change(package_set.version(known.package) or "").startswith("removed")
-
-
-def _lines_with(content: bytes, word: re.Pattern[bytes]) -> Iterator[bytes]:
-    """Yield the lines that contain a word."""
-    for found in word.finditer(content):
-        end = content.find(b"\n", found.end())
-        yield content[content.rfind(b"\n", 0, found.start()) + 1 : end if end >= 0 else None]
 
 
 def _called_methods(function: FunctionNode) -> list[str]:

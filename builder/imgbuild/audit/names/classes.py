@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import builtins
 import enum
-import re
-from collections.abc import Iterable
-
-import msgspec
+from collections.abc import Iterable, Sequence
 
 from imgbuild.audit.names.lookup import (
     SameFacts,
@@ -26,7 +23,6 @@ from imgbuild.audit.names.model import (
 from imgbuild.audit.source.facts import (
     AssignedName,
     Class,
-    Function,
     Import,
     ModuleFacts,
     import_target,
@@ -68,6 +64,11 @@ _ENUMERATIONS: dict[str, frozenset[str]] = {
     for kind in (enum.Enum, enum.IntEnum, enum.StrEnum, enum.Flag, enum.IntFlag)
 }
 _DEPTH = 30
+# The bases of the classes that the Auto classes of transformers load.
+LOADED_BASES = {
+    "tokenizer": "transformers.tokenization_utils_base:PreTrainedTokenizerBase",
+    "model": "transformers.modeling_utils:PreTrainedModel",
+}
 # Class decorators that keep a class's attributes and its constructor, by their last part.
 PLAIN_DECORATORS = frozenset(
     [
@@ -91,15 +92,14 @@ _KEEPING_DECORATORS = PLAIN_DECORATORS | frozenset(
         "dataclass_transform",
         "unique",
         "support_torch_compile",
+        "PublicAPI",
+        "DeveloperAPI",
         "register",
         "instance",
         "default",
     ]
 )
-_NAME = r"[\w.\"']+"
-_UNION = re.compile(
-    rf"(?:\w+\.)?Union\[\s*({_NAME}(?:\s*,\s*{_NAME})*)\s*,?\s*\]|({_NAME}(?:\s*\|\s*{_NAME})+)"
-)
+LOADED_NAMES = frozenset(each.rpartition(":")[2] for each in LOADED_BASES.values())
 
 
 def full_name(facts: ModuleFacts, expression: str) -> str:
@@ -154,21 +154,48 @@ def find_member(
         here = _class_member(ancestor, name)
         if here is not None:
             return here
+    absent = _is_absent(modules, lookup_result, chain, name, called=called)
+    return LookupResult(state="absent" if absent else "unknown", trace=lookup_result.trace)
+
+
+def _is_absent(
+    modules: Modules,
+    lookup_result: LookupResult,
+    chain: Sequence[LookupResult],
+    name: str,
+    *,
+    called: bool,
+) -> bool:
+    """Return whether an object certainly lacks an attribute that no class in `chain` defines."""
+    sources = module_sources(modules)
     if sources is not None and sources.is_unchecked(chain):
-        return LookupResult(state="unknown", trace=lookup_result.trace)
+        return False
+    if called and sources is not None and sources.is_former(chain, name):
+        return True
     instance_names = instance_attributes(modules, lookup_result)
     absent = instance_names is not None and name not in instance_names
     if called and instance_names is None and sources is not None and not lookup_result.ambiguous:
         absent = sources.is_removed(chain, name) and not sources.may_be_computed(chain, name)
-    absent = absent and not _may_be_in_subclass(modules, lookup_result, name)
-    if absent and sources is not None:
-        owners = tuple(
-            (each.home.module, each.definition.name)
-            for each in chain
-            if isinstance(each.definition, Class) and each.home is not None
-        )
-        absent = not sources.may_be_assigned(owners, name)
-    return LookupResult(state="absent" if absent else "unknown", trace=lookup_result.trace)
+    if absent and not (sources is not None and is_loaded_base(lookup_result)):
+        absent = not _may_be_in_subclass(modules, lookup_result, name)
+    if not absent or sources is None:
+        return absent
+    owners = tuple(
+        (each.home.module, each.definition.name)
+        for each in chain
+        if isinstance(each.definition, Class) and each.home is not None
+    )
+    return not sources.may_be_assigned(owners, name)
+
+
+def is_loaded_base(lookup_result: LookupResult) -> bool:
+    """Return whether a class is the base of what the Auto classes of transformers load.
+
+    Few of the subclasses define what the base does not have.
+    """
+    name = getattr(lookup_result.definition, "name", "")
+    home = lookup_result.home.module if lookup_result.home is not None else ""
+    return f"{home}:{name}" in LOADED_BASES.values()
 
 
 def _may_be_in_subclass(modules: Modules, lookup_result: LookupResult, name: str) -> bool:
@@ -177,7 +204,7 @@ def _may_be_in_subclass(modules: Modules, lookup_result: LookupResult, name: str
         return False
     package, sources = lookup_result.home.module.partition(".")[0], module_sources(modules)
     if sources is not None:
-        return sources.may_be_in_subclass(package, name)
+        return sources.may_be_in_subclass(lookup_result, name)
     # The name occurs somewhere in the package.
     return isinstance(modules, Searchable) and bool(modules.mentioning(package, name))
 
@@ -203,121 +230,8 @@ def follow_assignment(modules: Modules, lookup_result: LookupResult) -> LookupRe
     return LookupResult(state="unknown", trace=lookup_result.trace)
 
 
-def receiver_class(
-    modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = ""
-) -> LookupResult:
-    """Return the class of the `receiver` of a Call or Attribute, if known.
-
-    The receiver "X" is an instance of X or of a subclass. "X()" is the result of calling X.
-    """
-    if not receiver.endswith("()"):
-        return _instance(
-            _convert_to_class(modules, resolve_expression(modules, facts, receiver, scope=scope))
-        )
-    callee = receiver[:-2]
-    inner, chained, method = callee.rpartition("().")
-    if chained:
-        return _result_class(
-            modules, receiver_class(modules, facts, f"{inner}()", scope=scope), method
-        )
-    lookup_result = follow_assignment(
-        modules, resolve_expression(modules, facts, callee, scope=scope)
-    )
-    definition = lookup_result.definition
-    if isinstance(definition, Class):
-        if lookup_result.ambiguous or find_metaclass(modules, lookup_result) is None:
-            return LookupResult(state="unknown", trace=lookup_result.trace)
-        return lookup_result
-    if (
-        not isinstance(definition, Function)
-        or lookup_result.ambiguous
-        or lookup_result.home is None
-    ):
-        return LookupResult(state="unknown", trace=lookup_result.trace)
-    sources = module_sources(modules)
-    creates = sources is not None and sources.returns_own_class(lookup_result.home, definition)
-    if (creates or returns_self(definition)) and "." in callee:
-        return _convert_to_class(
-            modules, resolve_expression(modules, facts, callee.rpartition(".")[0], scope=scope)
-        )
-    return _annotated_class(modules, lookup_result, definition)
-
-
-def receiver_classes(
-    modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = ""
-) -> tuple[LookupResult, ...]:
-    """Return the classes that f can return if `receiver` is "f()", or () if there is only one."""
-    lookup_result = follow_assignment(
-        modules, resolve_expression(modules, facts, receiver.removesuffix("()"), scope=scope)
-    )
-    definition, home = lookup_result.definition, lookup_result.home
-    if not isinstance(definition, Function) or lookup_result.ambiguous or home is None:
-        return ()
-    names = [name for name in union_members(definition.returns) if name != "None"]
-    results = [_annotation_class(modules, home, name) for name in names]
-    return tuple(results) if all(each.state == "defined" for each in results) else ()
-
-
-def union_members(annotation: str) -> list[str]:
-    """Return the names in `Union[…]` or `A | B`, or [] for another annotation."""
-    match = _UNION.fullmatch(annotation.strip("\"'"))
-    names = re.split(r"[,|]", match[1] or match[2]) if match is not None else []
-    return [name.strip(" \"'") for name in names if name.strip()]
-
-
-def _result_class(modules: Modules, holder: LookupResult, method: str) -> LookupResult:
-    if holder.state != "defined":
-        return holder
-    lookup_result = find_member(modules, holder, method)
-    definition = lookup_result.definition
-    if not isinstance(definition, Function) or lookup_result.ambiguous:
-        return LookupResult(state="unknown", trace=lookup_result.trace)
-    return (
-        holder if returns_self(definition) else _annotated_class(modules, lookup_result, definition)
-    )
-
-
-def returns_self(function: Function) -> bool:
-    """Return whether a method returns an instance of its class, as annotated or in the facts."""
-    return function.returns.strip("\"'") in ("Self", "typing.Self")
-
-
-def _annotated_class(
-    modules: Modules, lookup_result: LookupResult, definition: Function
-) -> LookupResult:
-    home = lookup_result.home
-    is_manager = any("contextmanager" in text for text in definition.decorators)
-    if home is None or not definition.returns or is_manager:
-        return LookupResult(state="unknown", trace=lookup_result.trace)
-    return _annotation_class(modules, home, definition.returns.strip("\"'"))
-
-
-def _annotation_class(modules: Modules, home: ModuleFacts, name: str) -> LookupResult:
-    """Return the class in an annotation. A constant that replaces a missing class is ignored."""
-    found = resolve_expression(modules, home, name)
-    others = [
-        each
-        for each in module_index(home).top.get(name, ())
-        if not isinstance(each, AssignedName) or each.value
-    ]
-    if found.ambiguous and isinstance(found.definition, Class) and len(others) == 1:
-        found = msgspec.structs.replace(found, ambiguous=False)
-    return _instance(_convert_to_class(modules, found))
-
-
-def _instance(lookup_result: LookupResult) -> LookupResult:
-    """Return the class in an annotation. The object may be an instance of a subclass.
-
-    An Auto class of transformers represents the class of the loaded model, and Triton's `constexpr`
-    a constant of any class.
-    """
-    name = getattr(lookup_result.definition, "name", "")
-    if lookup_result.home is not None and re.match(r"Auto[A-Z]|constexpr$", name):
-        return LookupResult(state="unknown", trace=lookup_result.trace)
-    return msgspec.structs.replace(lookup_result, exact=False)
-
-
-def _convert_to_class(modules: Modules, lookup_result: LookupResult) -> LookupResult:
+def convert_to_class(modules: Modules, lookup_result: LookupResult) -> LookupResult:
+    """Return the class to which a name refers, or an unknown result."""
     lookup_result = follow_assignment(modules, lookup_result)
     if isinstance(lookup_result.definition, Class) and not lookup_result.ambiguous:
         return lookup_result
@@ -423,7 +337,7 @@ def _ancestors(
     for base in definition.bases:
         if strip_subscript(base) in _PLAIN_BASES:
             continue
-        parent = _convert_to_class(modules, resolve_expression(modules, home, base, scope=scope))
+        parent = convert_to_class(modules, resolve_expression(modules, home, base, scope=scope))
         if parent.definition is None:
             parent = LookupResult(state="unknown", trace=(full_name(home, base),))
         order.extend(class_ancestors(modules, parent, depth + 1) if parent.definition else [parent])

@@ -175,6 +175,14 @@ def search_module(
         return LookupResult(state="unknown", trace=path)
     if name in _MODULE_ATTRIBUTES or (facts.package and name == "__path__"):
         return LookupResult(state="defined", home=facts, trace=path)
+    if bound and module_sources(modules) is not None:
+        imports_submodule = all(
+            isinstance(entry, Import) and import_target(entry) == (facts.module, name)
+            for entry in bound
+        )
+        submodule = _submodule(modules, facts, name, path) if imports_submodule else None
+        if submodule is not None:  # `from package import name` in the package itself
+            return submodule
     for lookup_result in (
         _lazy_result(modules, facts, name, path),
         _star_result(modules, facts, name, path),

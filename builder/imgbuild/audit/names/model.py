@@ -63,6 +63,31 @@ class ModuleSources(Protocol):
     def is_unchecked(self, chain: Sequence[LookupResult]) -> bool:
         """Whether a class and all its bases belong to code whose own attributes are not checked."""
 
+    def defines_once(self, method: str) -> bool:
+        """Whether a user's code defines a function or method with this name only once."""
+
+    def mentions(self, facts: ModuleFacts, text: str) -> bool:
+        """Whether the source of a module contains a text."""
+
+    def enumeration_values(self, facts: ModuleFacts, definition: Class) -> frozenset[str]:
+        """Return the values of an enumeration of strings, or none if they are unknown."""
+
+    def literal_values(self, facts: ModuleFacts, name: str) -> frozenset[str]:
+        """Return the strings in the `Literal[…]` to which a module binds a name, or none."""
+
+    def compared_values(self, facts: ModuleFacts, field: str) -> frozenset[str]:
+        """Return the strings that the package of a module accepts for a field.
+
+        These are all strings with which it compares the field if it raises an exception for others,
+        else none.
+        """
+
+    def returned_counts(self, facts: ModuleFacts, function: Function) -> frozenset[int]:
+        """Return the numbers of values in the `return` statements of a function.
+
+        0 stands for an unknown number.
+        """
+
     def may_be_assigned(self, owners: tuple[tuple[str, str], ...], name: str) -> bool:
         """Return whether a package assigns an attribute to instances of a class from outside.
 
@@ -72,14 +97,17 @@ class ModuleSources(Protocol):
     def returns_own_class(self, facts: ModuleFacts, function: Function) -> bool:
         """Return whether a class method without an annotation returns an instance of its class."""
 
-    def may_be_in_subclass(self, package: str, name: str) -> bool:
-        """Return whether a class in the modules below `package` may define a member."""
+    def may_be_in_subclass(self, holder: LookupResult, name: str) -> bool:
+        """Return whether a subclass of a class in its package may define a member."""
 
     def is_removed(self, chain: Sequence[LookupResult], name: str) -> bool:
         """Return whether a release removed a member of a class from the package.
 
         `chain` contains the class and its bases, which do not define `name`.
         """
+
+    def is_former(self, chain: Sequence[LookupResult], name: str) -> bool:
+        """Return whether a table says that a class in `chain` certainly has a method no more."""
 
     def may_be_computed(self, chain: Sequence[LookupResult], name: str) -> bool:
         """Return whether a class in `chain` may have a method with a computed name.

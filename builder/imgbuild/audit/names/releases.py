@@ -214,6 +214,14 @@ def member_existence(owner: str, name: str) -> Existence | None:
     return None
 
 
+@lru_cache(maxsize=1)
+def former_members() -> Mapping[str, Mapping[str, str]]:
+    """Return package → class → methods of former releases, separated by spaces."""
+    return yaml_data.load_yaml_data(
+        files.data("audit/former_members.yaml"), dict[str, dict[str, str]]
+    )
+
+
 def name_existence(module: str, name: str) -> Existence | None:
     """Return the versions in which `from module import name` works, or None if unknown."""
     package = load_package_names().get(module.partition(".")[0])

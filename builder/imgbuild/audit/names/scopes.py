@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from imgbuild.audit.names import classes
+from imgbuild.audit.names import classes, receivers
 from imgbuild.audit.names.model import LookupResult, Modules
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
 
@@ -103,13 +103,14 @@ class Meaning(msgspec.Struct, frozen=True):
     """The meaning of a call or read: the definition `found`, as member `name` of `holder`.
 
     `holder` is a class or module. `path` is the path under which the reading module imports the
-    object ("vllm.SamplingParams"), or "".
+    object ("vllm.SamplingParams"), or "". With `bound`, the holder is the class of an object.
     """
 
     found: LookupResult = UNKNOWN_RESULT
     holder: LookupResult | None = None
     name: str = ""
     path: str = ""
+    bound: bool = False
 
 
 def find_meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Meaning:
@@ -127,11 +128,19 @@ def find_meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -
         called = isinstance(fact, Call)
         return _member(modules, around, rest, called=called) if rest else Meaning(found=around)
     lookup_result = _first_part(modules, facts, first, fact.scope)
+    bound = False
+    if rest and fact.scope:  # the function PROGRAM knows the types of names in its statements
+        assigned, lookup_result = lookup_result, receivers.assigned_object(modules, lookup_result)
+        bound = lookup_result is not assigned
     step = Meaning(found=lookup_result, path=import_path(lookup_result))
-    for part in rest.split(".") if rest else ():
+    parts = rest.split(".") if rest else []
+    for at, part in enumerate(parts, 1):
         if step.found.state != "defined":
             break
-        step = _member(modules, step.found, part)
+        called = at == len(parts) and isinstance(fact, Call)
+        step = _member(modules, step.found, part, called=called)
+        if bound:
+            step = msgspec.structs.replace(step, bound=True)
     return step
 
 
@@ -142,7 +151,7 @@ def find_alternatives(
     if not fact.receiver.endswith("()"):
         return []
     expression = fact.callee if isinstance(fact, Call) else fact.expression
-    holders = classes.receiver_classes(modules, facts, fact.receiver, scope=fact.scope)
+    holders = receivers.receiver_classes(modules, facts, fact.receiver, scope=fact.scope)
     name, called = expression.rpartition(".")[2], isinstance(fact, Call)
     return [_member(modules, holder, name, called=called) for holder in holders]
 
@@ -165,7 +174,7 @@ def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -
     memory = _cached_meanings.setdefault(modules, {})
     key = (facts.module, receiver, scope, "class")
     if key not in memory:
-        memory[key] = classes.receiver_class(modules, facts, receiver, scope=scope)
+        memory[key] = receivers.receiver_class(modules, facts, receiver, scope=scope)
     return memory[key]
 
 

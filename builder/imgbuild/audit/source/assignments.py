@@ -113,6 +113,7 @@ class AssignmentReader:
         if node.value is not None:
             self.expressions.read_expression(node.value)
             scope, name_value = self.expressions.scope, self.conditions.value(node.value)
+            scope.returned.append(node.value)
             self.names.add_answer(scope.name.rpartition(".")[2], name_value)
             self.names.frame.results.append((self.expressions.guards[scope.guarded :], name_value))
 
@@ -127,6 +128,11 @@ class AssignmentReader:
 
     def read_assign(self, node: ast.Assign) -> None:
         """Record `a = b = value`, `a.b = value` or `a, b = value`."""
+        if isinstance(node.value, ast.Call) and self.expressions.chains:
+            for target in node.targets:
+                names = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+                if names and not any(isinstance(each, ast.Starred) for each in names):
+                    self.expressions.unpacked[node.value] = len(names)
         self.expressions.read_expression(node.value)
         kind, name_value = (
             self.expressions.expression_type(node.value),

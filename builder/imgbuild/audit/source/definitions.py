@@ -12,8 +12,9 @@ from imgbuild.audit.source.comparisons import opposite_guards
 from imgbuild.audit.source.expressions import ExpressionReader
 from imgbuild.audit.source.facts import SUPER_INIT, Class, Field, Function, Guard, Parameter
 from imgbuild.audit.source.name_values import NONE_VALUE, Branches, GuardedValue, Guards, NameValue
-from imgbuild.audit.source.scopes import ClassMembers, SourceScope
+from imgbuild.audit.source.scopes import NONE_TYPE, ClassMembers, SourceScope, result_type
 from imgbuild.audit.source.text import (
+    BUILTINS,
     SourceText,
     dotted_name,
     never_continues,
@@ -86,11 +87,34 @@ class DefinitionReader:
         block(node.body)
         truthy, falsy = result_guards(node, self.names.frame.results)
         self.functions[place] = msgspec.structs.replace(
-            facts, truthy=truthy, falsy=falsy, raises=raises
+            facts,
+            truthy=truthy,
+            falsy=falsy,
+            raises=raises,
+            returns=facts.returns or self._returned_type(node),
         )
         expressions.scope = scope
         self.conditions.scope = scope.name if scope.kind == "function" else ""
         self.names.leave_scope()
+
+    def _returned_type(self, node: FunctionNode) -> str:
+        """Return the type of all values that a function of a program returns, or "".
+
+        A function that may return None is expected to return an object where it is used.
+        """
+        scope = self.expressions.scope
+        plain = isinstance(node, ast.FunctionDef) and not node.decorator_list
+        if not self.expressions.chains or not plain or not scope.returned:
+            return ""
+        if b"yield" in self.source.statement_lines(node):
+            return ""
+        kinds = {
+            result_type(scope.locals, self.expressions.expression_type(value))
+            for value in scope.returned
+        }
+        kinds.discard(NONE_TYPE)
+        kind = kinds.pop() if len(kinds) == 1 else ""
+        return kind if kind.partition(".")[0].removesuffix("()") not in BUILTINS else ""
 
     def read_class(self, node: ast.ClassDef, block: ReadBlock) -> None:
         """Read the body of a class, and then record the class and its members."""

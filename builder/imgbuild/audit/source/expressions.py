@@ -58,6 +58,8 @@ class ExpressionReader:
         self.chains = False  # whether results of methods of local names and of results have types
         self.lazy_annotations = False  # `from __future__ import annotations`
         self.records: list[NameUse] = []
+        # The number of names to which a call's result is unpacked.
+        self.unpacked: dict[ast.Call, int] = {}
         # Attributes that the module itself assigns: reading them does not require that they exist.
         self.stored: set[str] = set()
         # Functions of the module that set attributes of their arguments with `setattr`.
@@ -102,6 +104,8 @@ class ExpressionReader:
         if isinstance(node, ast.Call):
             name = dotted_name(node.func)
             first = name.partition(".")[0]
+            if self.chains and self.is_self(first):
+                return self._method_result_type(name.partition(".")[2])
             if self.chains and (not name or self.local_types(first) is not None):
                 return self._result_type(node, name)
             is_global = first and self.local_types(first) is None and not self.is_self(first)
@@ -112,6 +116,13 @@ class ExpressionReader:
         if isinstance(node, ast.Constant) and node.value is None:
             return NONE_TYPE
         return ""
+
+    def _method_result_type(self, method: str) -> str:
+        """Return the type of the result of `self.method()`, as a result of the class's method."""
+        scope: SourceScope | None = self.scope
+        while scope is not None and scope.kind != "class":
+            scope = scope.parent
+        return f"{scope.name}.{method}()" if scope is not None and "." not in method else ""
 
     def _result_type(self, node: ast.Call, name: str) -> str:
         """Return the type of the result of `name.method()`.

@@ -178,9 +178,9 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     scope determines it: the type of a local name ("args.x" with args: AsyncEngineArgs), or of an
     attribute of self ("self.llm.generate" with self.llm = LLM(…)). It is written as in the source:
     a type ("AsyncEngineArgs"), or an expression followed by "()" if calling the expression creates
-    the object ("AsyncEngineArgs.from_cli_args()", "LLM()"); `classes.receiver_class` finds the
-    class in both cases. A method of super() is written "super().__init__". `literals` contains the
-    leading positional arguments that are strings.
+    the object ("AsyncEngineArgs.from_cli_args()", "LLM()"); `receivers.receiver_class` finds
+    the class in both cases. A method of super() is written "super().__init__". `literals` contains
+    the leading positional arguments that are strings.
     """
 
     line: int
@@ -193,6 +193,19 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     literals: tuple[str, ...] = ()
     scope: str = ""
     guards: tuple[Guard, ...] = ()
+
+
+class CallValues(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The strings that calls of `callee` on a line of a program pass as keywords.
+
+    `unpacked` is the number of names to which the result is assigned, or 0.
+    """
+
+    line: int
+    callee: str
+    scope: str
+    texts: tuple[tuple[str, str], ...] = ()
+    unpacked: int = 0
 
 
 class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -241,9 +254,10 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     are module-level names that `del` removes. `dynamic` is set if names may be bound in
     unrecognized ways (`__getattr__` without a readable table, `globals().update`,
     `sys.modules[__name__] = …`). `broken` is the message of a syntax error, and all other fields
-    are then empty. `stores` are the assignments to attributes of objects with a known type, in a
-    program. `refusals` are the `raise` statements outside of functions and classes.
-    `audit.source.windows` reads `windows`, and `audit.source.module` the other fields.
+    are then empty. `stores` are the assignments to attributes of objects with a known type, and
+    `values` the strings and results of calls, in a program. `refusals` are the `raise` statements
+    outside of functions and classes. `audit.source.windows` reads `windows`, and
+    `audit.source.module` the other fields.
     """
 
     module: str
@@ -256,6 +270,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     calls: tuple[Call, ...] = ()
     attributes: tuple[Attribute, ...] = ()
     stores: tuple[Attribute, ...] = ()
+    values: tuple[CallValues, ...] = ()
     exports: tuple[str, ...] | None = None
     lazy: dict[str, str] = {}
     lazy_stars: tuple[str, ...] = ()

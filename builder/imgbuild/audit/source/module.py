@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -13,6 +13,7 @@ from imgbuild.audit.source.expressions import NameUse
 from imgbuild.audit.source.facts import (
     Attribute,
     Call,
+    CallValues,
     Class,
     Import,
     ModuleFacts,
@@ -22,14 +23,14 @@ from imgbuild.audit.source.facts import (
 from imgbuild.audit.source.lazy_names import LazyNames
 from imgbuild.audit.source.name_values import NameValues
 from imgbuild.audit.source.program import rewrite_program
-from imgbuild.audit.source.scopes import NONE_TYPE, RESULT_PREFIX, LocalTypes
+from imgbuild.audit.source.scopes import NONE_TYPE, result_type
 from imgbuild.audit.source.statements import StatementReader
 from imgbuild.audit.source.stdlib import SUBSCRIPT, subscriptable_classes
 from imgbuild.audit.source.text import BUILTINS, SourceText, dotted_name, string_value
 from imgbuild.system.collector import pause_collector
 from imgbuild.system.syntax import parse_source
 
-_CHAIN = 8  # methods whose results are followed
+_TEXT = 40  # characters of a string that may be one of several values
 
 
 def read_module(
@@ -92,7 +93,7 @@ def _read_module(
     assignments, definitions = statements.assignments, statements.definitions
     stored = statements.expressions.stored
     more = LazyNames(tree, source, assignments)
-    calls, attributes, stores = _resolved_references(statements)
+    calls, attributes, stores, values = _resolved_references(statements)
     return ModuleFacts(
         module=module,
         file=file,
@@ -104,6 +105,7 @@ def _read_module(
         calls=calls,
         attributes=attributes,
         stores=stores,
+        values=values,
         exports=None if assignments.exports is None else tuple(assignments.exports),
         lazy=more.lazy,
         lazy_stars=tuple(dict.fromkeys(more.stars)),
@@ -130,7 +132,7 @@ def _bound_names(statements: StatementReader) -> set[str]:
 
 def _resolved_references(
     statements: StatementReader,
-) -> tuple[tuple[Call, ...], tuple[Attribute, ...], tuple[Attribute, ...]]:
+) -> tuple[tuple[Call, ...], tuple[Attribute, ...], tuple[Attribute, ...], tuple[CallValues, ...]]:
     """Return the references that are facts.
 
     The root of such a reference is bound, or its receiver has a type.
@@ -142,7 +144,11 @@ def _resolved_references(
     calls: list[Call] = []
     attributes: list[Attribute] = []
     stores: list[Attribute] = []
+    values: list[CallValues] = []
     imported = {line.bound for line in imports}
+    if statements.expressions.chains:  # the names of objects, too
+        assigned = statements.assignments.assigned
+        imported.update(each.name for each in assigned if each.value.endswith("()"))
     for record in statements.expressions.records:
         receiver = _receiver(record, bound | scoped if record.types else bound, stars=stars)
         if receiver is None:
@@ -153,11 +159,16 @@ def _resolved_references(
         elif record.call is not None:
             if record.types is None or _requires_attribute(record, receiver, stored, imported):
                 calls.append(_call_fact(record, record.call, receiver))
+                unpacked = statements.expressions.unpacked.get(record.call, 0)
+                texts = tuple(_keyword_texts(record.call)) if statements.expressions.chains else ()
+                if texts or unpacked:
+                    place = (record.line, record.expression, record.scope)
+                    values.append(CallValues(*place, texts, unpacked))
         elif record.expression.endswith(SUBSCRIPT) and not _is_from_stdlib(record, imports):
             continue
         elif _requires_attribute(record, receiver, stored, imported):
             attributes.append(read)
-    return tuple(calls), tuple(attributes), tuple(stores)
+    return tuple(calls), tuple(attributes), tuple(stores), tuple(values)
 
 
 def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
@@ -166,26 +177,11 @@ def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
         root = record.root
         is_bound = not root or root in bound or (stars and root not in BUILTINS)
         return record.receiver if is_bound else None
-    kind = _result_type(record.types, record.types.names.get(record.key, ""))
+    kind = result_type(record.types, record.types.names.get(record.key, ""))
     if not kind or kind == NONE_TYPE:
         return None
     root = kind.partition(".")[0].removesuffix("()")
     return kind if root in bound or (stars and root not in BUILTINS) else None
-
-
-def _result_type(types: LocalTypes, kind: str) -> str:
-    """Return the type of a method's result for a local name, such as "LLM().clone()".
-
-    Other types are returned unchanged.
-    """
-    methods = ""
-    for _ in range(_CHAIN):
-        if not kind.startswith(RESULT_PREFIX):
-            return f"{kind}{methods}" if kind.endswith("()") or not methods else ""
-        name, _, method = kind.removeprefix(RESULT_PREFIX).partition(".")
-        methods = f".{method}{methods}"
-        kind = types.names.get(name, "")
-    return ""
 
 
 def _requires_attribute(
@@ -231,6 +227,14 @@ def _call_fact(record: NameUse, node: ast.Call, receiver: str) -> Call:
         record.scope,
         record.guards,
     )
+
+
+def _keyword_texts(node: ast.Call) -> Iterator[tuple[str, str]]:
+    """Yield the keywords whose values are short strings."""
+    for word in node.keywords:
+        text = string_value(word.value)
+        if word.arg is not None and text is not None and len(text) < _TEXT:
+            yield word.arg, text
 
 
 def _complete_class(definition: Class, stored: set[str]) -> Class:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
 from imgbuild.audit.source.scopes import BindingSite, binding_sites
+from imgbuild.audit.source.simplified import simplify_program
 from imgbuild.audit.source.text import dotted_name, string_value
 from imgbuild.audit.source.tree import (
     BLOCKS,
@@ -28,8 +29,9 @@ from imgbuild.audit.source.tree import (
 # The function that holds the statements of a program: see `module.read_module`.
 PROGRAM = "__main__"
 _GLOBAL = re.compile(rb"global[ \t\\]")  # a search for a literal is fast
-_INLINE_KEYWORDS = re.compile(rb"\*\*[ \t]*(?:\{|dict\b)")
+_INLINE_KEYWORDS = re.compile(rb"\*\*[ \t]*(?:\{|\(|dict\b|\w+\()")
 _STARRED_NAME = re.compile(rb"\*\*[ \t]*([\w\x80-\xff]+)")
+_STARRED_UNION = re.compile(rb"\*\*[ \t]*\(([^()]*\|[^()]*)\)")
 _DICTIONARY = re.compile(rb"=[ \t]*(?:[(\\]\s*)*(?:\{|dict\b)")
 _WORD = re.compile(rb"[\w\x80-\xff]+")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -47,7 +49,7 @@ _VERSION = "·"  # between a name and a number; valid in names, and not in use
 def rewrite_program(tree: ast.Module, source: bytes) -> None:
     """Rewrite the statements of a program. The top-level ones also become the function PROGRAM."""
     expressions = b":=" in source  # which bind names
-    names = _dictionaries(source)
+    names = simplify_program(tree, source) | _dictionaries(source)
     if names or b"partial(" in source or _INLINE_KEYWORDS.search(source) is not None:
         words = sorted(name.encode() for name in names)
         pattern = re.compile(b"|".join((rb"\*\*", b"partial", *map(re.escape, words))))
@@ -72,6 +74,7 @@ def _parameters(scope: _Scope) -> set[str]:
 def _dictionaries(source: bytes) -> set[str]:
     """Return the names in `**name` that may be bound to a literal dictionary."""
     starred = set(_STARRED_NAME.findall(source))
+    starred.update(word for each in _STARRED_UNION.findall(source) for word in _WORD.findall(each))
     starts = [match.start() for match in _DICTIONARY.finditer(source)] if starred else []
     lines = [source[source.rfind(b"\n", 0, start) + 1 : start] for start in starts]
     return {
@@ -212,7 +215,13 @@ def _inline_keywords(word: ast.keyword) -> list[ast.keyword]:
     keys = _keys(word.value) if word.arg is None else None
     if keys is None:
         return [word]
-    return [*(_keyword(name, word) for name in keys.names), *([] if keys.complete else [word])]
+    rest = [] if keys.complete else [word]
+    if rest and isinstance(word.value, ast.Dict):
+        pairs = list(zip(word.value.keys, word.value.values, strict=True))
+        if all(key is None or string_value(key) is not None for key, _ in pairs):
+            spread = [value for key, value in pairs if key is None]
+            rest = [ast.copy_location(ast.keyword(None, value), word) for value in spread]
+    return [*(_keyword(name, word) for name in keys.names), *rest]
 
 
 def _keyword(name: str, place: ast.keyword) -> ast.keyword:

@@ -18,6 +18,8 @@ from imgbuild.audit.source.tree import child_nodes
 UNTYPED_VALUE = ""
 NONE_TYPE = "None"
 RESULT_PREFIX = "result of "  # begins the type of what a method of a local name returns
+ELEMENT = "[]"  # ends the type of an element of a list
+_CHAIN = 8  # methods whose results are followed
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 # The fields of a node that bind names in its scope, in a module without `:=`.
@@ -88,6 +90,24 @@ class LocalTypes:
             self.names[name] = UNTYPED_VALUE
 
 
+def result_type(types: LocalTypes, kind: str) -> str:
+    """Return the type of a method's result for a local name, such as "LLM().clone()".
+
+    Other types are returned unchanged.
+    """
+    if kind.endswith(ELEMENT):
+        kind = result_type(types, kind.removesuffix(ELEMENT))
+        return f"{kind}{ELEMENT}" if kind.endswith("()") else ""
+    methods = ""
+    for _ in range(_CHAIN):
+        if not kind.startswith(RESULT_PREFIX):
+            return f"{kind}{methods}" if kind.endswith("()") or not methods else ""
+        name, _, method = kind.removeprefix(RESULT_PREFIX).partition(".")
+        methods = f".{method}{methods}"
+        kind = types.names.get(name, "")
+    return ""
+
+
 class ClassMembers:
     """The members of a class while it is read, including attributes that methods assign to self."""
 
@@ -104,7 +124,8 @@ class SourceScope:
     """A function, class or module while it is read."""
 
     __slots__ = (
-        "guarded", "imported", "instance", "kind", "locals", "members", "name", "owner", "parent"
+        "guarded", "imported", "instance", "kind", "locals", "members", "name", "owner", "parent",
+        "returned",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +137,8 @@ class SourceScope:
         self.parent = parent
         self.locals = LocalTypes()
         self.imported: set[str] = set()
+        # The values that a function returns.
+        self.returned: list[ast.expr] = []
         # In a method: the name of its first parameter.
         self.instance = ""
         # The number of guards around the definition of the function that is being read.

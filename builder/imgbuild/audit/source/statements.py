@@ -17,6 +17,7 @@ from imgbuild.audit.source.definitions import DefinitionReader, FunctionNode
 from imgbuild.audit.source.expressions import ExpressionReader
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import UNKNOWN_VALUE, FlowPath, Guards, ScopeState
+from imgbuild.audit.source.scopes import ELEMENT
 from imgbuild.audit.source.text import dotted_name, never_continues
 from imgbuild.audit.source.tree import walk_tree
 from imgbuild.audit.source.try_statements import (
@@ -156,7 +157,11 @@ class StatementReader:
         self.expressions.read_expression(node.iter)
         before = self.names.state()
         self.names.enter_loop(node.body)
-        self.assignments.targets(node.target, node)
+        kind = self.expressions.expression_type(node.iter) if self.expressions.chains else ""
+        if kind.endswith("()") and isinstance(node.target, ast.Name) and type(node) is ast.For:
+            self.assignments.bind_name(node.target.id, f"{kind}{ELEMENT}", node)
+        else:
+            self.assignments.targets(node.target, node)
         self.read_block(node.body)
         self._read_loop(node.body, before)
         self.read_block(node.orelse)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.names import classes
+from imgbuild.audit.names import classes, receivers
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.source.facts import Class, ModuleFacts, OpaqueModule
@@ -166,7 +166,7 @@ def test_attributes_that_are_set_dynamically_are_unknown(name):
     ],
 )
 def test_class_of_a_method_receiver_is_found(receiver, expected):
-    lookup_result = classes.receiver_class(MODULES, facts("user"), receiver)
+    lookup_result = receivers.receiver_class(MODULES, facts("user"), receiver)
     name = lookup_result.definition.name if isinstance(lookup_result.definition, Class) else None
     assert name == expected
 
@@ -194,5 +194,5 @@ class Searched:
 )
 def test_annotated_receiver_can_be_a_subclass(receiver, name, state):
     modules = Searched()
-    holder = classes.receiver_class(modules, facts("user"), receiver)
+    holder = receivers.receiver_class(modules, facts("user"), receiver)
     assert classes.find_member(modules, holder, name).state == state

@@ -1,0 +1,103 @@
+"""Reads values from syntax trees of packages: members of enumerations, numbers of results."""
+
+# A separate module: reads syntax trees of definitions, for `wheel_sources`.
+from __future__ import annotations
+
+import ast
+
+from imgbuild.audit.code.decorators import FunctionNode, body_nodes
+from imgbuild.audit.source.text import dotted_name, string_list, string_value
+from imgbuild.audit.source.tree import walk_tree
+
+# The ends of the names of functions and exceptions whose arguments are messages.
+_MESSAGES = ("Error", "Exception", "warn", "warning", "info", "debug", "print")
+
+
+def enumeration_values(definition: ast.ClassDef) -> frozenset[str]:
+    """Return the values of an enumeration of strings, or none if some are not literal strings."""
+    values: set[str] = set()
+    for statement in definition.body:
+        if isinstance(statement, ast.Assign):
+            text = string_value(statement.value)
+            if text is None:
+                return frozenset()
+            values.add(text)
+    return frozenset(values)
+
+
+def returned_counts(function: FunctionNode) -> frozenset[int]:
+    """Return the numbers of values that a function returns, with 0 for what is no tuple display."""
+    if isinstance(function, ast.AsyncFunctionDef):
+        return frozenset((0,))
+    counts: set[int] = set()
+    for node in body_nodes(function.body):
+        if isinstance(node, (ast.Yield, ast.YieldFrom)):
+            return frozenset((0,))
+        if isinstance(node, ast.Return):
+            value = node.value
+            is_known = isinstance(value, ast.Tuple) and not any(
+                isinstance(each, ast.Starred) for each in value.elts
+            )
+            counts.add(len(value.elts) if is_known and isinstance(value, ast.Tuple) else 0)
+    return frozenset(counts)
+
+
+def literal_values(statement: ast.stmt) -> frozenset[str]:
+    """Return the strings in `Name = Literal[…]`, or none for another statement."""
+    value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
+    if not isinstance(value, ast.Subscript) or not dotted_name(value.value).endswith("Literal"):
+        return frozenset()
+    items = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
+    texts = [string_value(each) for each in items]
+    return frozenset(text for text in texts if text is not None)
+
+
+class ComparedValues:
+    """The strings with which modules compare a field of any object.
+
+    `closed` is set if a module raises an exception for all others, and `others` if the field is
+    used in ways in which it can have other values.
+    """
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+        self.values: set[str] = set()
+        self.closed = False
+        self.others = False
+
+    def add_module(self, tree: ast.Module) -> None:
+        """Add the comparisons in a module."""
+        for node in walk_tree(tree):
+            if isinstance(node, ast.Compare) and self._is_field(node.left):
+                self._add_comparison(node)
+            elif isinstance(node, ast.If) and self._rejects(node):
+                self.closed = True
+            elif isinstance(node, ast.Subscript):
+                self.others |= self._is_field(node.slice)
+            elif isinstance(node, ast.Call) and not dotted_name(node.func).endswith(_MESSAGES):
+                method = node.func.value if isinstance(node.func, ast.Attribute) else None
+                self.others |= any(map(self._is_field, (*node.args, *filter(None, [method]))))
+            elif isinstance(node, ast.Match):
+                self.others |= self._is_field(node.subject)
+
+    def _is_field(self, node: ast.AST) -> bool:
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+        return name == self._field
+
+    def _add_comparison(self, node: ast.Compare) -> None:
+        for operator, value in zip(node.ops, node.comparators, strict=True):
+            text, texts = string_value(value), string_list(value)
+            if isinstance(operator, (ast.Is, ast.IsNot)):
+                continue
+            if text is None and texts is None:
+                self.others = True
+            self.values.update(texts or ([text] if text is not None else ()))
+
+    def _rejects(self, node: ast.If) -> bool:
+        """Whether the last branch of an `if` raises an exception for other values of the field."""
+        test = node.test
+        if not isinstance(test, ast.Compare) or not self._is_field(test.left):
+            return False
+        if isinstance(test.ops[0], (ast.NotIn, ast.NotEq)):
+            return isinstance(node.body[-1], ast.Raise) and not node.orelse
+        return len(node.orelse) == 1 and isinstance(node.orelse[0], ast.Raise)
