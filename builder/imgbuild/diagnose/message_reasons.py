@@ -485,12 +485,12 @@ def _part(
 ) -> PackagePart | None:
     """Return the part of a package that looked up an item.
 
-    Return None if the program's own code called the part.
+    Return None if the program's own code called a part that is not `first`.
     """
-    if raised is None or not raised.package or caller is not None:
+    if raised is None or not raised.package:
         return None
-    name = releases.package_name(raised.package)
-    return parts.find_part(exception.frames, (name,))
+    part = parts.find_part(exception.frames, (releases.package_name(raised.package),))
+    return part if part is not None and (part.first or caller is None) else None
 
 
 def _companions(package: str) -> str:
@@ -552,9 +552,8 @@ def _cure(
             return kind
         more = useful and "install" not in advice.lower()
         return f'follow the message: "{advice}"' + (f"; else {kind}" if more else "")
-    if part is not None and (
-        remedy is None or remedy.weak or (remedy.means and caller is None and not remedy.first)
-    ):
+    weak = remedy is None or remedy.weak or (remedy.means and caller is None and not remedy.first)
+    if part is not None and (weak or (part.first and remedy and not remedy.first)):
         return part.cure + _versions(exception, package)
     plain = exception.name in PLAIN and PYTHONS.search(exception.message)
     if remedy and (remedy.means or not plain):

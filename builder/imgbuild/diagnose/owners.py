@@ -15,6 +15,14 @@ STANDARD_LIBRARY = re.compile(
 MODEL_CODE = "transformers_modules"  # where transformers copies the code that comes with a model
 SOURCES = ("src", "python", "lib")  # folders of a checkout with its packages
 RAY_PACKAGE = "_ray_pkg_"  # a working_dir that Ray has copied to a node
+# Folders that only these packages have, wherever their sources are.
+OWN_FOLDERS = re.compile(
+    r"(?:^|/)(?P<top>megatron(?=/(?:core|training|legacy)/)|transformer_engine(?=/(?:pytorch|common)/)|"
+    r"deepspeed(?=/(?:runtime|checkpoint)/)|verl(?=/(?:model_merger|workers|trainer|utils)/))"
+)
+# Scripts that these packages copy to checkpoints and projects.
+SCRIPTS = {"zero_to_fp32.py": "deepspeed", "ds_to_universal.py": "deepspeed"}
+SCRIPTS |= {"model_merger.py": "verl", "legacy_model_merger.py": "verl"}
 AMBIGUOUS = frozenset(("yaml", "git", "click", "attr", "hydra", "swift", "apex", "numpy", "dotenv"))
 
 
@@ -57,7 +65,9 @@ def package_of_file(file: str) -> str:
         root = not index or above in SOURCES or above.startswith(RAY_PACKAGE)
         if same or (folder not in AMBIGUOUS and root):
             return folder
-    return ""
+    if own := OWN_FOLDERS.search(path):
+        return own["top"]
+    return SCRIPTS.get(path.rpartition("/")[2], "")
 
 
 @lru_cache(maxsize=4096)

@@ -19,11 +19,15 @@ MOST_FRAMES = 12  # from the innermost one
 
 
 class PackagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A part of a package, with a pattern for FILE:FUNCTION of a frame."""
+    """A part of a package, with a pattern for FILE:FUNCTION of a frame.
+
+    The cure of a `first` part is more useful than that of a message of Python or torch.
+    """
 
     place: str
     part: str
     cure: str
+    first: bool = False
 
 
 @lru_cache(maxsize=1)

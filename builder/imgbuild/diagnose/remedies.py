@@ -62,7 +62,7 @@ IDLE = re.compile(
     r"(?i)(?:file|open|report|raise|submit|create) (?:an? |this )?(?:issue|bug|ticket)|"
     r"(?:issue|bug) (?:report )?(?:at|on|in) |check the (?:stack|logs?|trace)|"
     r"see (?:the )?(?:stack|logs?|above|below)|for (?:more )?(?:details|information)|"
-    r"TORCHDYNAMO_VERBOSE|TORCH_LOGS|DEBUG=|refer to|contact|for debugging|"
+    r"TORCHDYNAMO_VERBOSE|TORCH_LOGS|DEBUG=|LOGERR_DBG|refer to|contact|for debugging|"
     r"please (?:check|see|try again)\W*$"
 )
 
