@@ -26,7 +26,9 @@ PREPARES = re.compile(
 SPLITS = frozenset(("train", "training", "test", "validation", "valid", "val", "eval", "dev"))
 
 # Names of variables that contain a checkpoint, and keys of what resumes training.
-STATES = re.compile(r"(?:^|[._])(?:checkpoints?|ckpt|state_?dicts?|sd|saved|loaded)\w{0,20}(?:\W|$)")
+STATES = re.compile(
+    r"(?:^|[._])(?:checkpoints?|ckpt|state_?dicts?|sd|saved|loaded)\w{0,20}(?:\W|$)"
+)
 LOADED = re.compile(r"torch\.load\([^\n]{0,160}\)\[['\"]\w{1,60}['\"]\]")
 RESUMES = re.compile(r"(?i)optim|sched|rng|scaler|epoch|step|iteration")
 
