@@ -165,6 +165,9 @@ def test_traceback_of_a_notebook_is_read_with_its_frames() -> None:
         ("deepspeed/runtime/engine.py", "deepspeed"),
         ("python/ray/_raylet.pyx", "ray"),
         ("/mnt/ms-swift/swift/cli/sft.py", "swift"),
+        ("/opt/mcore/megatron/core/dist_checkpointing/validation.py", "megatron"),
+        ("./zero_to_fp32.py", "deepspeed"),
+        ("/work/pump/scripts/model_merger.py", "verl"),
         ("/work/verl/my/train.py", ""),
         ("/home/vllm/train.py", ""),
         ("train.py", ""),
@@ -248,6 +251,19 @@ def test_cause_names_the_column_that_rows_of_data_lack() -> None:
     finding = traced("KeyError: 'ask'", "/workspace/job/rl_dataset.py", "x = row[self.ask_key]")
     assert finding.cause.startswith("the data has no field ask: row[self.ask_key] reads it")
     assert finding.cure.endswith("or set ask_key to a column that exists")
+
+
+@each_row(
+    ("code", "key", "cure"),
+    [
+        ("fan.load(state_dict['optimizer'])", "optimizer", "resume from the weights alone"),
+        ("w = torch.load(path)['fan']", "fan", "passed to load_state_dict as a whole"),
+    ],
+)
+def test_cause_is_a_checkpoint_without_the_key(code: str, key: str, cure: str) -> None:
+    finding = traced(f"KeyError: '{key}'", "/workspace/job/train.py", code)
+    assert finding.cause.startswith(f"the loaded checkpoint has no {key}")
+    assert cure in finding.cure
 
 
 def test_setting_without_a_value_is_explained_by_the_failed_lookup() -> None:

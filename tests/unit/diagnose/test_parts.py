@@ -33,6 +33,11 @@ def first(*frames: str, exception: str) -> LogFinding:
         ("deepspeed/runtime/zero/stage3.py:f:assert a == b", "ZeRO-3", "ZeRO-2"),
         ("verl/workers/reward_manager/pump.py:f:assert a == b", "reward function", "one sample"),
         ("transformers_modules/acme/modeling_pump.py:f:assert a == b", "code that comes", "pin"),
+        ("/work/mcore/megatron/core/dist_checkpointing/pump.py:f:assert a", "checkpoints", "iter_"),
+        ("/work/pump/model_merger.py:f:assert a", "merging of sharded", "fsdp_config.json"),
+        ("transformer_engine/pytorch/module/base.py:get_ub:assert a", "user buffers", "initialize"),
+        ("transformer_engine/pytorch/attention.py:f:assert a", "attention of", "NVTE_DEBUG=1"),
+        ("transformer_engine/pytorch/fp8.py:f:assert a", "FP8 of", "bf16"),
     ],
 )
 def test_cause_of_a_failed_assertion_names_the_package_component(
@@ -42,6 +47,23 @@ def test_cause_of_a_failed_assertion_names_the_package_component(
     assert finding.code == "IMG921"
     assert f"({part}" in finding.cause
     assert cure in finding.cure or "transformers_version" in finding.cure
+
+
+@each_row(
+    "exception",
+    [
+        "TypeError: float() argument must be a string or a real number, not 'dict'",
+        "KeyError: 'a.b'",
+    ],
+)
+def test_cure_of_a_checkpoint_is_used_for_messages_of_python(exception: str) -> None:
+    finding = first(
+        "/work/resume.py:main:set_optimizer_state_dict(model, pump, state)",
+        "torch/distributed/checkpoint/state_dict.py:_split_pump:pump[name]",
+        exception=exception,
+    )
+    assert "(state of the model and optimizer under FSDP)" in finding.cause
+    assert "use the wrappers of the saving run" in finding.cure
 
 
 def test_assertion_without_a_message_does_not_include_the_next_line() -> None:

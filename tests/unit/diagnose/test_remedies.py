@@ -37,6 +37,7 @@ def first(exception: str, code: str = "check(value)") -> LogFinding:
         ("You can't use a fan with two pumps", ""),
         ("The fan is absent => run `pip install fan`", "run `pip install fan`"),
         ("Stopped: run 'left' does not exist", ""),
+        ("No plan. To learn more, set CUDNN_LOGERR_DBG=1 and wait", ""),
     ],
 )
 def test_advice_in_message_is_used(message: str, advice: str) -> None:
@@ -79,6 +80,11 @@ def test_advice_in_message_is_used(message: str, advice: str) -> None:
             "AcmeError: Transformer-Engine v1.5.0 must be >= 1.6.0 to spin",
             "Transformer-Engine>=1.6.0",
         ),
+        ("AcmeError: cuDNN Error: No execution plans support the graph", "NVTE_FUSED_ATTN=0"),
+        ("AcmeError: FlashAttention maximum version 2.5.8 is supported", "flash-attn 2.5.8 built"),
+        ("AcmeError: compute capability 8.9 or higher required for FP8", "switch FP8 off"),
+        ("AcmeError: pump not aligned to 2 * cp_size", "context_parallel_size 1"),
+        ("AcmeError: size mismatch, got input (7), mat (7x8), vec (0)", "GatheredParameters"),
         ("AssertionError: args.pump_rows is not None", "--pump_rows with hyphens"),
         ("AcmeError: enough samples to at least yield one packed sequence", "packing=False"),
         ("AcmeError: slots must be positive, but got batch_size=0", "raise the batch size"),
