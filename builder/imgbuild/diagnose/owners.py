@@ -20,9 +20,11 @@ OWN_FOLDERS = re.compile(
     r"(?:^|/)(?P<top>megatron(?=/(?:core|training|legacy)/)|transformer_engine(?=/(?:pytorch|common)/)|"
     r"deepspeed(?=/(?:runtime|checkpoint)/)|verl(?=/(?:model_merger|workers|trainer|utils)/))"
 )
-# Scripts that these packages copy to checkpoints and projects.
-SCRIPTS = {"zero_to_fp32.py": "deepspeed", "ds_to_universal.py": "deepspeed"}
-SCRIPTS |= {"model_merger.py": "verl", "legacy_model_merger.py": "verl"}
+# Scripts that these packages copy to checkpoints and projects, or have outside of their folder.
+SCRIPTS = re.compile(
+    r"(?:^|/)(?:(?P<deepspeed>zero_to_fp32|ds_to_universal)|(?P<verl>(?:legacy_)?model_merger)|"
+    r"(?P<megatron>tools/checkpoint/(?:convert|util|(?:load|sav)er_\w+)))\.py$"
+)
 AMBIGUOUS = frozenset(("yaml", "git", "click", "attr", "hydra", "swift", "apex", "numpy", "dotenv"))
 
 
@@ -67,7 +69,8 @@ def package_of_file(file: str) -> str:
             return folder
     if own := OWN_FOLDERS.search(path):
         return own["top"]
-    return SCRIPTS.get(path.rpartition("/")[2], "")
+    script = SCRIPTS.search(path)
+    return (script.lastgroup or "") if script else ""
 
 
 @lru_cache(maxsize=4096)

@@ -18,6 +18,7 @@ WRAPPER = re.compile(
     r"\b(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_fpw_module|_orig_mod)\."
 )
 FLAT = re.compile(r"(?:^|\.)_?flat_(?:param|weights)\w*$")
+BASE = re.compile(r"^base_model\.model\.|\.base_layer\.")  # of peft
 # Keys of files that have the weights and more.
 MOST = 30  # names that are compared
 OUTER = ("model", "state_dict", "model_state_dict", "module", "weights", "net", "app")
@@ -38,6 +39,16 @@ def state_dict_reason(text: str, code: str) -> Reason | None:
             cure="wrap the model as it was when the checkpoint was saved, load it within"
             " FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT) on as many ranks, and"
             " save a FULL_STATE_DICT, which any model can load",
+            confidence="high",
+        )
+    based = missing and not unexpected and all(BASE.search(name) for name in missing)
+    if based and not any("lora_" in name for name in missing):
+        return Reason(
+            code="IMG734",
+            cause=f"the checkpoint has no weights of the base model ({missing[0]}): it was saved"
+            f" with the adapter's weights alone, and is loaded as the whole {model}",
+            cure="use a newer transformers, which resumes adapters under DeepSpeed and FSDP; load"
+            " the base model, then the adapter (PeftModel.from_pretrained with is_trainable=True), or pass load_module_strict=False or strict=False",
             confidence="high",
         )
     if outer := next((name for name in unexpected if name in OUTER), ""):

@@ -168,6 +168,7 @@ def test_traceback_of_a_notebook_is_read_with_its_frames() -> None:
         ("/opt/mcore/megatron/core/dist_checkpointing/validation.py", "megatron"),
         ("./zero_to_fp32.py", "deepspeed"),
         ("/work/pump/scripts/model_merger.py", "verl"),
+        ("/work/pump/tools/checkpoint/loader_mcore.py", "megatron"),
         ("/work/verl/my/train.py", ""),
         ("/home/vllm/train.py", ""),
         ("train.py", ""),

@@ -13,6 +13,7 @@ from imgbuild.diagnose.state_dicts import state_dict_reason
         ("pump.bias", "_fsdp_wrapped_module._flat_param", "parameters that FSDP flattened"),
         ("pump.bias", "model", "has the weights of Fan below its key model"),
         ("_fsdp_wrapped_module.pump.bias", "", "the names of the plain model"),
+        ("base_model.model.pump.base_layer.weight", "", "the adapter's weights alone"),
         ("layers.0.qkv.bias", "layers.0.linear_qkv.bias", "(layers.0.linear_qkv.bias, where"),
     ],
 )
