@@ -41,16 +41,8 @@ def state_dict_reason(text: str, code: str) -> Reason | None:
             " save a FULL_STATE_DICT, which any model can load",
             confidence="high",
         )
-    based = missing and not unexpected and all(BASE.search(name) for name in missing)
-    if based and not any("lora_" in name for name in missing):
-        return Reason(
-            code="IMG734",
-            cause=f"the checkpoint has no weights of the base model ({missing[0]}): it was saved"
-            f" with the adapter's weights alone, and is loaded as the whole {model}",
-            cure="use a newer transformers, which resumes adapters under DeepSpeed and FSDP; load"
-            " the base model, then the adapter (PeftModel.from_pretrained with is_trainable=True), or pass load_module_strict=False or strict=False",
-            confidence="high",
-        )
+    if (reason := _adapter_reason(missing, unexpected, model)) is not None:
+        return reason
     if outer := next((name for name in unexpected if name in OUTER), ""):
         return Reason(
             code="IMG734",
@@ -84,6 +76,22 @@ def state_dict_reason(text: str, code: str) -> Reason | None:
             confidence="high",
         )
     return None
+
+
+def _adapter_reason(missing: list[str], unexpected: list[str], model: str) -> Reason | None:
+    """Return the cause if exactly the weights of the model below an adapter of peft are missing."""
+    based = not unexpected and bool(missing) and all(map(BASE.search, missing))
+    if not based or any("lora_" in name for name in missing):
+        return None
+    return Reason(
+        code="IMG734",
+        cause=f"the checkpoint has no weights of the base model ({missing[0]}): it was saved with"
+        f" the adapter's weights alone, and is loaded as the whole {model}",
+        cure="use a newer transformers, which resumes adapters under DeepSpeed and FSDP; load the"
+        " base model, then the adapter (PeftModel.from_pretrained with is_trainable=True), or pass"
+        " load_module_strict=False or strict=False",
+        confidence="high",
+    )
 
 
 def _likeness(pair: tuple[str, str]) -> int:
