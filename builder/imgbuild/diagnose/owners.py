@@ -23,7 +23,7 @@ OWN_FOLDERS = re.compile(
 # Scripts that these packages copy to checkpoints and projects, or have outside of their folder.
 SCRIPTS = re.compile(
     r"(?:^|/)(?:(?P<deepspeed>zero_to_fp32|ds_to_universal)|(?P<verl>(?:legacy_)?model_merger)|"
-    r"(?P<megatron>tools/checkpoint/(?:convert|util|(?:load|sav)er_\w+)))\.py$"
+    r"(?P<megatron>tools/checkpoint/(?:convert|util|loader_\w+|saver_\w+)))\.py$"
 )
 AMBIGUOUS = frozenset(("yaml", "git", "click", "attr", "hydra", "swift", "apex", "numpy", "dotenv"))
 
@@ -67,8 +67,8 @@ def package_of_file(file: str) -> str:
         root = not index or above in SOURCES or above.startswith(RAY_PACKAGE)
         if same or (folder not in AMBIGUOUS and root):
             return folder
-    if own := OWN_FOLDERS.search(path):
-        return own["top"]
+    if match := OWN_FOLDERS.search(path):
+        return match["top"]
     script = SCRIPTS.search(path)
     return (script.lastgroup or "") if script else ""
 

@@ -80,8 +80,8 @@ def state_dict_reason(text: str, code: str) -> Reason | None:
 
 def _adapter_reason(missing: list[str], unexpected: list[str], model: str) -> Reason | None:
     """Return the cause if exactly the weights of the model below an adapter of peft are missing."""
-    based = not unexpected and bool(missing) and all(map(BASE.search, missing))
-    if not based or any("lora_" in name for name in missing):
+    adapter_only = not unexpected and bool(missing) and all(map(BASE.search, missing))
+    if not adapter_only or any("lora_" in name for name in missing):
         return None
     return Reason(
         code="IMG734",

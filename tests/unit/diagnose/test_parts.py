@@ -34,6 +34,7 @@ def first(*frames: str, exception: str) -> LogFinding:
         ("verl/workers/reward_manager/pump.py:f:assert a == b", "reward function", "one sample"),
         ("transformers_modules/acme/modeling_pump.py:f:assert a == b", "code that comes", "pin"),
         ("/work/mcore/megatron/core/dist_checkpointing/pump.py:f:assert a", "checkpoints", "iter_"),
+        ("megatron/core/transformer/moe/pump.py:f:assert a", "experts (MoE) of", "alltoall"),
         ("/work/pump/model_merger.py:f:assert a", "merging of sharded", "fsdp_config.json"),
         ("transformer_engine/pytorch/module/base.py:get_ub:assert a", "user buffers", "initialize"),
         ("transformer_engine/pytorch/attention.py:f:assert a", "attention of", "NVTE_DEBUG=1"),

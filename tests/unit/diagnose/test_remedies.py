@@ -83,6 +83,7 @@ def test_advice_in_message_is_used(message: str, advice: str) -> None:
         ("AcmeError: cuDNN Error: No execution plans support the graph", "NVTE_FUSED_ATTN=0"),
         ("AcmeError: FlashAttention maximum version 2.5.8 is supported", "flash-attn 2.5.8 built"),
         ("AcmeError: compute capability 8.9 or higher required for FP8", "switch FP8 off"),
+        ("AcmeError: Invalid pump arguments: Kind.left, None", "the variable that is None"),
         ("AcmeError: cuBLAS Error: an unsupported value or parameter", "multiples of 16"),
         ("AcmeError: cuBLAS Error: the function failed to launch on it", "CUDA_LAUNCH_BLOCKING=1"),
         ("AcmeError: CublasLt version 12.1.3 or higher required", "LD_LIBRARY_PATH"),
