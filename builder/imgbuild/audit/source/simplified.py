@@ -9,8 +9,9 @@ a function that returns a dictionary display the display, without its values.
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from imgbuild.audit.source.scopes import binding_sites
 from imgbuild.audit.source.text import dotted_name, string_value
@@ -29,16 +30,18 @@ _WORDS = re.compile(
     rb"=[ \t]*(?:functools\.)?partial\(|\[[\"'][\w.-]+[\"']\]\(|\*\*[ \t]*(?:\w+\(|\()"
     rb"|\|=[ \t]*(?:\{|dict\b)"
 )
+_FORMS = rb"\*\*[ \t]*(?:\w+[ \t]*[(|]|[({])|\|=|\]\(|\.update\("
 # `name.update(kwargs)`, and `name = f(…)`, for names after `**`.
 _STARRED = re.compile(rb"\*\*[ \t]*(\w+)")
-_PARTIAL_NAME = re.compile(rb"(\w+)[ \t]*=[ \t]*(?:functools\.)?partial\(")
+_PARTIAL_NAME = re.compile(rb"^[ \t]*(\w+)[ \t]*=[ \t]*(?:functools\.)?partial\(", re.MULTILINE)
 _UPDATE = re.compile(rb"\.update\((\w+)\)")
 _ASSIGNED_CALL = re.compile(
     rb"^[ \t]*(\w+)[ \t]*=[ \t]*(?:\w+\(|\{[^\n]*\}[ \t]*\||\w+[ \t]*\|)", re.MULTILINE
 )
 _RETURNED_DICTIONARY = re.compile(rb"\breturn[ \t]*\(?\s*(?:\{|dict\()")
-# The value of a name: a call of partial, a table of functions, or a function.
-_Values = Mapping[str, ast.AST | None]
+_BLOCKS = ("body", "orelse", "finalbody")
+# Returns the values of names in a scope: calls of partial, tables of functions, and functions.
+_Values = Callable[[], Mapping[str, ast.AST | None]]
 
 
 def simplify_program(tree: ast.Module, source: bytes) -> set[str]:
@@ -46,9 +49,10 @@ def simplify_program(tree: ast.Module, source: bytes) -> set[str]:
     if not _may_have_forms(source):
         return set()
     simplifier = _Simplifier(source)
-    names = {*_PARTIAL_NAME.findall(source), *_STARRED.findall(source)}
-    parts = [rb"\*\*", rb"\|=", rb"\]\(", *(re.escape(name) for name in sorted(names))]
-    simplifier.visit(tree, matching_lines(source, re.compile(b"|".join(parts))), ())
+    calls = _any_of(_PARTIAL_NAME.findall(source))
+    assigned = _any_of(_STARRED.findall(source))
+    pattern = re.compile(rb"%b|\b%b\(|\b%b[ \t]*=(?!=)" % (_FORMS, calls, assigned))
+    simplifier.visit(tree, matching_lines(source, pattern), ())
     return simplifier.dictionaries
 
 
@@ -65,11 +69,17 @@ def _may_have_forms(source: bytes) -> bool:
     return (returned or b"|" in source) and not starred.isdisjoint(_ASSIGNED_CALL.findall(source))
 
 
+def _any_of(names: Iterable[bytes]) -> bytes:
+    return rb"(?:%b)" % b"|".join(sorted(set(names)) or [rb"(?!)"])
+
+
 class _Simplifier:
     def __init__(self, source: bytes) -> None:
         self.dictionaries: set[str] = set()
         self._expressions = b":=" in source
         self._starred = set(_STARRED.findall(source))
+        self._updates = b"|=" in source
+        self._globals = b"global" in source
 
     def visit(self, node: ast.AST, lines: Lines, around: tuple[_Values, ...]) -> None:
         """Replace the forms below a node that extend over `lines`.
@@ -77,7 +87,7 @@ class _Simplifier:
         `around` are the values of names, innermost last.
         """
         if isinstance(node, (ast.Module, *_FUNCTIONS)):
-            around = (*around, self._values(node))
+            around = (*around, functools.cache(functools.partial(self._values, node)))
             if isinstance(node, _FUNCTIONS):
                 _forward_updates(node)
         for child, below in children_on_lines(node, lines):
@@ -93,10 +103,11 @@ class _Simplifier:
             if shown is not None and not isinstance(node.value, ast.Dict):
                 node.value = shown
                 self.dictionaries.add(name)
-        for block in ("body", "orelse", "finalbody"):
-            _replace_updates(getattr(node, block, None))
+        if self._updates:
+            for block in _BLOCKS:
+                _replace_updates(getattr(node, block, None))
 
-    def _values(self, scope: _Scope) -> _Values:
+    def _values(self, scope: _Scope) -> Mapping[str, ast.AST | None]:
         """Return the names that a scope binds. Names that are bound several times have no value."""
         values: dict[str, ast.AST | None] = {}
         given = None if isinstance(scope, ast.Module) else scope.args
@@ -106,7 +117,7 @@ class _Simplifier:
         sites = binding_sites(scope.body, expressions=self._expressions)
         declared = {
             name
-            for node in (walk_tree(scope) if given is None else ())
+            for node in (walk_tree(scope) if given is None and self._globals else ())
             if isinstance(node, ast.Global)
             for name in node.names
         }
@@ -136,7 +147,7 @@ def _is_partial(node: ast.Call) -> bool:
 
 
 def _find(name: str, around: Sequence[_Values]) -> ast.AST | None:
-    return next((values[name] for values in reversed(around) if name in values), None)
+    return next((found[name] for values in reversed(around) if name in (found := values())), None)
 
 
 def _replace_callee(node: ast.Call, around: Sequence[_Values]) -> None:
