@@ -54,7 +54,7 @@ UNSUCCESSFUL = re.compile(
     r"(?i)\bnot\b|\bno\b|"
     r"(?<!x)(?<!expected )(?<!0 )(?<!0 tests )fail(?!ed\W{1,3}0\b|ures?\W{1,3}0\b)|"
     r"(?<!0 )error(?!s?\W{1,3}0\b)|unsuccessful|"
-    r"\bif\b|\bwhen\b|失败|错误(?!数?\W0)|未"
+    r"\bif\b|\bwhen\b|^\W*Successfully (?:un)?installed\b|失败|错误(?!数?\W0)|未"
 )
 # The program says that it tries again after an error, or goes on.
 AGAIN = re.compile(
