@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
 
-import yaml
-
 from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.named_files import parse_settings
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.audit.source.text import string_value
@@ -71,14 +69,11 @@ def _content(text: CodeText) -> Any:
 
     Return None for other files.
     """
-    try:
-        if text.kind == "json" and _DEEPSPEED_KEY.search(text.source):
-            return json.loads(text.source)
-        if text.kind == "yaml" and any(mark.encode() in text.source for mark in _MARKS):
-            return yaml_data.parse_yaml(text.source)
-    except (ValueError, yaml.YAMLError, RecursionError):
-        pass
-    return None
+    if text.kind == "json":
+        may_configure = _DEEPSPEED_KEY.search(text.source) is not None
+    else:
+        may_configure = text.kind == "yaml" and any(m.encode() in text.source for m in _MARKS)
+    return parse_settings(text) if may_configure else None
 
 
 def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:

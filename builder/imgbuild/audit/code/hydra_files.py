@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from imgbuild.audit.code import overrides
 from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.named_files import parse_settings, place_key
 from imgbuild.audit.code.shell import Word
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.main_path.configuration import OPEN_VALUE, HydraProgram, find_hydra_program
@@ -17,7 +16,6 @@ from imgbuild.audit.source.text import string_value
 from imgbuild.audit.source.tree import walk_tree
 from imgbuild.matrix.notes import nearest_choice
 from imgbuild.report import Severity
-from imgbuild.system import yaml_data
 from imgbuild.system.syntax import valid_source
 
 UNKNOWN_KEY_CODE = "IMG406"
@@ -48,10 +46,7 @@ def _file_findings(
 
     Options of groups that neither the package nor the user defines are also reported.
     """
-    try:
-        content = yaml_data.parse_yaml(text.source)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return
+    content = parse_settings(text)
     defaults = content.get("defaults") if isinstance(content, Mapping) else None
     if not isinstance(defaults, list):
         return
@@ -117,26 +112,6 @@ def _unknown_keys(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterato
             yield path
         elif isinstance(value, Mapping) and isinstance(tree[key], Mapping):
             yield from _unknown_keys(tree[key], value, f"{path}.")
-
-
-def place_key(text: CodeText, path: str) -> tuple[int, int]:
-    """Return the line and column of a dotted key in YAML, counted from 1.
-
-    If the key is not found, the place of its innermost parent is returned.
-    """
-    try:
-        node = yaml.compose(text.source.decode("utf-8", "replace"), Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return 1, 1
-    place = (1, 1)
-    for part in path.split("."):
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        found = next((pair for pair in pairs if pair[0].value == part), None)
-        if found is None:
-            break
-        mark, node = found[0].start_mark, found[1]
-        place = (mark.line + 1, mark.column + 1)
-    return place
 
 
 def _python_findings(

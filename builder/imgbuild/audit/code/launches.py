@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
-import yaml
 
 from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.named_files import find_text, parse_settings
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.source.tree import walk_tree
@@ -106,7 +105,7 @@ def check_launches(sources: PackageSources, texts: Sequence[CodeText]) -> Iterat
             if gpus is not None:
                 yield from _processes(text, gpus, name, words, settings)
             script = next((word.text for word in words if word.text.endswith(".py")), "")
-            python = _referenced_file(texts, script) if script else None
+            python = find_text(texts, script) if script else None
             if python is not None and _stage(texts, words, settings) == 3:
                 for finding in _rejected_option_findings(sources, python):
                     if (key := (finding.where, finding.message)) not in rejected:
@@ -142,35 +141,16 @@ def _value(words: Sequence[Word], name: str) -> tuple[str, Word] | None:
     return None
 
 
-def _referenced_file(texts: Sequence[CodeText], path: str) -> CodeText | None:
-    """Return the file to which a script refers by this path.
-
-    The base folder of the path is unknown.
-    """
-    end = "/" + path.removeprefix("./").lstrip("/")
-    matching = [text for text in texts if f"/{text.file}".endswith(end)]
-    return matching[0] if len(matching) == 1 else None
-
-
 def _content(text: CodeText | None) -> Mapping[str, Any]:
-    """Return the content of a YAML or JSON file.
-
-    The result is empty for other and invalid files.
-    """
-    if text is None or text.kind not in ("yaml", "json"):
-        return {}
-    try:
-        is_json = text.kind == "json"
-        content = json.loads(text.source) if is_json else yaml_data.parse_yaml(text.source)
-    except (ValueError, yaml.YAMLError, RecursionError):
-        return {}
+    """Return the settings in a YAML or JSON file, or an empty mapping for other files."""
+    content = parse_settings(text) if text is not None else None
     return content if isinstance(content, Mapping) else {}
 
 
 def _settings(texts: Sequence[CodeText], words: Command) -> Mapping[str, Any]:
     """Return the accelerate configuration to which a command refers."""
     given = _value(words, "--config-file")
-    return _content(_referenced_file(texts, given[0])) if given is not None else {}
+    return _content(find_text(texts, given[0])) if given is not None else {}
 
 
 def _processes(
@@ -212,7 +192,7 @@ def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any
             return of_accelerate["zero_stage"]
         files_named.insert(0, str(of_accelerate.get("deepspeed_config_file", "")))
     for name in files_named:
-        if name.endswith(".json") and (text := _referenced_file(texts, name)) is not None:
+        if name.endswith(".json") and (text := find_text(texts, name)) is not None:
             zero = _content(text).get("zero_optimization")
             if isinstance(zero, Mapping):
                 return zero.get("stage")

@@ -1,33 +1,36 @@
-"""Finds YAML files whose keys are options of a program, such as `trl sft --config FILE`."""
+"""Finds settings files whose keys are options of a program, such as `trl sft --config FILE`."""
 
 # A separate module: another source of options.
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-import yaml
 
 from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.code.named_files import find_text, parse_settings, place_key
 from imgbuild.audit.code.shell import Command, Word
-from imgbuild.system import yaml_data
 
-_READ_FIRST = frozenset(("env", "config"))  # keys that are no options
-_FILE = re.compile(r"[\w./+-]+\.ya?ml")
+_OTHER_KEYS = frozenset(("env", "config"))  # read before the options
+_OPTION = re.compile(r"[A-Za-z][\w-]*")
 
 
 class FileOption(msgspec.Struct, frozen=True):
     """An option in a file.
 
-    `option` and `value` have the position of the file's name in the command. `place` is the file
-    and the line of the key.
+    `option` and `value` have the position of the file's name in the command.
     """
 
     option: Word
     value: Word
-    place: str
+    file: CodeText
+    key: str
+
+    @property
+    def place(self) -> str:
+        """The file and the line of the key, as in "sft.yaml:3"."""
+        return f"{self.file.file}:{place_key(self.file, self.key)[0]}"
 
 
 def file_options(
@@ -39,33 +42,15 @@ def file_options(
     """
     for at, word in enumerate(words):
         before = words[at - 1].text if at else ""
-        name, equals, file = word.text.partition("=")
-        named = name in names if equals else (before if before.startswith("-") else "") in names
-        text = _find_text(texts, file if equals else word.text) if named and word.literal else None
-        for key, value, line in _keys(text) if text is not None else ():
-            option = msgspec.structs.replace(word, text=f"--{key}")
-            shown = msgspec.structs.replace(word, text=value)
-            yield FileOption(option, shown, f"{text.file}:{line}" if text is not None else "")
-
-
-def _find_text(texts: Sequence[CodeText], name: str) -> CodeText | None:
-    """Return the YAML file with a path that ends with `name`, if there is only one."""
-    if not _FILE.fullmatch(name):
-        return None
-    end = posixpath.normpath(name).lstrip("./")
-    same = [text for text in texts if text.kind == "yaml" and f"/{text.file}".endswith(f"/{end}")]
-    return same[0] if len(same) == 1 else None
-
-
-def _keys(text: CodeText) -> Iterator[tuple[str, str, int]]:
-    """Yield the keys at the top level of a file, with scalar values and lines."""
-    try:
-        content = yaml_data.parse_yaml(text.source)
-    except (ValueError, yaml.YAMLError, RecursionError):
-        return
-    lines = text.source.decode(errors="replace").splitlines()
-    for key, value in content.items() if isinstance(content, Mapping) else ():
-        if isinstance(key, str) and key not in _READ_FIRST and re.fullmatch(r"[A-Za-z][\w-]*", key):
-            start = re.compile(rf"[\"']?{re.escape(key)}[\"']?\s*:")
-            line = next((at for at, each in enumerate(lines, 1) if start.match(each)), 1)
-            yield key, value if isinstance(value, str) else "", line
+        name, equals, path = word.text.partition("=")
+        if not equals:
+            name, path = before if before.startswith("-") else "", word.text
+        file = find_text(texts, path) if name in names and word.literal else None
+        content = parse_settings(file) if file is not None else None
+        if file is None or not isinstance(content, Mapping):
+            continue
+        for key, value in content.items():
+            if isinstance(key, str) and key not in _OTHER_KEYS and _OPTION.fullmatch(key):
+                option = msgspec.structs.replace(word, text=f"--{key}")
+                text = value if isinstance(value, str) else ""
+                yield FileOption(option, msgspec.structs.replace(word, text=text), file, key)

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
-
-import yaml
+from typing import NamedTuple
 
 from imgbuild.audit.code.code_set import CODE, CodeSet
-from imgbuild.audit.code.hydra_files import place_key
 from imgbuild.audit.code.loaded_files import FileSections
 from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.named_files import find_text, parse_settings, place_key
 from imgbuild.audit.code.shell import Word, shell_commands
 from imgbuild.audit.names import classes, signatures
 from imgbuild.audit.names.model import CallSignature
@@ -32,7 +29,6 @@ from imgbuild.audit.source.tree import walk_tree
 from imgbuild.errors import FetchFailed
 from imgbuild.matrix.notes import nearest_choice
 from imgbuild.report import Severity
-from imgbuild.system import yaml_data
 from imgbuild.system.syntax import valid_source
 
 KEY, COUNT = "IMG409", "IMG111"
@@ -88,51 +84,10 @@ def _may_pass_settings(source: bytes) -> bool:
     )
 
 
-class SettingsTexts:
-    """The YAML and JSON files of a user, by their paths in commands and code."""
-
-    def __init__(self, texts: Iterable[CodeText]) -> None:
-        self._texts = [text for text in texts if text.kind in ("yaml", "json")]
-
-    def find(self, path: str, near: CodeText) -> CodeText | None:
-        """Return the file with a path, as seen from the folder of `near`, or by the path's end."""
-        path = posixpath.normpath(path)
-        if "$" in path or not path.endswith((".yaml", ".yml", ".json")):
-            return None
-        beside = posixpath.normpath(posixpath.join(posixpath.dirname(near.file), path))
-        end = f"/{path.lstrip('./')}"
-        matches = [text for text in self._texts if f"/{text.file}".endswith(end)]
-        nearest = [text for text in matches if posixpath.normpath(text.file) == beside]
-        return (nearest or matches)[0] if len(nearest or matches) == 1 else None
-
-
-def file_content(text: CodeText) -> Any:
-    """Return the content of a YAML or JSON file, or None if it cannot be parsed."""
-    try:
-        source = text.source
-        return json.loads(source) if text.kind == "json" else yaml_data.parse_yaml(source)
-    except (ValueError, yaml.YAMLError, RecursionError):
-        return None
-
-
-def key_finding(
-    text: CodeText, path: Sequence[str], message: str, names: Iterable[str]
-) -> CodeFinding:
-    """Return the finding for a key of a file, with the nearest of the accepted `names`."""
-    return text.finding(
-        *place_key(text, ".".join(path)),
-        code=KEY,
-        severity=Severity.ERROR,
-        message=message,
-        instead=nearest_choice(path[-1], names) or "",
-    )
-
-
 class _Check:
     def __init__(self, code: CodeSet, texts: Sequence[CodeText]) -> None:
         self._code = code
         self._texts = texts
-        self._files = SettingsTexts(texts)
         self._modules = {text.file: name for name, text in code.code_by_module.items()}
         self._view = code.path([]).view(code)
 
@@ -145,7 +100,7 @@ class _Check:
         try:
             loaded = FileSections(tree)
             for call, scope, section in loaded.calls():
-                file = self._files.find(section.path, text)
+                file = find_text(self._texts, section.path, text)
                 accepted = self._accepted(facts, call.func, scope)
                 if file is not None and accepted is not None:
                     yield from _key_findings(file, section.keys, section.removed, accepted)
@@ -216,7 +171,7 @@ class _Check:
             paths = self._options(text)
         else:
             return None
-        files = {file.file: file for path in paths if (file := self._files.find(path, text))}
+        files = {file.file: file for path in paths if (file := find_text(self._texts, path, text))}
         return next(iter(files.values())) if len(files) == 1 else None
 
     @cached_property
@@ -307,7 +262,7 @@ def _count_findings(
 def _key_findings(
     file: CodeText, keys: Sequence[str], removed: frozenset[str], accepted: _Accepted
 ) -> Iterator[CodeFinding]:
-    section = file_content(file)
+    section = parse_settings(file)
     for key in keys:
         section = section.get(key) if isinstance(section, Mapping) else None
     for key in section if isinstance(section, Mapping) else ():
@@ -316,4 +271,10 @@ def _key_findings(
         if key == _ENVIRONMENT and not keys:
             continue
         message = f"{key} is passed to {accepted.what}, which does not accept it"
-        yield key_finding(file, (*keys, key), message, accepted.names)
+        yield file.finding(
+            *place_key(file, ".".join((*keys, key))),
+            code=KEY,
+            severity=Severity.ERROR,
+            message=message,
+            instead=nearest_choice(key, accepted.names) or "",
+        )
