@@ -33,7 +33,7 @@ class ConflictRelation(enum.StrEnum):
     ATTRIBUTE = "attribute"  # reads an attribute that the other's class does not have
     SUBSCRIPT = "subscript"  # subscripts a class that is not subscriptable in this Python
     REGISTERED = "registered"  # registers a name that the other has registered already
-    RESULT = "result"  # unpacks a result of the other's function into too few or too many names
+    RESULT = "result"  # unpacks a result of the other's function into a wrong number of names
     VALUE = "value"  # passes a string that the other's callable does not accept
     ANNOTATION = "annotation"  # passes a string that the annotation of a parameter does not list
     SYMBOL = "symbol"  # links to a symbol that no library of the package set defines

@@ -45,6 +45,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline import audit_code, audit_set, declared_files, open_requirements
 from imgbuild.pipeline.audit_code import UserCode
 from imgbuild.pipeline.audit_set import SetRequest
+from imgbuild.project import kinds
 from imgbuild.report import CaseResult, Report, Severity
 from imgbuild.resolve import resolve_request
 from imgbuild.resolve.resolve_request import parse_python, requested_cuda
@@ -344,22 +345,22 @@ INCOMPLETE_HINT = (
 )
 
 
-# Files with the packages of a project: a lock, else all files of the folder, else requirements.
-LOCKS = ("uv.lock", "poetry.lock", "pylock.toml")
-DECLARING = ("pyproject.toml", "environment.yml", "environment.yaml")
+# Files whose folder is read as a whole.
+DECLARING = frozenset(("pyproject.toml", "environment.yml", "environment.yaml"))
 
 
 def project_file(packages: PackageSetOptions, selection: SelectionOptions) -> Path | None:
     """Return the file or folder with the packages of the project in the current folder.
 
-    Return None if targets or packages were selected, or if the project has a matrix.
+    This is a lock file, else the folder if it declares requirements, else requirements.txt. Return
+    None if there is none, if targets or packages were selected, or if the project has a matrix.
     """
     selected = selection.named_targets or selection.everything or packages.requirements
     if selected or packages.environment is not None or selection.project().writable:
         return None
     here = {path.name for path in Path().iterdir() if path.is_file()}
-    places = [Path(name) for name in LOCKS if name in here]
-    places += [Path()] if here & {*DECLARING} else []
+    places = [Path(name) for name in kinds.LOCKS if name in here]
+    places += [Path()] if here & DECLARING else []
     places += [Path("requirements.txt")] if "requirements.txt" in here else []
     return next(iter(places), None)
 

@@ -16,8 +16,8 @@ from imgbuild.audit.names import releases
 from imgbuild.diagnose import (
     binary_reasons,
     calls,
-    earlier,
     existence,
+    failed_commands,
     flight,
     frames,
     incomplete,
@@ -176,7 +176,7 @@ def _reasons(value: ParsedLog) -> Iterator[tuple[Reason, LogEvent]]:
     first = _first_exception(value)
     replaced = _replaced_exceptions(value)
     for event in value.events:
-        if value.is_passed(event):
+        if value.is_harmless(event):
             continue
         reason = _event_reason(value, event, texts, allowed, failed=failed)
         if reason is not None:
@@ -223,9 +223,9 @@ def _compared_reason(
     # A sentence about a symptom is from a description, not from a program's output.
     if reason.role == "symptom" and event.exception is None:
         return reason if first is None and value.is_excerpt else None
-    if event.number in value.statements.others and QUOTED.search(event.text):
+    if event.number in value.statements.continuations and QUOTED.search(event.text):
         reason = msgspec.structs.replace(reason, weak=True)  # the program says that it goes on
-    if any(earlier.leads_to(each, event.text) for each in leading):
+    if any(failed_commands.leads_to(each, event.text) for each in leading):
         return _mark_as_consequence(reason)
     if _leads_to_exception(event, first):
         leading.append(event.text)
@@ -239,7 +239,7 @@ def _leads_to_exception(event: LogEvent, first: tuple[Reason, LogEvent] | None) 
     """Whether a line before the first exception is the failure of a command that explains it."""
     if first is None or event.exception is not None or event.number >= first[1].number:
         return False
-    return event.level not in ("I", "W") and earlier.leads_to(event.text, first[1].text)
+    return event.level not in ("I", "W") and failed_commands.leads_to(event.text, first[1].text)
 
 
 def _replaced_exceptions(value: ParsedLog) -> set[int | None]:
@@ -384,9 +384,9 @@ def _exception_reason(
 ) -> Reason | None:
     """Return the reason for an exception from its message and the packages of its frames."""
     last = frames.innermost_frame(exception)
-    caller, code = frames.calling_package(exception), last.code if last else ""
+    caller, code = frames.raising_package(exception), last.code if last else ""
     if last is None:
-        caller = frames.calling_package(_handling(value, event.exception))
+        caller = frames.raising_package(_handling(value, event.exception))
     elif last.is_standard and exception.name == "NameError":  # typing evaluates an annotation
         caller = frames.package_above(exception, "")
     above = frames.package_above(exception, caller)
@@ -483,7 +483,7 @@ def _line_reason(value: ParsedLog, event: LogEvent, *, failed: bool) -> Reason |
     after = _next_exception(
         value, event
     )  # a logger's line before the traceback with the same message
-    caller = frames.calling_package(after) if after is not None and after.message == text else ""
+    caller = frames.raising_package(after) if after is not None and after.message == text else ""
     reason = (
         binary_reasons.binary_reason(text, value.facts)
         or (

@@ -22,7 +22,7 @@ def innermost_frame(exception: LoggedException | None) -> TraceFrame | None:
     return next((frame for frame in own if frame.file != "<string>"), None)  # by exec()
 
 
-def calling_package(exception: LoggedException | None) -> str:
+def raising_package(exception: LoggedException | None) -> str:
     """Return the package whose code raised an exception.
 
     Frames that only pass calls on are ignored.

@@ -104,18 +104,21 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
         return self.number <= LONGEST_MESSAGE
 
     def is_handled(self, number: int) -> bool:
-        """Whether the log continues for long after a line, and does not end with a failure."""
+        """Whether the log continues for long after a line, and does not end with a failure.
+
+        Unlike `is_survived`, this depends only on the length and the end of the log.
+        """
         if self.number - number < LINES_AFTERWARDS:
             return False
         if self.cut is not None and self.number - self.cut.number < SHORT_LOG:
             return False
         return not any(map(survival.is_failure, self.last))
 
-    def is_passed(self, event: LogEvent) -> bool:
-        """Whether the program went on after an event, or was to end."""
+    def is_harmless(self, event: LogEvent) -> bool:
+        """Whether the program continued after an event, or was told to stop."""
         exception = None if event.exception is None else self.exceptions[event.exception]
         return self.is_survived(event.number, exception, event.level) or (
-            exception is None and self.statements.is_stop(event.number, event.text)
+            exception is None and self.statements.is_requested_stop(event.number, event.text)
         )
 
     def is_survived(self, number: int, exception: LoggedException | None, level: str = "") -> bool:
@@ -133,25 +136,25 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
         if any(number <= last + DETAILS for _, last in ranges[max(start - 3, 0) : start]):
             return True
         minor = level in ("I", "W") or (exception is not None and not exception.traced)
-        return self._continues and (
-            (number < self.number and self.statements.goes_on(number - 1, number, again=False))
+        return self._ends_without_failure and (
+            (number < self.number and self.statements.continues(number - 1, number, retries=False))
             or self.statements.repeats_after(number)
             or (
                 minor
                 and not self.note
-                and not self.statements.is_attempt(number)
+                and not self.statements.is_retry(number)
                 and self.number - number >= DETAILS
             )
         )
 
     @functools.cached_property
     def _survived_tracebacks(self) -> dict[int, bool]:
-        """Whether the program goes on after the tracebacks, by their lines."""
+        """Whether the program continues after each traceback, by the line of its exception."""
         return self._survival[0]
 
     @functools.cached_property
     def _survived_ranges(self) -> list[tuple[int, int]]:
-        """The first and last lines of the tracebacks after which the program goes on."""
+        """The first and last lines of the tracebacks after which the program continues."""
         return [
             (each.frames[0].number, each.number)
             for each in self.exceptions
@@ -178,7 +181,7 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
                 or (
                     all(number <= last for number in failures)
                     and last < self.number
-                    and self._goes_on(index, first, last)
+                    and self._continues_after(index, first, last)
                 )
             )
             survived[each.number] = value
@@ -188,16 +191,16 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
             after = each
         return survived, failures
 
-    def _goes_on(self, index: int, first: int, last: int) -> bool:
-        """Whether the program goes on after the traceback of an exception, from its lines."""
+    def _continues_after(self, index: int, first: int, last: int) -> bool:
+        """Whether the lines around a traceback show that the program continues after it."""
         chain = (index, *root_causes(self.exceptions, index))
         headers = [self.exceptions[each].frames[:1] for each in chain]
         logged = any(
             frame.number - 1 in self.statements.logged for frames in headers for frame in frames
         )
         return (
-            self.statements.goes_on(first - 2, first - survival.NEAR)
-            or self.statements.goes_on(last, last)
+            self.statements.continues(first - 2, first - survival.NEAR)
+            or self.statements.continues(last, last)
             or self.statements.repeats_after(last, self.exceptions[index].source)
             or (
                 last < max((self.statements.completed, *self._successes))
@@ -213,17 +216,18 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
     @functools.cached_property
     def _last_failures(self) -> list[int]:
         """The last lines that report failures, after the last line that reports success."""
-        if self.last and self.statements.is_attempt(self.last[-1].number):
+        if self.last and self.statements.is_retry(self.last[-1].number):
             return [self.number + 1]
         failures = []
         for line in reversed(self.last):
             number = line.number
             if number in (self.statements.completed, *self._successes):
                 break
-            if self.statements.goes_on(number, number - survival.NEAR):
+            if self.statements.continues(number, number - survival.NEAR):
                 break
             if survival.is_failure(line) and not (
-                self.statements.is_stop(number, line.text) or self.statements.repeats_after(number)
+                self.statements.is_requested_stop(number, line.text)
+                or self.statements.repeats_after(number)
             ):
                 failures.append(number)
         return failures
@@ -231,10 +235,10 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
     @functools.cached_property
     def succeeded(self) -> int:
         """The number of the line at the end of the log that reports success, or 0."""
-        return max(self._successes, default=0) if self._continues else 0
+        return max(self._successes, default=0) if self._ends_without_failure else 0
 
     @property
-    def _continues(self) -> bool:
+    def _ends_without_failure(self) -> bool:
         """Whether the log ends neither with a failure nor with an announced attempt."""
         return not self._survival[1]
 
@@ -257,7 +261,7 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
             or any(
                 survival.ENDED.search(line.text)
                 and not self.is_survived(line.number, None)
-                and not self.statements.is_stop(line.number, line.text)
+                and not self.statements.is_requested_stop(line.number, line.text)
                 for line in self.last
                 if line.level not in ("I", "W")
             )

@@ -19,13 +19,13 @@ WRAPPER = re.compile(
 )
 FLAT = re.compile(r"(?:^|\.)_?flat_(?:param|weights)\w*$")
 BASE = re.compile(r"^base_model\.model\.|\.base_layer\.")  # of peft
-# Keys of files that have the weights and more.
 MOST = 30  # names that are compared
+# Keys below which checkpoints have the weights, next to other data.
 OUTER = ("model", "state_dict", "model_state_dict", "module", "weights", "net", "app")
 
 
 def state_dict_reason(text: str, code: str) -> Reason | None:
-    """Return the cause if the names in the message show more than the rule `code`."""
+    """Return a reason if the names in the message show more than the rule `code`."""
     match = MODEL.search(text)
     if match is None:
         return None

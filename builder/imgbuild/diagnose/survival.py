@@ -42,7 +42,7 @@ COMPLETION = (
     *("train_runtime", "ucce", "UCCE", "raining", "RAINING", "omplete", "COMPLETE"),
     *("fired up", "FIRED UP"),
 )
-# The last line that reports success, in an order that no error follows.
+# A line at the end of a log that reports success, if UNSUCCESSFUL does not match it.
 SUCCEEDED = re.compile(
     r"(?i)\b(?:(?:exit(?:ed)?|ended|finished|return(?:ed)?|status|code|rc)\b(?: with| code| status|"
     r" is|[ :=_]){0,6}0\b(?![.:]?\d)|success(?:fully)?\b|succeeded\b|"
@@ -56,11 +56,12 @@ UNSUCCESSFUL = re.compile(
     r"(?<!0 )error(?!s?\W{1,3}0\b)|unsuccessful|"
     r"\bif\b|\bwhen\b|^\W*Successfully (?:un)?installed\b|失败|错误(?!数?\W0)|未"
 )
-# The program says that it tries again after an error, or goes on.
+# The program says that it tries again after an error.
 AGAIN = re.compile(
     r"(?i)\b(?:retrying|will (?:retry|be retried)|trying (?:again|a|another|the)|"
     r"restarting|resuming|requeued|running \w+ again)\b|重试|重新尝试"
 )
+# The program says that it continues without what failed.
 CONTINUING = re.compile(
     r"(?i)\b(?:fall(?:s|ing)? back|fallback|checking for \S+ no|ignored\)|"
     r"skip(?:ped|ping)|continuing|ignoring|replaced by|recover(?:ed|ing)|"
@@ -69,7 +70,7 @@ CONTINUING = re.compile(
     r"is optional|optional (?:step|module|package)|loading without)|"
     r"改用|跳过|忽略|回退|使用默认|继续"
 )
-# A server ends because it is told to; what ends its processes is no failure.
+# A server was told to stop. Signals to its processes are then no failures.
 STOPPED = re.compile(
     r"(?i)\b(?:application shutdown complete|shutting down|finished server process|"
     r"(?:stopped|stopping|ended|ending) (?:the )?(?:\w+ )?server|"
@@ -84,16 +85,17 @@ REPORTED = re.compile(
 
 
 class Statements(msgspec.Struct):
-    """The lines in which programs say that they go on after an error, or that they completed.
+    """The lines in which programs say that they continue after an error, or that they completed.
 
-    `completed` is the last line that reports the end of a run or a started server. `attempts`
-    announce another attempt, `others` another way to go on. `logged` are headers of tracebacks
-    that a logger printed. `stopped` are lines about the end of a server.
+    `completed` is the last line that reports the end of a run or a started server. `retries`
+    announce another attempt, and `continuations` that the program does without what failed.
+    `logged` are headers of tracebacks that a logger printed. `stopped` are lines about the end of a
+    server.
     """
 
     completed: int = 0
-    attempts: set[int] = set()
-    others: set[int] = set()
+    retries: set[int] = set()
+    continuations: set[int] = set()
     logged: set[int] = set()
     stopped: set[int] = set()
     _repeated: dict[str, list[tuple[int, int]]] = {}  # lines of a source, and the first such lines
@@ -114,21 +116,21 @@ class Statements(msgspec.Struct):
         if not traced:
             self._read_shape(line)
         level, self._level = self._level, line.level
-        if number > self._near or len(self.attempts) + len(self.others) >= MOST_STATEMENTS:
+        if number > self._near or len(self.retries) + len(self.continuations) >= MOST_STATEMENTS:
             return
         if REPORTED.search(text):
             self._announced = number
         if HEADER.search(text):
             self._read_header(number, level or line.level)
         if CONTINUING.search(text):
-            self.others.add(number)
+            self.continuations.add(number)
         elif AGAIN.search(text):
-            self.attempts.add(number)
+            self.retries.add(number)
 
     def _read_header(self, number: int, level: str) -> None:
         """Read the header of a traceback, after a line with the log level `level`."""
         if number - self._announced < REPORT_NEAR:
-            self.others.add(number)
+            self.continuations.add(number)
         elif level:
             self.logged.add(number)
 
@@ -158,22 +160,22 @@ class Statements(msgspec.Struct):
             count += sum(first < number for _, first in later)
         return count >= least
 
-    def goes_on(self, first: int, last: int, *, again: bool = True) -> bool:
-        """Whether a program says in one of the lines, or soon after them, that it goes on.
+    def continues(self, first: int, last: int, *, retries: bool = True) -> bool:
+        """Whether a program says in one of the lines, or soon after them, that it continues.
 
-        Without `again`, announced attempts are not sufficient.
+        Without `retries`, announced attempts are not sufficient.
         """
         numbers = range(first, last + NEAR + 1)
-        return any(n in self.others or (again and n in self.attempts) for n in numbers)
+        return any(n in self.continuations or (retries and n in self.retries) for n in numbers)
 
-    def is_stop(self, number: int, text: str) -> bool:
-        """Whether a line reports a signal to a process of a server that is told to end."""
+    def is_requested_stop(self, number: int, text: str) -> bool:
+        """Whether a line reports a signal to a process of a server that was told to stop."""
         near = range(number - NEAR, number + 3)
         return KILL.search(text[:400]) is not None and not self.stopped.isdisjoint(near)
 
-    def is_attempt(self, number: int) -> bool:
+    def is_retry(self, number: int) -> bool:
         """Whether a line announces another attempt."""
-        return number in self.attempts
+        return number in self.retries
 
 
 def is_success(text: str) -> bool:

@@ -88,10 +88,10 @@ def solve_pins(
     day = declared.cut_off.day if declared.cut_off is not None else today_utc()
     opened = [item for item in demands.named if item.pin is None]
     count = format_count(len(demands.named), "package")
+    reason = f"{len(opened)} of {count} have no exact version" if opened else ""
+    reason = reason or f"the dependencies of {count} are not all listed"
     request.context.reporter.info(
-        f"{f'{len(opened)} of ' if opened else ''}{count} "
-        f"{'have no exact version' if opened else 'may require others'}; "
-        f"resolving all packages from files uploaded before {day}"
+        f"{reason}; resolving all packages from files uploaded before {day}"
     )
     of_files = _file_indexes(declared.indexes, demands.named, request, matrix)
     indexes = open_indexes(msgspec.structs.replace(request, indexes=of_files))

@@ -235,7 +235,7 @@ class _ModuleCalls:
                 yield other, problem
 
     def _is_former(self, what: Meaning) -> bool:
-        """Whether a class certainly has a method no more."""
+        """Whether a table says that a class does not have a method any more."""
         sources, holder = module_sources(self.package_set), what.holder
         if sources is None or holder is None or what.found.state != "absent":
             return False

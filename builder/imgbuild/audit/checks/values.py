@@ -1,6 +1,6 @@
-"""Finds strings that a callable does not accept, and results with another number of values."""
+"""Finds strings that a callable does not accept, and results that are unpacked incorrectly."""
 
-# A separate module: questions about annotations.
+# A separate module: annotations of parameters and results.
 from __future__ import annotations
 
 import ast
@@ -19,7 +19,7 @@ from imgbuild.system.syntax import parse_expression
 
 _LISTED = re.compile(r"[\w./-]+")  # not the description of a form, such as "name_[number]"
 _DEPTH = 4  # functions that pass `**kwargs` on
-_SPECIFIC = 6  # characters of a field whose name is not used for other things
+_SPECIFIC = 6  # characters of a field; a shorter name is often used for other things too
 _SHOWN = 8  # values in a message
 _CHANGING_DECORATORS = ("contextmanager", "property", "remote", "jit", "compile")
 
@@ -181,17 +181,13 @@ def _converted_values(
     package_set: ImportablePackages, target: LookupResult, enumeration: LookupResult, field: str
 ) -> frozenset[str]:
     """Return the values of an enumeration to which a class converts a field, or none."""
-    sources, definition, home = (
-        module_sources(package_set),
-        enumeration.definition,
-        enumeration.home,
-    )
+    sources, home = module_sources(package_set), enumeration.home
+    definition = enumeration.definition
     if sources is None or not isinstance(definition, Class) or home is None:
         return frozenset()
     text = f"{definition.name}(self.{field})"
-    for ancestor in classes.class_ancestors(
-        package_set, classes.follow_assignment(package_set, target)
-    ):
+    owner = classes.follow_assignment(package_set, target)
+    for ancestor in classes.class_ancestors(package_set, owner):
         if ancestor.home is not None and sources.mentions(ancestor.home, text):
             return sources.enumeration_values(home, definition)
     return frozenset()
@@ -227,8 +223,12 @@ def _annotated_count(annotation: str) -> int:
     ):
         return 0
     items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    is_open = any(
-        isinstance(each, (ast.Starred, ast.Subscript)) and "Unpack" in ast.dump(each)
-        for each in items
-    ) or any(isinstance(each, ast.Constant) and each.value is Ellipsis for each in items)
-    return 0 if is_open or any(isinstance(each, ast.Starred) for each in items) else len(items)
+    return 0 if any(map(_is_repeated, items)) else len(items)
+
+
+def _is_repeated(node: ast.expr) -> bool:
+    """Whether an item of `tuple[…]` stands for any number of values."""
+    if isinstance(node, ast.Subscript):
+        return dotted_name(node.value).rpartition(".")[2] == "Unpack"
+    is_ellipsis = isinstance(node, ast.Constant) and node.value is Ellipsis
+    return is_ellipsis or isinstance(node, ast.Starred)

@@ -1,7 +1,7 @@
 """Checks keys of YAML and JSON files that Python code passes to classes of packages.
 
-These are files that the code loads and passes with `**`, and files of the argument parsers of
-transformers and TRL. The numbers of objects that these parsers return are checked, too.
+The code loads a file and passes it with `**`, or an argument parser of transformers or TRL reads
+it. The number of objects that such a parser returns is checked too.
 """
 
 # A separate module: one check.
@@ -46,7 +46,7 @@ _CONFIG_METHOD = "parse_args_and_config"
 _PARSING_METHODS = frozenset(
     (*_FILE_METHODS, _CONFIG_METHOD, "parse_args_into_dataclasses", "parse_dict")
 )
-# Keywords of these methods after which other keys are accepted, or more objects returned.
+# Keywords with which these methods accept other keys, or return more objects.
 _LENIENT = frozenset(
     ("allow_extra_keys", "return_remaining_strings", "fail_with_unknown_args")
 ) | frozenset(("separate_remaining_strings", "args_filename", "args_file_flag"))

@@ -1,4 +1,4 @@
-"""Reads values from syntax trees of packages: members of enumerations, numbers of results."""
+"""Reads values of enumerations and literals, and numbers of returned values, from syntax trees."""
 
 # A separate module: reads syntax trees of definitions, for `wheel_sources`.
 from __future__ import annotations
@@ -26,7 +26,7 @@ def enumeration_values(definition: ast.ClassDef) -> frozenset[str]:
 
 
 def returned_counts(function: FunctionNode) -> frozenset[int]:
-    """Return the numbers of values that a function returns, with 0 for what is no tuple display."""
+    """Return the numbers of values that a function returns, 0 for anything but a tuple display."""
     if isinstance(function, ast.AsyncFunctionDef):
         return frozenset((0,))
     counts: set[int] = set()
@@ -55,8 +55,8 @@ def literal_values(statement: ast.stmt) -> frozenset[str]:
 class ComparedValues:
     """The strings with which modules compare a field of any object.
 
-    `closed` is set if a module raises an exception for all others, and `others` if the field is
-    used in ways in which it can have other values.
+    `closed` is set if a module raises an exception for all other values, and `others` if the field
+    is used in ways in which it can have other values.
     """
 
     def __init__(self, field: str) -> None:

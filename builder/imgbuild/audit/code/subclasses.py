@@ -28,7 +28,7 @@ _BOUND_MEMBER = (
 
 
 class Subclasses:
-    """Answers for each class and member, cached."""
+    """Caches for each class and member whether a subclass may define the member."""
 
     def __init__(self, read: Callable[[ImportablePackages, str], bytes | None]) -> None:
         """`read` returns the content of a module."""

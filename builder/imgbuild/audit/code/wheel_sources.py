@@ -273,7 +273,7 @@ class WheelSources:
         )
 
     def is_former(self, chain: Sequence[LookupResult], name: str) -> bool:
-        """Whether a table says that a class in `chain` certainly has a method no more."""
+        """Whether `data/audit/former_members.yaml` lists a method of a class in `chain`."""
         package_set = self._package_set()
         for each in chain:
             owner = package_set.owner(each.home.module) if package_set and each.home else None

@@ -107,7 +107,7 @@ class ModuleSources(Protocol):
         """
 
     def is_former(self, chain: Sequence[LookupResult], name: str) -> bool:
-        """Return whether a table says that a class in `chain` certainly has a method no more."""
+        """Return whether `data/audit/former_members.yaml` lists a method of a class in `chain`."""
 
     def may_be_computed(self, chain: Sequence[LookupResult], name: str) -> bool:
         """Return whether a class in `chain` may have a method with a computed name.

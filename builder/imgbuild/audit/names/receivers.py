@@ -1,4 +1,4 @@
-"""Determines the classes of objects: of results of calls, of elements of lists, of global names."""
+"""Determines the classes of objects: results of calls, elements of lists and global names."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class DefinitionReader:
     def _returned_type(self, node: FunctionNode) -> str:
         """Return the type of all values that a function of a program returns, or "".
 
-        A function that may return None is expected to return an object where it is used.
+        None is ignored: callers use the other results.
         """
         scope = self.expressions.scope
         plain = isinstance(node, ast.FunctionDef) and not node.decorator_list

@@ -1,8 +1,8 @@
-"""Replaces calls and dictionaries in a program by equivalent forms that are easier to read.
+"""Replaces calls and dictionaries in a program with equivalent forms that are easier to read.
 
 A call of a name for `partial(f, …)` becomes a call of f, `TABLE["key"](…)` a call of the function
-in the table, `a | b` after `**` a dictionary display, `a |= {…}` a call of `update`, and a call of
-a function that returns a dictionary display the display, without its values.
+in the table, `a | b` after `**` a dictionary display, and `a |= {…}` a call of `update`. A call of
+a function that returns a dictionary display becomes this display, without the values.
 """
 
 # A separate module: `program` expands the keywords of the result.

@@ -1,7 +1,7 @@
-"""Decides whether the failure of an earlier command explains a later one.
+"""Decides whether a failed command in a script explains a later exception.
 
-A script continues after a command that fails: what the command should have started, written or
-activated is then missing.
+The script continues after the command, and what it should have started, written or activated is
+missing.
 """
 
 # A separate module: compares two texts.
