@@ -7,10 +7,10 @@ parameters. A wrapper can accept more keywords, and remove them.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from imgbuild.audit.source.text import dotted_name, string_value
-from imgbuild.audit.source.tree import walk_tree
+from imgbuild.audit.source.tree import body_nodes, walk_tree
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _DEPTH = 6  # decorators that call each other
@@ -196,13 +196,3 @@ def _leaves_function(body: list[ast.stmt], functions: list[str]) -> bool:
         isinstance(node, ast.Call) and dotted_name(node.func) in functions
         for node in body_nodes(body)
     )
-
-
-def body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield the nodes in the body of a function, without those of nested definitions."""
-    todo: list[ast.AST] = list(body)
-    while todo:
-        node = todo.pop()
-        yield node
-        if not isinstance(node, (FunctionNode, ast.ClassDef, ast.Lambda)):
-            todo.extend(ast.iter_child_nodes(node))

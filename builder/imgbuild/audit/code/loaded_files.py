@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from imgbuild.audit.source.scopes import binding_sites
 from imgbuild.audit.source.text import dotted_name, string_value
-from imgbuild.audit.source.tree import child_nodes
+from imgbuild.audit.source.tree import body_nodes, child_nodes
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TEXT_LOADERS = frozenset(("yaml.safe_load", "yaml.full_load", "yaml.load", "json.load"))
@@ -28,12 +28,11 @@ _READING_METHODS = frozenset(("get", "items", "keys", "values", "copy", "setdefa
 _TESTS = ("version", "hasattr", "signature", "available", "fields")
 # What reads a dictionary or passes its keys on.
 _HARMLESS = (
-    *(ast.keyword, ast.Compare, ast.For, ast.comprehension, ast.Return, ast.FormattedValue),
-    ast.Expr,
-)
-_DEPTH = 8
+    ast.keyword, ast.Compare, ast.For, ast.comprehension, ast.Return, ast.FormattedValue, ast.Expr,
+)  # fmt: skip
+_DEPTH = 8  # names, sections and functions between a file and a call
 
-_Around = tuple["_Names", ...]
+_Around = tuple["_Names", ...]  # of the module and the functions around a node, innermost last
 
 
 class LoadedSection(NamedTuple):
@@ -65,7 +64,7 @@ class _Names:
             named = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
             self.bound |= {each.arg: None for each in named if each is not None}
         self.bound |= dict.fromkeys(sites)
-        for inner in _scope_nodes(node):
+        for inner in body_nodes(node.body):
             for name, value in _bindings(inner):
                 if len(sites.get(name, ())) == 1:
                     self.bound[name] = value
@@ -233,7 +232,7 @@ class FileSections:
         self, function: ast.FunctionDef, call: ast.Call, around: _Around, depth: int
     ) -> LoadedSection | None:
         """Return what a function of the file returns for the paths in the arguments of a call."""
-        returns = [node for node in _scope_nodes(function) if isinstance(node, ast.Return)]
+        returns = [node for node in body_nodes(function.body) if isinstance(node, ast.Return)]
         if len(returns) != 1 or returns[0].value is None or function.decorator_list:
             return None
         names = _Names(function)
@@ -322,13 +321,3 @@ def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         for item in node.items:
             if isinstance(item.optional_vars, ast.Name):
                 yield item.optional_vars.id, item.context_expr
-
-
-def _scope_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function or module, without those of nested functions and classes."""
-    left: list[ast.AST] = list(getattr(node, "body", ()))
-    while left:
-        inner = left.pop()
-        yield inner
-        if not isinstance(inner, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
-            left.extend(child_nodes(inner))

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import ast
 
-from imgbuild.audit.code.decorators import FunctionNode, body_nodes
+from imgbuild.audit.code.decorators import FunctionNode
 from imgbuild.audit.source.text import dotted_name, string_list, string_value
-from imgbuild.audit.source.tree import walk_tree
+from imgbuild.audit.source.tree import body_nodes, walk_tree
 
 # The ends of the names of functions and exceptions whose arguments are messages.
 _MESSAGES = ("Error", "Exception", "warn", "warning", "info", "debug", "print")

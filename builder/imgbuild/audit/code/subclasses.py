@@ -14,10 +14,10 @@ from imgbuild.audit.source.facts import Class, ModuleFacts
 from imgbuild.errors import FetchFailed
 
 # Bases that are not subclasses of a class of a package.
-_KNOWN_BASES = (
-    *(("enum.Enum",), ("str",), ("dict",), ("list",), ("tuple",), ("Exception",)),
-    *(("typing.NamedTuple",), ("typing.TypedDict",), ("pydantic.BaseModel",), ("msgspec.Struct",)),
-)
+_KNOWN_BASES = frozenset([
+    "enum.Enum", "str", "dict", "list", "tuple", "Exception", "typing.NamedTuple",
+    "typing.TypedDict", "pydantic.BaseModel", "msgspec.Struct",
+])  # fmt: skip
 # With more modules that mention a member, one that may define it is enough.
 _MOST_MENTIONS = 100
 # A line that defines a member: a method, a name in a class body, an attribute, or a string.
@@ -108,7 +108,8 @@ class Subclasses:
             if inherits and (defines or text.search(content)):
                 return True
             if (defines or inherits) and any(
-                each.definition is None and each.trace[:1] not in _KNOWN_BASES for each in ancestors
+                each.definition is None and "".join(each.trace[:1]) not in _KNOWN_BASES
+                for each in ancestors
             ):
                 return True
         return False

@@ -16,7 +16,6 @@ from imgbuild.audit.code import source_values
 from imgbuild.audit.code.class_attributes import computed_attributes
 from imgbuild.audit.code.decorators import (
     FunctionNode,
-    body_nodes,
     changes_name,
     wrapper_keywords,
 )
@@ -29,7 +28,7 @@ from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.audit.source.text import dotted_name, string_list, string_value
-from imgbuild.audit.source.tree import walk_tree
+from imgbuild.audit.source.tree import body_nodes, walk_tree
 from imgbuild.errors import FetchFailed
 
 _ADVICE = 160  # characters of a table's text

@@ -11,20 +11,19 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from imgbuild.audit.source.scopes import binding_sites
 from imgbuild.audit.source.text import dotted_name, string_value
 from imgbuild.audit.source.tree import (
     Lines,
-    child_nodes,
+    body_nodes,
     children_on_lines,
     matching_lines,
     walk_tree,
 )
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_NESTED = (*_FUNCTIONS, ast.Lambda, ast.ClassDef)
 _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _WORDS = re.compile(
     rb"=[ \t]*(?:functools\.)?partial\(|\[[\"'][\w.-]+[\"']\]\(|\*\*[ \t]*(?:\w+\(|\()"
@@ -215,21 +214,11 @@ def _returned(function: ast.FunctionDef) -> ast.expr | None:
     """Return the value of the only `return` statement of a function."""
     if function.decorator_list:
         return None
-    nodes = list(_scope_nodes(function))
+    nodes = list(body_nodes(function.body))
     if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in nodes):
         return None
     values = [node.value for node in nodes if isinstance(node, ast.Return)]
     return values[0] if len(values) == 1 and _is_dict(values[0] or function) else None
-
-
-def _scope_nodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
-    """Yield the nodes of a function, without those of nested functions and classes."""
-    left: list[ast.AST] = [*function.body]
-    while left:
-        node = left.pop()
-        yield node
-        if not isinstance(node, _NESTED):
-            left.extend(child_nodes(node))
 
 
 def _replace_updates(block: object) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 # Types of fields in Python's grammar that contain no visited node.
 _LEAVES = frozenset(
@@ -18,6 +18,7 @@ _LEAVES = frozenset(
         *("boolop", "operator", "unaryop", "cmpop", "type_ignore"),
     )
 )
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _FIELD = re.compile(r"(\w+)[*?]? (\w+)")
 
 
@@ -103,6 +104,16 @@ def matching_lines(source: bytes, pattern: re.Pattern[bytes]) -> list[int]:
         at = match.start()
         lines.append(line)
     return lines
+
+
+def body_nodes(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the nodes of a function or module, without those in nested functions and classes."""
+    left: list[ast.AST] = list(body)
+    while left:
+        node = left.pop()
+        yield node
+        if not isinstance(node, _NESTED):
+            left.extend(child_nodes(node))
 
 
 def walk_tree(node: ast.AST) -> list[ast.AST]:
