@@ -542,7 +542,7 @@ def _unexpected_object_reason(text: str, caller: str, code: str, facts: LogFacts
 
 
 def _file_setting_reason(text: str, caller: str, code: str, _facts: LogFacts) -> Reason | None:
-    """Return the cause if a class gets a setting that it does not have from a file."""
+    """Return the cause if a file has a setting that the class which receives it lacks."""
     match, user = KEYWORD.search(text), releases.package_name(caller)
     if match is None or not user or FROM_FILE.search(code) is None:
         return None

@@ -224,7 +224,7 @@ def _compared_reason(
     if reason.role == "symptom" and event.exception is None:
         return reason if first is None and value.is_excerpt else None
     if event.number in value.statements.continuations and QUOTED.search(event.text):
-        reason = msgspec.structs.replace(reason, weak=True)  # the program says that it goes on
+        reason = msgspec.structs.replace(reason, weak=True)  # the program says that it continues
     if any(failed_commands.leads_to(each, event.text) for each in leading):
         return _mark_as_consequence(reason)
     if _leads_to_exception(event, first):

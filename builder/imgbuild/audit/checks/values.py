@@ -95,7 +95,7 @@ def _text_problems(
         return
     listed: set[str] = set()
     others = False
-    for part in _union_parts(annotation):
+    for part in _annotation_parts(annotation):
         values = _literal_values(package_set, home, part)
         if values is not None:
             listed |= values
@@ -133,12 +133,17 @@ def _shown(values: set[str] | frozenset[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _union_parts(annotation: str) -> Iterator[ast.expr]:
-    """Yield the types in a union other than None."""
+def _annotation_parts(annotation: str) -> list[ast.expr]:
+    """Return the types in an annotation other than None."""
     try:
-        left = [parse_expression(annotation.strip("\"'"))]
+        return list(_union_parts(parse_expression(annotation.strip("\"'"))))
     except (SyntaxError, ValueError):
-        return
+        return []
+
+
+def _union_parts(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the types in a union other than None."""
+    left = [node]
     while left:
         node = left.pop()
         name = dotted_name(node.value).rpartition(".")[2] if isinstance(node, ast.Subscript) else ""
@@ -162,19 +167,14 @@ def _literal_values(
     name = dotted_name(node)
     target = classes.resolve_expression(package_set, home, name) if name else None
     definition = target.definition if target is not None and not target.ambiguous else None
-    if not isinstance(definition, AssignedName):
-        return None
+    place = target.home if target is not None else None
     sources = module_sources(package_set)
-    if "Literal[" not in definition.value:
-        place = target.home if target is not None else None
-        texts = sources.literal_values(place, definition.name) if sources and place else None
-        return set(texts) if texts else None
-    parts = list(_union_parts(definition.value))
-    return (
-        _literal_values(package_set, home, parts[0])
-        if len(parts) == 1 and isinstance(parts[0], ast.Subscript)
-        else None
-    )
+    if not isinstance(definition, AssignedName) or place is None or sources is None:
+        return None
+    value = sources.bound_expression(place, definition.name)
+    parts = list(_union_parts(value)) if value is not None else []
+    is_literal = len(parts) == 1 and isinstance(parts[0], ast.Subscript)
+    return _literal_values(package_set, place, parts[0]) if is_literal else None
 
 
 def _converted_values(
@@ -215,7 +215,7 @@ def _result_count(package_set: ImportablePackages, target: LookupResult, expecte
 
 def _annotated_count(annotation: str) -> int:
     """Return the number of types in `tuple[A, B]`, or 0 for another annotation."""
-    parts = list(_union_parts(annotation)) if annotation else []
+    parts = _annotation_parts(annotation) if annotation else []
     node = parts[0] if len(parts) == 1 and annotation[:1] in "tT\"'" else None
     if not isinstance(node, ast.Subscript) or dotted_name(node.value).rpartition(".")[2] not in (
         "tuple",

@@ -1,4 +1,4 @@
-"""Reads values of enumerations and literals, and numbers of returned values, from syntax trees."""
+"""Reads values of enumerations, numbers of returned values and comparisons from syntax trees."""
 
 # A separate module: reads syntax trees of definitions, for `wheel_sources`.
 from __future__ import annotations
@@ -40,16 +40,6 @@ def returned_counts(function: FunctionNode) -> frozenset[int]:
             )
             counts.add(len(value.elts) if is_known and isinstance(value, ast.Tuple) else 0)
     return frozenset(counts)
-
-
-def literal_values(statement: ast.stmt) -> frozenset[str]:
-    """Return the strings in `Name = Literal[…]`, or none for another statement."""
-    value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
-    if not isinstance(value, ast.Subscript) or not dotted_name(value.value).endswith("Literal"):
-        return frozenset()
-    items = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
-    texts = [string_value(each) for each in items]
-    return frozenset(text for text in texts if text is not None)
 
 
 class ComparedValues:

@@ -174,11 +174,12 @@ class WheelSources:
                 return source_values.enumeration_values(node)
         return frozenset()
 
-    def literal_values(self, facts: ModuleFacts, name: str) -> frozenset[str]:
-        """Return the strings in the `Literal[…]` to which a module binds a name, or none."""
+    def bound_expression(self, facts: ModuleFacts, name: str) -> ast.expr | None:
+        """Return the expression to which a module binds a name, or None if it is unknown."""
         source = self._source(facts)
         statements = list(source.binding_statements(name)) if source is not None else []
-        return source_values.literal_values(statements[0]) if len(statements) == 1 else frozenset()
+        statement = statements[0] if len(statements) == 1 else None
+        return statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
 
     def compared_values(self, facts: ModuleFacts, field: str) -> frozenset[str]:
         """Return the strings that the package of a module accepts for a field, or none."""

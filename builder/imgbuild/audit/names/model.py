@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -72,8 +73,8 @@ class ModuleSources(Protocol):
     def enumeration_values(self, facts: ModuleFacts, definition: Class) -> frozenset[str]:
         """Return the values of an enumeration of strings, or none if they are unknown."""
 
-    def literal_values(self, facts: ModuleFacts, name: str) -> frozenset[str]:
-        """Return the strings in the `Literal[…]` to which a module binds a name, or none."""
+    def bound_expression(self, facts: ModuleFacts, name: str) -> ast.expr | None:
+        """Return the expression to which a module binds a name, or None if it is unknown."""
 
     def compared_values(self, facts: ModuleFacts, field: str) -> frozenset[str]:
         """Return the strings that the package of a module accepts for a field.
