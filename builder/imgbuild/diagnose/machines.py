@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from imgbuild.audit.binaries import gpus
-from imgbuild.diagnose import pairs
+from imgbuild.diagnose import pairs, program_reasons
 from imgbuild.diagnose.facts import LogFacts
 
 INDEX = "--index-url https://download.pytorch.org/whl/"
@@ -43,10 +43,6 @@ TAG = re.compile(
 ABSENT = re.compile(
     r"(?P<program>[\w.+-]+)(?:['\"]?: not found$|['\"]: executable file not found|'$|: ?未找到命令)"
 )
-OF_SLURM = ("srun", "sbatch", "salloc", "scontrol", "sinfo", "squeue", "sacct", "scancel")
-OF_SYSTEM = {"gcc": "build-essential", "g++": "build-essential", "make": "build-essential"} | {
-    each: each for each in ("git", "cmake", "ffmpeg", "curl", "wget", "numactl", "unzip", "rsync")
-}
 AFTER = "; the driver must be new enough for that CUDA (imgbuild doctor)"
 
 
@@ -82,20 +78,9 @@ def _no_kernel(text: str, facts: LogFacts) -> Adapted:
 
 
 def _absent_program(text: str, _: LogFacts) -> Adapted:
-    """Return the reason for a program that no Python package contains."""
+    """Return the cure for a program that is not on PATH."""
     match = ABSENT.search(text)
-    program = match["program"] if match else ""
-    if program in OF_SLURM:
-        return f"the command {program} of Slurm is not available here: containers do not have it", (
-            "run the program that calls it on the host (outside the container), or bind Slurm's"
-            " commands and libraries, /etc/slurm and /run/munge into the container; outside of a"
-            " container load the site's Slurm module"
-        )
-    if program in OF_SYSTEM:
-        return f"the program {program} is not installed in this system or container", (
-            f"apt-get install -y {OF_SYSTEM[program]} (or the module of the cluster that has it)"
-        )
-    return "", ""
+    return "", program_reasons.absent_program_cure(match["program"]) if match else ""
 
 
 def _torch_cuda(facts: LogFacts) -> str:

@@ -74,13 +74,23 @@ def program_reason(text: str) -> Reason | None:
     return None
 
 
+def absent_program_cure(program: str) -> str:
+    """Return the cure for a program that is not on PATH."""
+    return rules.fill_placeholders(_find_cure("absent_cure", f"{program}:"), {"name": program})
+
+
+def _find_cure(kind: str, message: str) -> str:
+    """Return the first cure of a kind in `program_cures.yaml` whose pattern matches a message."""
+    return next(cure for pattern, cure in load_cures()[kind] if pattern.search(message))
+
+
 def _row_reason(row: ProgramRow, groups: dict[str, str]) -> Reason:
     message = re.sub(r"\s+", " ", groups.get("message", "")).strip().rstrip(".")
     groups["message"] = message if len(message) <= MOST_MESSAGE else f"{message[:MOST_MESSAGE]}…"
     cure = row.cure
     if kind := rules.PLACEHOLDER.fullmatch(cure):
         wanted = groups.get("header") or message
-        cure = next(text for pattern, text in load_cures()[kind[1]] if pattern.search(wanted))
+        cure = _find_cure(kind[1], wanted)
     elif not cure:
         cure = remedies.find_cure(message, "the program", "the command") or "follow the message"
     return Reason(

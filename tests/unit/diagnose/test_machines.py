@@ -223,7 +223,12 @@ def test_several_processes_on_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "cure"), [("scontrol", "/etc/slurm"), ("ffmpeg", "apt-get install -y ffmpeg")]
+    ("program", "cure"),
+    [
+        ("scontrol", "/etc/slurm"),
+        ("ffmpeg", "apt-get install -y ffmpeg"),
+        ("conda", "profile.d/conda.sh"),
+    ],
 )
 def test_the_cure_is_for_the_absent_program(program: str, cure: str) -> None:
     finding = first(

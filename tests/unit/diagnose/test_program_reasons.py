@@ -55,6 +55,7 @@ def first(text: str) -> LogFinding:
         ("FATAL:   While performing build: invalid reference: a b", "Apptainer", "address"),
         ("bash: line 4: acmectl: command not found", "acmectl", "activate the environment"),
         ("bash: line 4: scontrol: command not found", "scontrol", "/etc/slurm"),
+        ("bash: line 4: ffmpeg: command not found", "ffmpeg", "install -y ffmpeg"),
         ("/.singularity.d/actions/exec: 9: exec: --nv: not found", "behind the image", "exec --nv"),
         ("curl: (7) Failed to connect to mirror.example port 443", "curl", "proxy"),
     ],
