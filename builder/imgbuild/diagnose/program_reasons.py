@@ -4,7 +4,6 @@
 by message.
 """
 
-# A separate module: not Python.
 from __future__ import annotations
 
 import re
