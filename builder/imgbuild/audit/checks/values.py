@@ -28,7 +28,10 @@ def check_values(
     package_set: ImportablePackages, call: CallValues, what: Meaning, version: str
 ) -> Iterator[tuple[ConflictRelation, str, str]]:
     """Yield the problems of a user's call whose callable has a known signature."""
+    sources = module_sources(package_set)
     for keyword, text in call.texts:
+        if sources is not None and sources.is_registered(text):
+            continue
         place = _declaration(package_set, what.found, keyword)
         if place is not None:
             home, annotation = place

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from imgbuild.audit.source.scopes import binding_sites
 from imgbuild.audit.source.text import dotted_name, string_value
-from imgbuild.audit.source.tree import body_nodes, child_nodes
+from imgbuild.audit.source.tree import body_nodes, child_nodes, walk_tree
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TEXT_LOADERS = frozenset(("yaml.safe_load", "yaml.full_load", "yaml.load", "json.load"))
@@ -23,7 +23,10 @@ _COPIES = frozenset(("dict", "OmegaConf.to_container", "omegaconf.OmegaConf.to_c
 _PATH_FUNCTIONS = frozenset(("Path", "pathlib.Path", "os.path.abspath", "os.path.join", "str"))
 # Functions that do not change a dictionary.
 _READERS = frozenset(("print", "len", "isinstance", "str", "repr", "pprint", "list", "sorted"))
-_READING_METHODS = frozenset(("get", "items", "keys", "values", "copy", "setdefault", "update"))
+_READING_METHODS = frozenset(("items", "keys", "values", "copy", "update"))
+_KEY_METHODS = frozenset(("get", "setdefault"))  # they return a value, which code may change
+_VALUE_METHODS = frozenset(("items", "values"))
+_REPLACED = "="  # after a key in `LoadedSection.removed` whose value the code replaces
 # Words in conditions that select calls by version.
 _TESTS = ("version", "hasattr", "signature", "available", "fields")
 # What reads a dictionary or passes its keys on.
@@ -36,7 +39,10 @@ _Around = tuple["_Names", ...]  # of the module and the functions around a node,
 
 
 class LoadedSection(NamedTuple):
-    """A section of a file: the path as in the source, the keys, and the removed keys below."""
+    """A section of a file: the path as in the source, the keys, and the removed keys below.
+
+    `removed` also contains the keys with other values than in the file, each with `_REPLACED`.
+    """
 
     path: str
     keys: tuple[str, ...] = ()
@@ -222,7 +228,7 @@ class FileSections:
         self, node: ast.expr, key: str | None, around: _Around, depth: int
     ) -> LoadedSection | None:
         section = self._section(node, around, depth + 1)
-        if section is None or key is None:
+        if section is None or key is None or f"{key}{_REPLACED}" in section.removed:
             return None
         start = f"{key}."
         removed = (each.removeprefix(start) for each in section.removed if each.startswith(start))
@@ -272,12 +278,17 @@ class FileSections:
                     return set() if isinstance(around.ctx, ast.Load) else None
                 keys.append(key)
                 if not isinstance(around.ctx, ast.Load):
-                    return {".".join(keys)} if isinstance(around.ctx, ast.Del) else set()
+                    replaced = "" if isinstance(around.ctx, ast.Del) else _REPLACED
+                    return {f"{'.'.join(keys)}{replaced}"}
             elif isinstance(around, ast.Attribute) and around.value is at:
                 call = self._parents[around]
-                if isinstance(call, ast.Call) and call.func is around:
+                if not isinstance(call, ast.Call) or call.func is not around:
+                    keys.append(around.attr)
+                elif around.attr in _KEY_METHODS and call.args:
+                    around, key = call, string_value(call.args[0])
+                    keys.append(key or "*")
+                else:
                     return self._method_effect(around.attr, call, keys)
-                keys.append(around.attr)
             elif isinstance(around, ast.Assign) and at is around.value and keys:
                 return self._alias_effect(around, keys)
             else:
@@ -285,10 +296,38 @@ class FileSections:
             at = around
 
     def _method_effect(self, method: str, call: ast.Call, keys: list[str]) -> set[str] | None:
+        if method in _VALUE_METHODS and self._may_change_values(call):
+            return None
         if method in _READING_METHODS:
             return set()
         key = string_value(call.args[0]) if call.args else None
         return {".".join((*keys, key))} if method == "pop" and key is not None else None
+
+    def _may_change_values(self, call: ast.Call) -> bool:
+        """Whether code may change the sections in the values of a dictionary."""
+        around = self._parents[call]
+        if isinstance(around, ast.comprehension):
+            return False
+        if isinstance(around, ast.Call):
+            return dotted_name(around.func) not in _READERS
+        if not isinstance(around, ast.For):
+            return True
+        targets = {each.id for each in walk_tree(around.target) if isinstance(each, ast.Name)}
+        return any(
+            isinstance(each, ast.Name)
+            and each.id in targets
+            and isinstance(self._parents[each], (ast.Attribute, ast.Subscript, ast.Call))
+            and not self._reads_argument(self._parents[each], each)
+            for statement in around.body
+            for each in walk_tree(statement)
+        )
+
+    @staticmethod
+    def _reads_argument(around: ast.AST, name: ast.Name) -> bool:
+        """Whether a name is a key, or an argument of a function that changes no dictionary."""
+        if isinstance(around, ast.Subscript):
+            return around.slice is name
+        return isinstance(around, ast.Call) and dotted_name(around.func) in {*_READERS, "setattr"}
 
     def _end_effect(self, around: ast.AST, at: ast.AST) -> set[str] | None:
         if isinstance(around, ast.Call) and at in around.args:

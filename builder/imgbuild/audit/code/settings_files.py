@@ -161,7 +161,7 @@ class _Check:
     def _parsed_file(self, text: CodeText, loaded: FileSections, call: ast.Call) -> CodeText | None:
         """Return the file that a parser reads, from its argument or from a command line."""
         method = getattr(call.func, "attr", "")
-        if any(word.arg in _LENIENT for word in call.keywords):
+        if _is_lenient(call):
             return None
         if method in _FILE_METHODS:
             given = [*call.args, *(word.value for word in call.keywords)]
@@ -239,6 +239,12 @@ def _method_calls(node: ast.AST, name: str) -> list[ast.Call] | None:
     return calls if uses == len(calls) else None
 
 
+def _is_lenient(call: ast.Call) -> bool:
+    """Whether a call of a parser may accept other keys, or return more objects."""
+    is_open = any(word.arg is None or word.arg in _LENIENT for word in call.keywords)
+    return is_open or len(call.args) > 1 or any(isinstance(a, ast.Starred) for a in call.args)
+
+
 def _count_findings(
     text: CodeText, loaded: FileSections, call: ast.Call, count: int
 ) -> Iterator[CodeFinding]:
@@ -248,7 +254,7 @@ def _count_findings(
     names = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
     if not names or any(isinstance(each, ast.Starred) for each in names):
         return
-    if len(names) != count and not any(word.arg in _LENIENT for word in call.keywords):
+    if len(names) != count and not _is_lenient(call):
         yield text.finding(
             call.lineno,
             call.col_offset + 1,

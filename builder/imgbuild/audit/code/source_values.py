@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from imgbuild.audit.code.decorators import FunctionNode
 from imgbuild.audit.source.text import dotted_name, string_list, string_value
 from imgbuild.audit.source.tree import body_nodes, walk_tree
 
+REGISTERING = re.compile(rb"(?i)regist|[\"']\][ \t]*=[^=]")
 # The ends of the names of functions and exceptions whose arguments are messages.
 _MESSAGES = ("Error", "Exception", "warn", "warning", "info", "debug", "print")
 
@@ -40,6 +42,31 @@ def returned_counts(function: FunctionNode) -> frozenset[int]:
             )
             counts.add(len(value.elts) if is_known and isinstance(value, ast.Tuple) else 0)
     return frozenset(counts)
+
+
+def registered_names(tree: ast.Module) -> frozenset[str]:
+    """Return the strings that may be registered names in a module.
+
+    These are the keys of assigned elements, and, in a module that calls or defines a function to
+    register something, all strings except those that other calls receive as keywords.
+    """
+    names: set[str] = set()
+    texts: set[str] = set()
+    passed: set[ast.expr] = set()
+    registers = False
+    for node in walk_tree(tree):
+        text = string_value(node) if isinstance(node, ast.expr) else None
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            names.update(filter(None, [string_value(node.slice)]))
+        elif isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", "") or dotted_name(node.func)
+            if "regist" in called.lower():
+                registers = True
+            else:
+                passed.update(word.value for word in node.keywords)
+        elif text is not None and node not in passed:
+            texts.add(text)
+    return frozenset(names | texts if registers else names)
 
 
 class ComparedValues:

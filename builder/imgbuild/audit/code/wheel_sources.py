@@ -30,6 +30,7 @@ from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.audit.source.text import dotted_name, string_list, string_value
 from imgbuild.audit.source.tree import body_nodes, walk_tree
 from imgbuild.errors import FetchFailed
+from imgbuild.system.syntax import valid_source
 
 _ADVICE = 160  # characters of a table's text
 _REPLACEMENT = re.compile(r"`?(?:np|numpy)\.(\w+)`?")
@@ -67,6 +68,7 @@ class WheelSources:
         self._computed: dict[tuple[str, int], frozenset[str] | None] = {}
         self._assigned: dict[tuple[tuple[tuple[str, str], ...], str], bool] = {}
         self._compared: dict[tuple[str, str], frozenset[str]] = {}
+        self._registered: frozenset[str] | None = None
         self._subclasses = Subclasses(self._content)
         self._creating: dict[tuple[str, str], bool] = {}
         self._contents: dict[str, bytes | None] = {}
@@ -156,6 +158,19 @@ class WheelSources:
         paths = package_set.modules_of(self._unchecked).values()
         sources = (package_set.read(self._unchecked, path) or b"" for path in paths)
         return sum(source.count(start) for source in sources) == 1
+
+    def is_registered(self, text: str) -> bool:
+        """Whether the unchecked code may register a name, such as that of a quantization."""
+        package_set = self._package_set()
+        if package_set is None or not self._unchecked:
+            return False
+        if self._registered is None:
+            paths = package_set.modules_of(self._unchecked).values()
+            contents = (package_set.read(self._unchecked, path) or b"" for path in paths)
+            trees = map(valid_source, filter(source_values.REGISTERING.search, contents))
+            names = (source_values.registered_names(tree) for tree in trees if tree is not None)
+            self._registered = frozenset().union(*names)
+        return text in self._registered
 
     def mentions(self, facts: ModuleFacts, text: str) -> bool:
         """Whether the source of a module contains a text."""

@@ -67,6 +67,9 @@ class ModuleSources(Protocol):
     def defines_once(self, method: str) -> bool:
         """Whether a user's code defines a function or method with this name only once."""
 
+    def is_registered(self, text: str) -> bool:
+        """Whether a user's code may register a name, such as that of a quantization."""
+
     def mentions(self, facts: ModuleFacts, text: str) -> bool:
         """Whether the source of a module contains a text."""
 

@@ -207,6 +207,9 @@ def test_keywords_are_checked_behind_partial_tables_and_dictionaries(
         ("Config(mode='y')", []),  # the class does not convert it
         ("Config(bias='some')\nConfig(bias='all')\nConfig(start='slow')", ["IMG112 4:8"]),
         ("create(cache='fp4')\ncreate(cache='fp8')", ["IMG112 4:8"]),
+        ("register('fp4', print)\ncreate(cache='fp4')\ncreate(cache='fp2')", ["IMG112 5:8"]),
+        ("N = 'fp4'\n@register_cache(N)\nclass A: pass\ncreate(cache='fp4')", []),
+        ("CACHES['fp4'] = print\ncreate(cache='fp4')\ncreate(cache='fp2')", ["IMG112 5:8"]),
         ("Config(algorithm='quick')\nConfig(algorithm='slow')\nConfig(name='x')", ["IMG112 4:8"]),
         ("a, b, c = losses(1, 2)\na, b = losses(1, 2)\na, *b = losses(1, 2)", ["IMG111 4:11"]),
         ("a, b = parts(1)\na, b, c = parts(1)\nx = parts(1)", ["IMG111 4:8"]),
