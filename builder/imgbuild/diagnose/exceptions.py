@@ -132,6 +132,9 @@ class TraceFrame(msgspec.Struct, frozen=True):
 SPAWN = re.compile(r"torch/multiprocessing/spawn\.py$")
 # It removes what processes left when they end, and prints what is already removed.
 TRACKER = "multiprocessing/resource_tracker.py"
+PROGRESS = re.compile(r"\d{1,3}%\|")  # a progress bar
+# The call of a main function at the end of a program, which rarely handles its exceptions.
+MAIN = re.compile(r"(?:sys\.exit\(|raise SystemExit\(|asyncio\.run\()?(?:\w+\.)?(?:main|cli|app)\(")
 
 
 class LoggedException(msgspec.Struct, kw_only=True):
@@ -167,6 +170,12 @@ class LoggedException(msgspec.Struct, kw_only=True):
     def name(self) -> str:
         """The type without its module."""
         return self.type.rpartition(".")[2]
+
+    @property
+    def is_uncaught(self) -> bool:
+        """Whether a traceback starts where a program calls its main function."""
+        frame = self.frames[0] if self.frames else None
+        return frame is not None and frame.name == "<module>" and bool(MAIN.match(frame.code))
 
     @property
     def is_wrapper(self) -> bool:
@@ -382,7 +391,7 @@ class ExceptionReader:
             return False
         exception, wrapped = self.exceptions[trace.last], False
         if (
-            not line.text[:1].isspace()
+            (not line.text[:1].isspace() or PROGRESS.match(text))
             and exception.message
             and not exception.message.endswith(":")
             and not (wrapped := _wraps(exception, text))

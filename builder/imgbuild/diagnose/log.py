@@ -77,6 +77,25 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
         files = {frame.file for exception in self.exceptions for frame in exception.frames}
         return [*(event.text for event in self.events), *sorted(files)]
 
+    @functools.cached_property
+    def _uncaught(self) -> frozenset[int]:
+        """The lines of exceptions that ended a program which was not started again."""
+        return frozenset(
+            each.number
+            for each in self.exceptions
+            if each.is_uncaught and not self._is_restarted(each)
+        )
+
+    def _is_restarted(self, exception: LoggedException) -> bool:
+        """Whether a program is started again after an exception that ended it."""
+        last = exception.number + exception.message.count("\n")
+        if self.statements.resumes(last, exception.source, recent=survival.RECENT):
+            return True
+        return last < max((self.statements.completed, *self._successes)) and (
+            self.statements.announces_retry(last)
+            or self.statements.repeats_after(last, least=2)
+        )
+
     @property
     def cut(self) -> TraceFrame | None:
         """The innermost frame of a traceback whose exception is not in the log."""
@@ -106,9 +125,10 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
     def is_handled(self, number: int) -> bool:
         """Whether the log continues for long after a line, and does not end with a failure.
 
-        Unlike `is_survived`, this depends only on the length and the end of the log.
+        Unlike `is_survived`, this depends only on the length and the end of the log, and on whether
+        the exception ended the main function of a program.
         """
-        if self.number - number < LINES_AFTERWARDS:
+        if self.number - number < LINES_AFTERWARDS or number in self._uncaught:
             return False
         if self.cut is not None and self.number - self.cut.number < SHORT_LOG:
             return False
@@ -138,7 +158,7 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
         minor = level in ("I", "W") or (exception is not None and not exception.traced)
         return self._ends_without_failure and (
             (number < self.number and self.statements.continues(number - 1, number, retries=False))
-            or self.statements.repeats_after(number)
+            or self.statements.resumes(number)
             or (
                 minor
                 and not self.note
@@ -193,6 +213,8 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
 
     def _continues_after(self, index: int, first: int, last: int) -> bool:
         """Whether the lines around a traceback show that the program continues after it."""
+        if self.exceptions[index].is_uncaught:
+            return self._is_restarted(self.exceptions[index])
         chain = (index, *root_causes(self.exceptions, index))
         headers = [self.exceptions[each].frames[:1] for each in chain]
         logged = any(
@@ -227,7 +249,7 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
                 break
             if survival.is_failure(line) and not (
                 self.statements.is_requested_stop(number, line.text)
-                or self.statements.repeats_after(number)
+                or self.statements.resumes(number)
             ):
                 failures.append(number)
         return failures

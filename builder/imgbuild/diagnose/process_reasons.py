@@ -116,7 +116,7 @@ def watchdog_reason(log: ParsedLog) -> tuple[Reason, int] | None:
     Return None if the log contains no report of a watchdog.
     """
     states = log.watchdogs.states
-    if not states:
+    if all(state.timed_out < 0 and state.enqueued == state.completed for state in states):
         return None
     first = min(states, key=lambda state: state.number)
     stopped, absent = log.watchdogs.stopped_first(), log.watchdogs.absent_ranks()

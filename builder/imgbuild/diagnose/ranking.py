@@ -15,7 +15,7 @@ MOST_FINDINGS = 6
 MOST_CONSEQUENCES = 3
 LEAST_QUOTED = 30  # characters
 SHOWN = 240  # characters of a line
-ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
+ROLES = {"cause": 0, "symptom": 1, "consequence": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
 

@@ -17,6 +17,7 @@ MOST_STATEMENTS = 5000
 MOST_SHAPES = 20000
 MOST_LATER = 500  # lines after a traceback that are compared with those before it
 REPEATED_LINES = 3  # after a traceback, such as those of steps, which other numbers distinguish
+RECENT = 10  # numbered lines before the end of a program
 DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 STEP = re.compile(r"[a-z]\S*\W{1,4}\d", re.IGNORECASE)
 # The end of a run, or of a process of it.
@@ -159,6 +160,26 @@ class Statements(msgspec.Struct):
             later = lines[start : start + MOST_LATER]
             count += sum(first < number for _, first in later)
         return count >= least
+
+    def resumes(self, number: int, *sources: str, recent: int = 1) -> bool:
+        """Whether processes print the kinds of lines again that they repeated before a line.
+
+        These are the kinds of the `recent` last repeated lines of each process. Without `sources`,
+        all processes are considered.
+        """
+        before: set[int] = set()
+        later: set[int] = set()
+        for source in sources or self._repeated:
+            lines = self._repeated.get(source, [])
+            start = bisect.bisect(lines, (number, number))
+            later.update(first for _, first in lines[start : start + MOST_LATER])
+            earlier = [first for n, first in lines[max(start - RECENT, 0) : start] if first < n]
+            before.update(earlier[-recent:])
+        return before <= later and self.repeats_after(number, *sources)
+
+    def announces_retry(self, number: int) -> bool:
+        """Whether one of the lines after a line announces another attempt."""
+        return any(n in self.retries for n in range(number + 1, number + NEAR))
 
     def continues(self, first: int, last: int, *, retries: bool = True) -> bool:
         """Whether a program says in one of the lines, or soon after them, that it continues.

@@ -38,6 +38,34 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 GiB
 """
 
 
+STEPS = "".join(f"step {n}\n" for n in range(6))
+METRICS = "".join(f"metrics: {n} pushed\n" for n in range(300))
+MAIN = """Traceback (most recent call last):
+  File "/workspace/train.py", line 8, in <module>
+    main()
+ValueError: the batch is empty
+"""
+LAUNCHER = """E1130 22:00:01.3 100 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1)
+Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train.py FAILED
+"""
+
+
+@each_row(
+    "text",
+    [
+        f"{STEPS}{MAIN}{STEPS}",
+        f"{STEPS}{MAIN}W1130 22:00:01.3 100 torch/elastic/api.py:9] restarting\n{STEPS}",
+        f"{MAIN}retrying in 5 s\nTraining completed\n",
+    ],
+)
+def test_program_that_is_started_again_has_no_finding(text: str) -> None:
+    assert diagnose_log(io.BytesIO(text.encode()), "log").findings == ()
+
+
 @each_row(
     ("text", "code"),
     [
@@ -53,6 +81,11 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 GiB
             "IMG520",
         ),
         ("step 1\nrun.sh: line 2:  7 Killed   python train.py\nstopping node 2\n", "IMG535"),
+        (f"{METRICS}{STEPS}{MAIN}[data] skipping 3 empty rows\n", "IMG922"),
+        (f"{STEPS}{MAIN}[monitor] restarting dashboard 1\n", "IMG922"),
+        ("".join(f"metrics: {n} pushed\nstep {n}\n" for n in range(5)) + MAIN + METRICS, "IMG922"),
+        (f"{METRICS}{STEPS}run.sh: line 2:  7 Killed   python train.py\n{METRICS}", "IMG535"),
+        (f"{STEPS}{MAIN}{LAUNCHER}upload succeeded\n", "IMG922"),
         (f"{OUT_OF_MEMORY}falling back to a smaller batch\nexit code 1\n", "IMG520"),
     ],
 )

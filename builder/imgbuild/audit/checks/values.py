@@ -166,6 +166,8 @@ def _literal_values(
         if dotted_name(node.value).rpartition(".")[2] != "Literal":
             return None
         items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if not all(isinstance(each, ast.Constant) for each in items):  # names of other types
+            return None
         return {text for each in items if (text := string_value(each)) is not None}
     name = dotted_name(node)
     target = classes.resolve_expression(package_set, home, name) if name else None

@@ -232,7 +232,10 @@ class WheelSources:
         return source_values.returned_counts(node) if node is not None else frozenset((0,))
 
     def may_be_assigned(self, owners: tuple[tuple[str, str], ...], name: str) -> bool:
-        """Whether a module that mentions one of the classes `owners` assigns the attribute."""
+        """Whether a module that mentions one of the classes `owners` assigns the attribute.
+
+        It is a module of their package or of the unchecked code.
+        """
         key = (owners, name)
         if key not in self._assigned:
             package_set = self._package_set()
@@ -344,7 +347,8 @@ class WheelSources:
         words = [owner.encode() for owner in owners]
         literal = re.compile(_SET_BY_NAME.format(name=re.escape(name)).encode())
         stored = re.compile(_STORED_ATTRIBUTE.format(name=re.escape(name)).encode())
-        for module in package_set.mentioning(top, name):
+        own = package_set.modules_of(self._unchecked) if self._unchecked else ()
+        for module in (*package_set.mentioning(top, name), *own):
             content = self._content(package_set, module)
             if content is None:
                 return True

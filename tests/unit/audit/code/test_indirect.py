@@ -13,6 +13,7 @@ from typing import Literal, Protocol, Union
 from .kinds import Kind, Mode
 
 Cache = Literal["auto", "fp8"]
+Sizes = Literal["auto", Cache]
 
 
 class Log(Protocol):
@@ -75,6 +76,8 @@ class Config:
     mode: Union[Mode, str] = "x"
     bias: Literal["none", "all"] = "none"
     start: bool | Literal["fast"] = True
+    runner: Literal["auto", Cache] = "auto"
+    size: Sizes = "auto"
     algorithm: str = "plain"
     cache: Cache = "auto"
 
@@ -207,9 +210,10 @@ def test_keywords_are_checked_behind_partial_tables_and_dictionaries(
         ("Config(mode='y')", []),  # the class does not convert it
         ("Config(bias='some')\nConfig(bias='all')\nConfig(start='slow')", ["IMG112 4:8"]),
         ("create(cache='fp4')\ncreate(cache='fp8')", ["IMG112 4:8"]),
-        ("register('fp4', print)\ncreate(cache='fp4')\ncreate(cache='fp2')", ["IMG112 5:8"]),
+        ("create(runner='fp8')\ncreate(size='fp8')", []),
+        ("register('fp4', print)\ncreate(cache='fp4')\ncreate(cache='fp2')", ["IMG112 6:8"]),
         ("N = 'fp4'\n@register_cache(N)\nclass A: pass\ncreate(cache='fp4')", []),
-        ("CACHES['fp4'] = print\ncreate(cache='fp4')\ncreate(cache='fp2')", ["IMG112 5:8"]),
+        ("CACHES['fp4'] = print\ncreate(cache='fp4')\ncreate(cache='fp2')", ["IMG112 6:8"]),
         ("Config(algorithm='quick')\nConfig(algorithm='slow')\nConfig(name='x')", ["IMG112 4:8"]),
         ("a, b, c = losses(1, 2)\na, b = losses(1, 2)\na, *b = losses(1, 2)", ["IMG111 4:11"]),
         ("a, b = parts(1)\na, b, c = parts(1)\nx = parts(1)", ["IMG111 4:8"]),
