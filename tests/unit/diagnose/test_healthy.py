@@ -45,7 +45,7 @@ MAIN = """Traceback (most recent call last):
     main()
 ValueError: the batch is empty
 """
-LAUNCHER = """E1130 22:00:01.3 100 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1)
+LAUNCHER = """E1130 22:00:01.3 100 torch/distributed/elastic/api.py:874] failed (exitcode: 1)
 Traceback (most recent call last):
   File "/opt/venv/bin/torchrun", line 8, in <module>
     sys.exit(main())
@@ -59,6 +59,7 @@ train.py FAILED
     [
         f"{STEPS}{MAIN}{STEPS}",
         f"{STEPS}{MAIN}W1130 22:00:01.3 100 torch/elastic/api.py:9] restarting\n{STEPS}",
+        f"{STEPS}[rank0]: [Rank 0] last enqueued work: 4, last completed work: 4\n",
         f"{MAIN}retrying in 5 s\nTraining completed\n",
     ],
 )

@@ -16,6 +16,7 @@ TRACE = (
 )
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.\n"
 REMOVED = "ImportError: cannot import name 'PPOTrainer' from 'trl' (/opt/trl/__init__.py)\n"
+DIVERGED = "FloatingPointError: loss is nan at step 2\n"
 NO_SHAPE = "AttributeError: 'NoneType' object has no attribute 'shape'\n"
 PEER = (
     "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network"
@@ -136,6 +137,10 @@ LOGS = {
     "an exception raised from another one": (
         TRACE + OUT_OF_MEMORY + DIRECT + TRACE + REMOVED,
         "IMG520 / IMG902",
+    ),
+    "a symptom in the program's own exception": (
+        ranked(0, DIVERGED) + ranked(1, DIVERGED) + TORCHRUN,
+        "IMG731 / IMG550",
     ),
     "exit code only": (TORCHRUN, "IMG550 /"),
 }

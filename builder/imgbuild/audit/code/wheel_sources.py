@@ -149,27 +149,26 @@ class WheelSources:
         homes = {each.home.module for each in chain if each.home is not None}
         return bool(homes) and all(package_set.owner(each) == self._unchecked for each in homes)
 
-    def defines_once(self, method: str) -> bool:
-        """Whether the unchecked code defines a function or method with this name only once."""
+    @property
+    def _own_contents(self) -> list[bytes]:
+        """The sources of the unchecked code."""
         package_set = self._package_set()
         if package_set is None or not self._unchecked:
-            return False
-        start = f"def {method}(".encode()
+            return []
         paths = package_set.modules_of(self._unchecked).values()
-        sources = (package_set.read(self._unchecked, path) or b"" for path in paths)
-        return sum(source.count(start) for source in sources) == 1
+        return [package_set.read(self._unchecked, path) or b"" for path in paths]
+
+    def defines_once(self, method: str) -> bool:
+        """Whether the unchecked code defines a function or method with this name only once."""
+        start = f"def {method}(".encode()
+        return sum(source.count(start) for source in self._own_contents) == 1
 
     def is_registered(self, text: str) -> bool:
         """Whether the unchecked code may register a name, such as that of a quantization."""
-        package_set = self._package_set()
-        if package_set is None or not self._unchecked:
-            return False
         if self._registered is None:
-            paths = package_set.modules_of(self._unchecked).values()
-            contents = (package_set.read(self._unchecked, path) or b"" for path in paths)
-            trees = map(valid_source, filter(source_values.REGISTERING.search, contents))
-            names = (source_values.registered_names(tree) for tree in trees if tree is not None)
-            self._registered = frozenset().union(*names)
+            contents = filter(source_values.REGISTERING.search, self._own_contents)
+            trees = filter(None, map(valid_source, contents))
+            self._registered = frozenset().union(*map(source_values.registered_names, trees))
         return text in self._registered
 
     def mentions(self, facts: ModuleFacts, text: str) -> bool:
@@ -232,10 +231,7 @@ class WheelSources:
         return source_values.returned_counts(node) if node is not None else frozenset((0,))
 
     def may_be_assigned(self, owners: tuple[tuple[str, str], ...], name: str) -> bool:
-        """Whether a module that mentions one of the classes `owners` assigns the attribute.
-
-        It is a module of their package or of the unchecked code.
-        """
+        """Whether a module that mentions one of the classes `owners` assigns the attribute."""
         key = (owners, name)
         if key not in self._assigned:
             package_set = self._package_set()
@@ -347,8 +343,7 @@ class WheelSources:
         words = [owner.encode() for owner in owners]
         literal = re.compile(_SET_BY_NAME.format(name=re.escape(name)).encode())
         stored = re.compile(_STORED_ATTRIBUTE.format(name=re.escape(name)).encode())
-        own = package_set.modules_of(self._unchecked) if self._unchecked else ()
-        for module in (*package_set.mentioning(top, name), *own):
+        for module in package_set.mentioning(top, name):
             content = self._content(package_set, module)
             if content is None:
                 return True

@@ -109,7 +109,8 @@ PARSED = (
          "return_remaining_strings=True)"), []),
         (("p = TrlParser((Own, SFTConfig))\np.add_argument('--x')\n"
          "a, b, c = p.parse_args_into_dataclasses()"), []),
-        ("p = TrlParser((Own, SFTConfig))\na, b, c = p.parse_args_into_dataclasses(None, True)", []),
+        (("p = TrlParser((Own, SFTConfig))\na, b, c = "
+          "p.parse_args_into_dataclasses(None, True)"), []),
         (("p = TrlParser((Own, SFTConfig))\na, b, c = "
           "p.parse_args_into_dataclasses(**options)"), []),
         ("p = TrlParser((Own, SFTConfig))\na, *b = p.parse_args_into_dataclasses()", []),
