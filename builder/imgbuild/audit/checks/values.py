@@ -30,12 +30,13 @@ def check_values(
     """Yield the problems of a user's call whose callable has a known signature."""
     sources = module_sources(package_set)
     for keyword, text in call.texts:
-        if sources is not None and sources.is_registered(text):
-            continue
         place = _declaration(package_set, what.found, keyword)
         if place is not None:
             home, annotation = place
-            yield from _text_problems(package_set, what, (keyword, text), home, annotation, version)
+            given = (keyword, text)
+            problems = list(_text_problems(package_set, what, given, home, annotation, version))
+            if problems and not (sources is not None and sources.is_registered(text)):
+                yield from problems
     if call.unpacked:
         count = _result_count(package_set, what.found, call.unpacked)
         if count and count != call.unpacked:
