@@ -10,7 +10,7 @@ from imgbuild.audit.code.decorators import FunctionNode
 from imgbuild.audit.source.text import dotted_name, string_list, string_value
 from imgbuild.audit.source.tree import body_nodes, walk_tree
 
-REGISTERING = re.compile(rb"(?i)regist|[\"']\][ \t]*=[^=]")
+REGISTERING = re.compile(rb"(?i)register|registry|[\"']\][ \t]*=[^=]")
 # The ends of the names of functions and exceptions whose arguments are messages.
 _MESSAGES = ("Error", "Exception", "warn", "warning", "info", "debug", "print")
 
@@ -60,7 +60,7 @@ def registered_names(tree: ast.Module) -> frozenset[str]:
             names.update(filter(None, [string_value(node.slice)]))
         elif isinstance(node, ast.Call):
             called = getattr(node.func, "attr", "") or dotted_name(node.func)
-            if "regist" in called.lower():
+            if "register" in called.lower() or "registry" in called.lower():
                 registers = True
             else:
                 passed.update(word.value for word in node.keywords)
