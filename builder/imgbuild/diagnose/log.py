@@ -92,8 +92,7 @@ class ParsedLog(msgspec.Struct, kw_only=True, dict=True):
         if self.statements.resumes(last, exception.source, recent=survival.RECENT):
             return True
         return last < max((self.statements.completed, *self._successes)) and (
-            self.statements.announces_retry(last)
-            or self.statements.repeats_after(last, least=2)
+            self.statements.announces_retry(last) or self.statements.repeats_after(last, least=2)
         )
 
     @property
