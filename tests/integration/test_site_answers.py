@@ -96,12 +96,12 @@ def test_machine_form_lists_images_compatible_with_the_machine(
 
 def test_forms_show_a_failed_test_of_an_image(site: Path, window: Browser) -> None:
     open_form(window, site, "machine.html", machine="H200, driver 580.95.05")
-    (facts,) = window.texts('[data-target="cu130-trl1.16.0"] p.muted')
-    assert facts == "gpu failed on H200 (x86_64)"
-    images = ("cu130-trl1.16.0 x86_64", "cu124-trl0.17 x86_64")
+    (facts,) = window.texts('[data-target="cu128-unsloth2026.10"] p.muted')
+    assert facts == "multi-gpu failed on 2 H200; passed on H200 (x86_64)"
+    images = ("cu128-unsloth2026.10 x86_64", "cu124-trl0.17 x86_64")
     open_form(window, site, "compare.html", left=images[0], right=images[1])
     (row,) = [row for row in window.texts("#answer tr") if row.startswith("Tested on")]
-    assert row == "Tested ongpu failed on H200H100, 2 H200"
+    assert row == "Tested onmulti-gpu failed on 2 H200; passed on H200H100, 2 H200"
 
 
 def test_machine_form_selects_the_architecture_of_the_machine(site: Path, window: Browser) -> None:
