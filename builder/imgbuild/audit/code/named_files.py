@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -47,16 +48,27 @@ def place_key(text: CodeText, path: str) -> tuple[int, int]:
 
     If the key is not found, the place of its innermost parent is returned.
     """
-    try:
-        node = yaml.compose(text.source.decode("utf-8", "replace"), Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return 1, 1
+    node = _compose(text.source)
     place = (1, 1)
     for part in path.split("."):
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        found = next((pair for pair in pairs if pair[0].value == part), None)
-        if found is None:
+        pair = _members(node).get(part)
+        if pair is None:
             break
-        mark, node = found[0].start_mark, found[1]
+        mark, node = pair[0].start_mark, pair[1]
         place = (mark.line + 1, mark.column + 1)
     return place
+
+
+@functools.lru_cache(maxsize=8)  # for all findings in a file
+def _compose(source: bytes) -> yaml.Node | None:
+    try:
+        return yaml.compose(source.decode("utf-8", "replace"), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _members(node: yaml.Node | None) -> Mapping[Any, tuple[yaml.Node, yaml.Node]]:
+    """Return the first key and value of each name in a mapping."""
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return {pair[0].value: pair for pair in reversed(pairs) if isinstance(pair[0], yaml.ScalarNode)}
