@@ -145,11 +145,12 @@ def watchdog_reason(log: ParsedLog) -> tuple[Reason, int] | None:
         )
     if operation:
         cause += f" ({operation})"
-    places = {state.place: state for state in reversed(states) if state.place}
-    if places:
-        cause += "; " + ", ".join(
-            f"rank {state.rank} waits at {place}" for place, state in list(places.items())[::-1][:3]
-        )
+    places: dict[str, int] = {}
+    for state in states:
+        places.setdefault(state.place, state.rank)
+    waiting = [f"rank {rank} waits at {place}" for place, rank in places.items() if place]
+    if waiting:
+        cause += f"; {', '.join(waiting[:3])}"
     return Reason(
         code=TIMEOUT,
         cause=cause,
