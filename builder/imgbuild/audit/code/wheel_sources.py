@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from weakref import ref
 
 from imgbuild.audit.code import source_values
@@ -47,6 +49,7 @@ _BINDERS = frozenset(("exec", "vars", "locals"))
 _COMPILED_DECORATORS = frozenset(("array_function_dispatch",))
 _COMPUTING_METHODS = ("__getattr__", "__getattribute__")
 _READING_METHODS = frozenset(("pop", "get"))
+_DEFINITION = re.compile(rb"def ([^\s()]+)\(")
 _MOST_COMPARING = 20  # modules in which comparisons with a field are searched
 _HARMLESS = frozenset(("update", "join", "len", "list", "sorted", "str", "bool", "set", "dict"))
 # Functions that accept the keywords in tables of another module.
@@ -160,8 +163,13 @@ class WheelSources:
 
     def defines_once(self, method: str) -> bool:
         """Whether the unchecked code defines a function or method with this name only once."""
-        start = f"def {method}(".encode()
-        return sum(source.count(start) for source in self._own_contents) == 1
+        return self._definitions[method.encode()] == 1
+
+    @cached_property
+    def _definitions(self) -> Counter[bytes]:
+        """The numbers of definitions of functions and methods in the unchecked code, by name."""
+        sources = self._own_contents
+        return Counter(name for source in sources for name in _DEFINITION.findall(source))
 
     def is_registered(self, text: str) -> bool:
         """Whether the unchecked code may register a name, such as that of a quantization."""
